@@ -13,9 +13,9 @@ answers are whole: objects with configuration, hyperparameters and validation) a
 alone. Told are medians, the growth from the one to the other, and the CPU time of this process.
 
 Reports come from one process, one dictionary of two metrics each, through the Core API: they are
-counted when the call has returned, which is when they are safe in the spool. The thread that moves
-them into the database works meanwhile, unless it says "alone". The last measure is that thread's
-work by itself: how many reports of a spool come into the database in a second.
+counted when the call has returned, which is when they are safe in the event log. The thread that
+moves them into the database works meanwhile, unless it says "alone". The last measure is that
+thread's work by itself: how many reports of an event log come into the database in a second.
 
 Without `--url` everything is SQLite's, in a folder that `--folder` names (default: the current
 one). `--url` names two empty PostgreSQL databases, which are not emptied afterwards.
@@ -333,8 +333,8 @@ def _client(place: Place) -> Any:
 def _report(url: str, folder: Path, count: int) -> dict[str, float]:
     """Return how many reports a second each way takes."""
     from detcore import core
-    from detcore._log import Spool
-    from detcore.database import Database, ingest_spools
+    from detcore._log import EventLog
+    from detcore.database import Database, ingest_event_logs
 
     os.environ["DETCORE_DB"] = url
     rates = {}
@@ -353,17 +353,19 @@ def _report(url: str, folder: Path, count: int) -> dict[str, float]:
             config={}, config_text=None, model_dir="/m", name="reports"
         )
         trial = database.create_trial(experiment_id=experiment, hparams={}, seed=1)
-        path = folder / "experiments" / str(experiment) / "trials" / str(trial) / "spool-1.jsonl"
-        spool = Spool(path, trial_id=trial, run_id=database.start_run(trial))
+        path = folder / "experiments" / str(experiment) / "trials" / str(trial) / "events-1.jsonl"
+        log = EventLog(path, trial_id=trial, run_id=database.start_run(trial))
         began = time.perf_counter()
         for step in range(1, count + 1):
             metrics = {"loss": 1 / step, "accuracy": 0.5}
-            spool.append("training", {"steps_completed": step, "metrics": metrics})
-        rates["reports into the spool, alone"] = count / (time.perf_counter() - began)
-        spool.close()
+            log.append("training", {"steps_completed": step, "metrics": metrics})
+        rates["reports into the log, alone"] = count / (time.perf_counter() - began)
+        log.close()
         began = time.perf_counter()
-        added = ingest_spools(database, folder, trial_id=trial)
-        rates["reports from the spool into the database"] = count / (time.perf_counter() - began)
+        added = ingest_event_logs(database, folder, trial_id=trial)
+        rates["reports from the event log into the database"] = count / (
+            time.perf_counter() - began
+        )
         assert added == count
     return rates
 

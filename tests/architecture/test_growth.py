@@ -88,8 +88,8 @@ READERS: dict[str, Callable[[str], object]] = {
     "printable with colours": lambda text: printable(text, keep_colours=True),
     "escape": escape,
     "line cutter": lambda text: _cut(text.encode()),
-    "spool line": lambda text: parse_line(text.encode()),
-    "spool array": lambda text: parse_line(b"[" * len(text)),
+    "event log line": lambda text: parse_line(text.encode()),
+    "event log array": lambda text: parse_line(b"[" * len(text)),
 }
 _FEW, _MANY = 5_000, 20_000
 

@@ -241,7 +241,7 @@ def _not_public(found: Import) -> Iterator[str]:
 
 
 def test_plugins_reach_for_no_private_attribute_of_detcore() -> None:
-    """Attributes of names that were imported from detcore: ``core._spool`` and the like."""
+    """Attributes of names that were imported from detcore: ``core._log`` and the like."""
     private = []
     for module in PLUGIN_MODULES:
         ours = {

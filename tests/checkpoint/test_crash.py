@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from detcore.checkpoint import delete_checkpoint, list_committed, verify_checkpoint
-from detcore.database import CheckpointRecord, Database, ingest_spools
+from detcore.database import CheckpointRecord, Database, ingest_event_logs
 from detcore.storage import LocalStorage
 
 NUM_KILLS = 15
@@ -59,7 +59,7 @@ class Trial:
         self.storage = LocalStorage(home / "checkpoints")
 
     def list_records(self) -> list[CheckpointRecord]:
-        ingest_spools(self.database, self.home)
+        ingest_event_logs(self.database, self.home)
         return self.database.list_checkpoints(trial_id=1)
 
     def run(self, kind: str, seconds: float) -> list[str]:

@@ -15,7 +15,7 @@ from terminal import without_colour
 
 from detcore._log.events import CheckpointDeleted
 from detcore.cli._output import print_csv
-from detcore.database import TrialDraft, TrialLog, TrialTarget
+from detcore.database import OutputLog, TrialDraft, TrialTarget
 from detcore.errors import NotFoundError
 from detcore.types import ExperimentState, TrialState
 
@@ -36,7 +36,7 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
             if loss is not None:
                 records.report(trial, "validation", 10, val_loss=loss, accuracy=1 - number / 10)
                 records.checkpoint(trial, 10, f"{number}{number}-uuid")
-            log = TrialLog(folder, run)
+            log = OutputLog(folder, run)
             log.append("stdout", f"first of {trial}")
             log.append("stderr", f"second of {trial}", rank=1)
             log.close()
@@ -301,7 +301,7 @@ def test_logs_of_an_experiment_are_in_the_order_of_time(search: Records) -> None
 def test_a_log_that_is_followed_ends_with_the_trial(scratch: Records) -> None:
     experiment = scratch.experiment()
     trial = scratch.trial(experiment, rate=1)
-    log = TrialLog(scratch.folder(trial), scratch.database.start_run(trial))
+    log = OutputLog(scratch.folder(trial), scratch.database.start_run(trial))
     log.append("stdout", "before")
 
     def go_on() -> None:

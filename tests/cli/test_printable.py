@@ -15,7 +15,7 @@ from rich.console import Console
 
 from detcore.cli._display import PlainDisplay
 from detcore.cli._output import printable
-from detcore.database import TrialLog
+from detcore.database import OutputLog
 from detcore.types import ExperimentState, TrialState
 
 # Writes to the clipboard, sets the title, clears the screen (also as an 8-bit control), and
@@ -57,7 +57,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
             records.report(trial, "training", step, **{HOSTILE: 1 / step})
             records.report(trial, "validation", step, **{HOSTILE: 1 / step, "note": HOSTILE})
         records.checkpoint(trial, 20, "abcd1234-full-uuid")
-        log = TrialLog(records.folder(trial), run=1)
+        log = OutputLog(records.folder(trial), run=1)
         log.append("stdout", HOSTILE)
         log.close()
         database.set_trial_state(trial, TrialState.ERROR, error=HOSTILE)

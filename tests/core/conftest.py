@@ -15,7 +15,7 @@ import pytest
 from fake_runner import FakeRunner
 
 from detcore import core
-from detcore.database import Database, ingest_spools
+from detcore.database import Database, ingest_event_logs
 from detcore.types import TrialInfo
 
 
@@ -90,7 +90,7 @@ def managed(
     ) -> tuple[core.Context, TrialInfo]:
         monkeypatch.setenv("DETCORE_HOME", str(home.path))
         with home.database() as database:
-            ingest_spools(database, home.path)
+            ingest_event_logs(database, home.path)
             if "id" not in trials:
                 trials["experiment"] = database.create_experiment(
                     config=config or {}, config_text=None, model_dir="/", name="x"

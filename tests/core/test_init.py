@@ -16,7 +16,7 @@ from processes import wait_until
 
 from detcore import core
 from detcore.checkpoint import verify_checkpoint
-from detcore.database import ingest_spools
+from detcore.database import ingest_event_logs
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, ContextStateError, InvalidHP, RunError, StorageError
 from detcore.storage import LocalStorage
@@ -36,7 +36,7 @@ with core.init({arguments}) as context:
 
 def records(home: Any) -> tuple[Any, Any, Any]:
     with home.database() as database:
-        ingest_spools(database, home.path)
+        ingest_event_logs(database, home.path)
         experiment = database.list_experiments()[-1]
         trial = database.list_trials(experiment.id)[-1]
         return experiment, trial, database.metrics(trial.id, "training")

@@ -15,7 +15,7 @@ from forked import call_in_child
 
 from detcore import core
 from detcore.core._resume import InterruptedScripts
-from detcore.database import Database, ingest_spools
+from detcore.database import Database, ingest_event_logs
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, InvalidHP, RunError
 from detcore.hooks import PluginManager
@@ -297,7 +297,7 @@ def test_what_another_script_takes_over_meanwhile_is_left_alone(
     first.kill()
     first.wait()
     with home.database() as database:
-        ingest_spools(database, home.path)
+        ingest_event_logs(database, home.path)
     others = []
 
     def another_starts() -> None:
@@ -316,7 +316,7 @@ def test_what_another_script_takes_over_meanwhile_is_left_alone(
         record = database.get_experiment(1)
         assert (record.state, record.process.pid) == (ExperimentState.RUNNING, other.pid)
         assert database.list_trials(1)[0].state is TrialState.RUNNING
-        ingest_spools(database, home.path)
+        ingest_event_logs(database, home.path)
         removed, saved = database.list_checkpoints()
         assert (removed.state, saved.state) == ("DELETED", "ACTIVE")
         other.communicate("", timeout=60)

@@ -63,9 +63,9 @@ class Store:
         self.commit(uuid, steps)
         return uuid
 
-    def spool(self, run_id: int | None = None) -> Path:
+    def log(self, run_id: int | None = None) -> Path:
         folder = self.home / "experiments" / str(self.experiment_id) / "trials"
-        return folder / str(self.trial_id) / f"spool-{run_id or self.run_id}.jsonl"
+        return folder / str(self.trial_id) / f"events-{run_id or self.run_id}.jsonl"
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from forked import call_in_child
 
-from detcore._log import Spool
-from detcore.database import Database, ingest_spools
+from detcore._log import EventLog
+from detcore.database import Database, ingest_event_logs
 from detcore.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def recorded(store: Store) -> list[int]:
 
 def report(store: Store, *, drain: bool) -> dict[str, Any]:
     return {
-        "spool": str(store.spool()),
+        "log": str(store.log()),
         "url": store.url,
         "trial": store.trial_id,
         "run": store.run_id,
@@ -47,7 +47,7 @@ def test_reports_survive_kills_between_any_two_instructions(
         )
         assert code == -9
         acknowledged += some
-        ingest_spools(store.database, store.home)
+        ingest_event_logs(store.database, store.home)
         rows = recorded(store)
         assert set(acknowledged) <= set(rows)
         assert len(rows) == len(set(rows))
@@ -71,7 +71,7 @@ def test_reports_survive_kills_while_they_are_moved_to_the_database(
         assert code == -9
         acknowledged += some
         moved += len(recorded(store)) - before
-        ingest_spools(store.database, store.home)
+        ingest_event_logs(store.database, store.home)
         rows = recorded(store)
         assert set(acknowledged) <= set(rows)
         assert len(rows) == len(set(rows))
@@ -87,12 +87,12 @@ def test_readers_may_take_in_while_the_worker_does(
     def read() -> None:
         nonlocal taken
         for _ in range(30):
-            taken += ingest_spools(store.database, store.home)
+            taken += ingest_event_logs(store.database, store.home)
 
     acknowledged, _ = nursery.run(
         "report", kill_after_s=0.4, during=read, **report(store, drain=True)
     )
-    ingest_spools(store.database, store.home)
+    ingest_event_logs(store.database, store.home)
     rows = recorded(store)
     assert set(acknowledged) <= set(rows)
     assert len(rows) == len(set(rows))
@@ -118,31 +118,31 @@ def test_a_forked_child_makes_connections_of_its_own(store: Store, nursery: Nurs
 
 
 def test_a_forked_child_may_not_report(store: Store) -> None:
-    spool = Spool(store.spool(), trial_id=store.trial_id, run_id=store.run_id)
+    log = EventLog(store.log(), trial_id=store.trial_id, run_id=store.run_id)
 
     def report() -> None:
         with pytest.raises(DatabaseError, match="Only the process that opened it may report"):
-            spool.append("training", {"steps_completed": 1, "metrics": {}})
+            log.append("training", {"steps_completed": 1, "metrics": {}})
 
     call_in_child(report)
-    spool.close()
+    log.close()
 
 
 @pytest.mark.parametrize("cut", range(1, 60, 7))
 def test_a_line_that_was_not_finished_is_left_out_and_overwritten(store: Store, cut: int) -> None:
-    def spool() -> Spool:
-        return Spool(store.spool(), trial_id=store.trial_id, run_id=store.run_id)
+    def log() -> EventLog:
+        return EventLog(store.log(), trial_id=store.trial_id, run_id=store.run_id)
 
-    first = spool()
+    first = log()
     for step in (1, 2, 3):
         first.append("training", {"steps_completed": step, "metrics": {"loss": 1.5}})
     first.close()
-    os.truncate(store.spool(), store.spool().stat().st_size - cut)
-    assert ingest_spools(store.database, store.home) == 2
-    second = spool()
+    os.truncate(store.log(), store.log().stat().st_size - cut)
+    assert ingest_event_logs(store.database, store.home) == 2
+    second = log()
     assert second.append("training", {"steps_completed": 4, "metrics": {"loss": 2.5}}) == 3
     second.close()
-    assert ingest_spools(store.database, store.home) == 1
+    assert ingest_event_logs(store.database, store.home) == 1
     steps = [row.steps_completed for row in store.database.metrics(store.trial_id, "training")]
     assert steps == [1, 2, 4]
     assert store.database.events(store.trial_id) == []

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import make_url, text
 
-from detcore._log import Spool
-from detcore.database import ingest_spools
+from detcore._log import EventLog
+from detcore.database import ingest_event_logs
 from detcore.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -54,16 +54,16 @@ def test_a_transaction_whose_connection_is_ended_fails_and_leaves_nothing(
 
 def test_reports_wait_for_the_server(postgresql_store: Store, postgresql: PostgreSQLServer) -> None:
     store = postgresql_store
-    spool = Spool(store.spool(), trial_id=store.trial_id, run_id=store.run_id)
+    log = EventLog(store.log(), trial_id=store.trial_id, run_id=store.run_id)
     postgresql.stop()
     try:
-        spool.append("validation", {"steps_completed": 1, "metrics": {"loss": 0.5}})
+        log.append("validation", {"steps_completed": 1, "metrics": {"loss": 0.5}})
         with pytest.raises(DatabaseError, match=r"Start the server, or correct the URL"):
-            ingest_spools(store.database, store.home)
+            ingest_event_logs(store.database, store.home)
     finally:
         postgresql.start()
-        spool.close()
-    assert ingest_spools(store.database, store.home) == 1
+        log.close()
+    assert ingest_event_logs(store.database, store.home) == 1
     best = store.database.trial_best_validation(store.trial_id, "loss", smaller_is_better=True)
     assert best is not None
     assert best.metrics == {"loss": 0.5}

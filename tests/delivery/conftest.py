@@ -1,4 +1,4 @@
-"""A trial's spool and a plugin that notes what it is told; scripts with such a plugin installed."""
+"""A trial's log and a plugin that notes what it is told; scripts with such a plugin installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 from fake_distributions import write_distribution
 
-from detcore._log import Spool, spool_path
+from detcore._log import EventLog, event_log_path
 from detcore._log.events import Event, TrainingMetrics, TrialFinished, TrialStarted, encode
 from detcore.hooks import OBSERVER_HOOKS, Observer, PluginEntry, PluginState
 from detcore.hooks.delivery import Mailbox, _Courier, _Failures, write_run
@@ -64,8 +64,8 @@ def detcore_trial_finished(trial, state, error, event):
 """
 
 
-def add(spool: Spool, event: Event) -> None:
-    spool.append(event.KIND, encode(event))
+def add(log: EventLog, event: Event) -> None:
+    log.append(event.KIND, encode(event))
 
 
 class Box:
@@ -75,25 +75,25 @@ class Box:
         self.folder = folder
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.failure: Callable[[str, Mapping[str, Any]], BaseException | None] = lambda *_: None
-        self.spools: list[Spool] = []
+        self.event_logs: list[EventLog] = []
 
-    def start_run(self, run_id: int = 1, *, num_reports: int = 0) -> Spool:
-        """Open the spool of a run, with its first events, which the plugin is to be told of."""
-        spool = Spool(spool_path(self.folder, run_id), trial_id=7, run_id=run_id)
-        self.spools.append(spool)
-        add(spool, TrialStarted(run_id=run_id))
+    def start_run(self, run_id: int = 1, *, num_reports: int = 0) -> EventLog:
+        """Open the event log of a run, with its first events, which the plugin is to be told of."""
+        log = EventLog(event_log_path(self.folder, run_id), trial_id=7, run_id=run_id)
+        self.event_logs.append(log)
+        add(log, TrialStarted(run_id=run_id))
         write_run(self.trial(run_id))
         self.mailbox().add_run(run_id)
         for step in range(1, num_reports + 1):
-            self.report(spool, step)
-        return spool
+            self.report(log, step)
+        return log
 
-    def report(self, spool: Spool, step: int) -> None:
-        add(spool, TrainingMetrics(steps_completed=step, metrics={"loss": 1 / step}))
+    def report(self, log: EventLog, step: int) -> None:
+        add(log, TrainingMetrics(steps_completed=step, metrics={"loss": 1 / step}))
 
-    def end_run(self, spool: Spool, state: str = "COMPLETED") -> None:
-        add(spool, TrialFinished(state=state))
-        spool.close()
+    def end_run(self, log: EventLog, state: str = "COMPLETED") -> None:
+        add(log, TrialFinished(state=state))
+        log.close()
 
     def mailbox(self) -> Mailbox:
         return Mailbox(self.folder, "watch")
@@ -136,8 +136,8 @@ class Box:
 def box(tmp_path: Path) -> Iterator[Box]:
     box = Box(tmp_path / "trial")
     yield box
-    for spool in box.spools:
-        spool.close()
+    for log in box.event_logs:
+        log.close()
 
 
 @dataclasses.dataclass

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from detcore._log import spool_path
+from detcore._log import event_log_path
 from detcore.errors import UnavailableError
 from detcore.hooks.delivery import (
     Cursor,
@@ -26,13 +26,13 @@ Box = Any
 
 
 def test_events_are_told_in_their_order_once(box: Box) -> None:
-    spool = box.start_run()
+    log = box.start_run()
     courier = box.courier()
     for step in range(1, 400):
-        box.report(spool, step)
+        box.report(log, step)
         if step % 97 == 0:
             assert courier.deliver()
-    box.end_run(spool)
+    box.end_run(log)
     assert courier.deliver()
     assert box.numbers() == [(1, number, False) for number in range(1, 402)]
     assert [name for name, _ in box.told[:2]] == ["trial_started", "training_metrics"]
@@ -42,11 +42,11 @@ def test_events_are_told_in_their_order_once(box: Box) -> None:
 
 
 def test_values_are_what_was_reported_and_cannot_be_changed(box: Box) -> None:
-    spool = box.start_run()
+    log = box.start_run()
     metrics = {"loss": math.nan, "huge": math.inf}
     batches = [{"loss": 0.5}, {"loss": 0.25}]
     payload = {"steps_completed": 4, "metrics": metrics, "batch_metrics": batches}
-    spool.append("training", payload)
+    log.append("training", payload)
     box.courier().deliver()
     arguments = box.told[1][1]
     assert arguments["steps_completed"] == 4
@@ -80,9 +80,9 @@ def test_while_a_service_is_away_everything_of_its_plugin_is_kept(box: Box) -> N
 def test_any_other_failure_is_named_once_and_counts_as_told(
     failure: BaseException, box: Box, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spool = box.start_run(num_reports=3)
+    log = box.start_run(num_reports=3)
     box.failure = lambda hook, _: failure if hook == "detcore_training_metrics" else None
-    box.end_run(spool)
+    box.end_run(log)
     with caplog.at_level(logging.WARNING, logger="detcore.plugins"):
         assert deliver_waiting(box.observer(), [box.mailbox()]) == (5, None)
     assert caplog.messages[0].startswith(
@@ -109,15 +109,15 @@ def test_a_keyboard_interrupt_in_a_command_is_the_users(box: Box) -> None:
 
 
 def test_one_at_a_time_delivers(box: Box) -> None:
-    spool = box.start_run()
+    log = box.start_run()
     first, second = box.courier(), box.courier()
     assert first.deliver()
-    box.report(spool, 1)
+    box.report(log, 1)
     assert second.deliver()
     assert second.num_told == 0
     assert first.deliver()
     first.close()
-    box.report(spool, 2)
+    box.report(log, 2)
     assert second.deliver()
     assert box.numbers() == [(1, 1, False), (1, 2, False), (1, 3, False)]
 
@@ -137,13 +137,13 @@ def test_runs_follow_each_other_and_a_killed_one_ends_where_it_was_killed(box: B
     assert box.numbers() == [(1, 1, False), (1, 2, False), (2, 1, False), (2, 2, False)]
     assert box.mailbox().runs() == [2]
     second.close()
-    courier.deliver()  # nobody has the spool open any more
+    courier.deliver()  # nobody has the event log open any more
     assert box.mailbox().runs() == []
 
 
 def test_the_end_of_a_killed_run_is_told_also_where_it_was_taken_for_over(box: Box) -> None:
-    spool = box.start_run(num_reports=1)
-    spool.close()  # killed
+    log = box.start_run(num_reports=1)
+    log.close()  # killed
     courier = box.courier()
     courier.deliver()
     assert box.mailbox().runs() == []
@@ -157,18 +157,18 @@ def test_the_end_of_a_killed_run_is_told_also_where_it_was_taken_for_over(box: B
 
 def test_a_run_that_the_plugin_did_not_observe_is_left_out(box: Box) -> None:
     for run_id in (1, 2, 3):
-        spool = box.start_run(run_id)
-        box.end_run(spool)
+        log = box.start_run(run_id)
+        box.end_run(log)
     box.mailbox().close_run(2)  # switched off then
     box.courier().deliver()
     assert [run for run, _, _ in box.numbers()] == [1, 1, 3, 3]
 
 
 def test_a_line_that_is_being_written_is_waited_for(box: Box) -> None:
-    spool = box.start_run(num_reports=1)
-    path = spool_path(box.folder, 1)
+    log = box.start_run(num_reports=1)
+    path = event_log_path(box.folder, 1)
     whole = path.read_bytes()
-    box.report(spool, 2)
+    box.report(log, 2)
     line = path.read_bytes()[len(whole) :]
     os.truncate(path, len(whole) + 10)
     courier = box.courier()
@@ -181,9 +181,9 @@ def test_a_line_that_is_being_written_is_waited_for(box: Box) -> None:
 
 
 def test_an_unfinished_line_of_a_killed_run_ends_it(box: Box) -> None:
-    spool = box.start_run(num_reports=1)
-    spool.close()
-    with spool_path(box.folder, 1).open("ab") as file:
+    log = box.start_run(num_reports=1)
+    log.close()
+    with event_log_path(box.folder, 1).open("ab") as file:
         file.write(b'{"crc":"0123')
     box.courier().deliver()
     assert len(box.told) == 2
@@ -191,9 +191,9 @@ def test_an_unfinished_line_of_a_killed_run_ends_it(box: Box) -> None:
 
 
 def test_a_damaged_line_is_said_and_left_out(box: Box, caplog: pytest.LogCaptureFixture) -> None:
-    spool = box.start_run(num_reports=3)
-    box.end_run(spool)
-    path = spool_path(box.folder, 1)
+    log = box.start_run(num_reports=3)
+    box.end_run(log)
+    path = event_log_path(box.folder, 1)
     path.write_bytes(path.read_bytes().replace(b'"loss":0.5', b'"loss":0.6'))
     box.courier().deliver()
     assert [number for _, number, _ in box.numbers()] == [1, 2, 4, 5]
@@ -207,15 +207,15 @@ def test_a_damaged_line_is_said_and_left_out(box: Box, caplog: pytest.LogCapture
     [("checkpoint_committed", [1]), ("validation", {"metrics": {"loss": 1.0}}), ("training", "x")],
 )
 def test_a_line_that_is_no_event_holds_up_nothing(kind: str, payload: Any, box: Box) -> None:
-    spool = box.start_run()
-    spool.append(kind, payload)
-    box.report(spool, 1)
+    log = box.start_run()
+    log.append(kind, payload)
+    box.report(log, 1)
     assert count_waiting(box.mailbox()).num_events == 2
     assert box.courier().deliver()
     assert [number for _, number, _ in box.numbers()] == [1, 3]
 
 
-@pytest.mark.parametrize("damage", ["gone", "shorter", "no spool"])
+@pytest.mark.parametrize("damage", ["gone", "shorter", "no event log"])
 def test_a_run_that_cannot_be_read_is_said_and_does_not_hold_up_the_next(
     damage: str, box: Box, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -224,7 +224,7 @@ def test_a_run_that_cannot_be_read_is_said_and_does_not_hold_up_the_next(
     earlier.deliver()
     earlier.close()
     first.close()
-    path = spool_path(box.folder, 1)
+    path = event_log_path(box.folder, 1)
     if damage == "gone":
         path.unlink()
     elif damage == "shorter":

@@ -14,7 +14,7 @@ import yaml
 from processes import wait_until
 from toy_command import MODEL_DIR, toy_config
 
-from detcore.database import Database, ingest_spools
+from detcore.database import Database, ingest_event_logs
 
 Watched = Any
 
@@ -50,7 +50,7 @@ def hooks_of(told: list[dict[str, Any]]) -> list[str]:
 
 
 def check_nothing_is_missing_or_double(watched: Watched, trial_id: int = 1) -> None:
-    """Compare what the plugin noted with the records, which come from the spool another way."""
+    """Compare what the plugin noted with the records, which come from the event log another way."""
     told = [event for event in watched.told() if event["trial"] == trial_id]
     once = [event for event in told if not event["repeat"]]
     keys = [(event["run"], event["number"]) for event in told]
@@ -59,7 +59,7 @@ def check_nothing_is_missing_or_double(watched: Watched, trial_id: int = 1) -> N
     assert len({(event["run"], event["number"]) for event in once}) == len(once)
     path = watched.home / "detcore.db"
     with Database.open(f"sqlite:///{path}") as database:
-        ingest_spools(database, watched.home)
+        ingest_event_logs(database, watched.home)
         checkpoints = database.list_checkpoints(trial_id=trial_id, states=["COMPLETED", "DELETED"])
     query = (
         "SELECT run_id, seq, steps_completed, metrics FROM metrics WHERE trial_id = ? AND kind = ?"
@@ -104,7 +104,7 @@ def test_without_an_observer_nothing_is_written_for_one(watched: Watched) -> Non
     )
     watched.script(FIVE_REPORTS)
     (trial_dir,) = watched.home.glob("experiments/*/trials/*")
-    assert sorted(path.name for path in trial_dir.iterdir()) == ["spool-1.jsonl", "tensorboard"]
+    assert sorted(path.name for path in trial_dir.iterdir()) == ["events-1.jsonl", "tensorboard"]
     assert watched.deliver() == "nothing waits\n"
 
 
@@ -296,7 +296,7 @@ def test_a_log_that_a_killed_worker_damaged_ends_the_trial_and_not_the_runner(
     watched.write(
         "import os, signal\nfrom pathlib import Path\nfrom detcore import core\n"
         "with core.init() as context:\n"
-        "    Path(context.info.trial_dir, 'spool-1.jsonl').write_text('no log\\n')\n"
+        "    Path(context.info.trial_dir, 'events-1.jsonl').write_text('no log\\n')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     stdout, stderr = watched.run("-m", "detcore", "run", config, watched.folder, code=1)
@@ -315,16 +315,16 @@ def test_a_full_disk_at_a_checkpoint_or_at_the_end_is_said_and_made_good(watched
     watched.install("watch")
     script = watched.write(
         "from detcore import core\n"
-        "from detcore._log import Spool\n"
+        "from detcore._log import EventLog\n"
         "from detcore.errors import StorageFullError\n"
-        "append = Spool.append\n"
+        "append = EventLog.append\n"
         "def append_or_fail(self, kind, payload):\n"
         "    if kind in ('checkpoint_committed', 'trial_finished'):\n"
         "        raise StorageFullError('no room')\n"
         "    return append(self, kind, payload)\n"
         "with core.init(resume=True) as context:\n"
         "    if context.info.run_id == 1:\n"
-        "        Spool.append = append_or_fail\n"
+        "        EventLog.append = append_or_fail\n"
         "    with context.checkpoint.store_path({'steps_completed': 5}) as (path, uuid):\n"
         "        (path / 'weights').write_text('w')\n"
         "    raise SystemExit(75)\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from client_store import ClientStore
 
-from detcore._log import Spool
+from detcore._log import EventLog
 from detcore.client import Determined, OrderBy, TrialSortBy
 from detcore.database import keep_secrets
 from detcore.errors import (
@@ -139,23 +139,23 @@ def test_stand_in_is_returned_with_a_warning(client: Determined, store: ClientSt
         assert client.get_trial(second).select_checkpoint(best=True).uuid == later
 
 
-def spool_validation(store: ClientStore, trial: int, steps: int) -> None:
+def append_validation(store: ClientStore, trial: int, steps: int) -> None:
     """Report as a worker does that is killed before it moves its report to the database."""
     folder = store.database.get_trial(trial).trial_dir
     run = store.database.start_run(trial)
-    spool = Spool(Path(str(folder)) / f"spool-{run}.jsonl", trial_id=trial, run_id=run)
-    spool.append("validation", {"steps_completed": steps, "metrics": {"loss": 0.5}})
-    spool.close()
+    log = EventLog(Path(str(folder)) / f"events-{run}.jsonl", trial_id=trial, run_id=run)
+    log.append("validation", {"steps_completed": steps, "metrics": {"loss": 0.5}})
+    log.close()
 
 
 def test_what_a_killed_worker_reported_is_there(client: Determined, store: ClientStore) -> None:
     number = store.experiment(state=RUNNING)
     first, second = store.trial(number), store.trial(number)
     uuids = [store.checkpoint(trial, 10) for trial in (first, second)]
-    spool_validation(store, second, 10)
+    append_validation(store, second, 10)
     best = client.get_experiment(number).top_checkpoint()
     assert (best.uuid, best.training.validation_metrics) == (uuids[1], {"loss": 0.5})
-    spool_validation(store, first, 10)
+    append_validation(store, first, 10)
     store.database.set_trial_state(first, PAUSED)
     (report,) = client.get_trial(first).stream_validation_metrics()
     assert report.metrics == {"loss": 0.5}

@@ -12,7 +12,7 @@ import pytest
 from client_store import ClientStore
 
 from detcore.client import CheckpointSortBy, Determined, OrderBy
-from detcore.database import Database, TrialLog
+from detcore.database import Database, OutputLog
 from detcore.errors import (
     InvalidArgumentError,
     NoCheckpointError,
@@ -154,10 +154,10 @@ def test_metrics_are_streamed(client: Determined, store: ClientStore) -> None:
     assert (report.trial_id, dict(report.metrics)) == (first, {"val_loss": math.inf})
 
 
-def write_log(store: ClientStore, trial: int, *lines: tuple[str, int, str]) -> TrialLog:
+def write_log(store: ClientStore, trial: int, *lines: tuple[str, int, str]) -> OutputLog:
     folder = store.database.get_trial(trial).trial_dir
     assert folder is not None
-    log = TrialLog(Path(folder), 1)
+    log = OutputLog(Path(folder), 1)
     for stream, rank, text in lines:
         log.append(stream, text, rank=rank)
     return log

@@ -176,7 +176,7 @@ def test_what_fails_raises_and_an_interrupt_can_be_resumed(detcore: Detcore) -> 
         lines.append(line)
         if "experiment 2" in line:
             break
-    detcore.wait_for(lambda: any("loss" in p.read_text() for p in detcore.home.rglob("spool-*")))
+    detcore.wait_for(lambda: any("loss" in p.read_text() for p in detcore.home.rglob("events-*")))
     process.send_signal(signal.SIGINT)
     rest, stderr = process.communicate(timeout=120)
     output = "".join(lines) + rest

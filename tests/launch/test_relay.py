@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from detcore._log import Spool, is_spool_in_use, read_spool, spool_path
+from detcore._log import EventLog, event_log_path, is_event_log_in_use, read_event_log
 from detcore.errors import WorkerError
 from detcore.launch.nodes import LogCopy, LogSource, create_log, log_header
 from detcore.types import TrialInfo
@@ -29,11 +29,11 @@ def there(here: TrialInfo, tmp_path: Path) -> TrialInfo:
 
 
 def log_of(info: TrialInfo) -> Path:
-    return spool_path(Path(info.trial_dir), info.run_id)
+    return event_log_path(Path(info.trial_dir), info.run_id)
 
 
-def open_log(info: TrialInfo) -> Spool:
-    return Spool(log_of(info), trial_id=info.trial_id, run_id=info.run_id)
+def open_log(info: TrialInfo) -> EventLog:
+    return EventLog(log_of(info), trial_id=info.trial_id, run_id=info.run_id)
 
 
 def test_the_copy_is_the_log_byte_by_byte(here: TrialInfo, there: TrialInfo) -> None:
@@ -48,9 +48,9 @@ def test_the_copy_is_the_log_byte_by_byte(here: TrialInfo, there: TrialInfo) -> 
         copy.append(*part)  # an answer that was lost is repeated
         assert log_of(here).read_bytes() == log_of(there).read_bytes()
     assert source.read()[1] == b""
-    assert is_spool_in_use(log_of(here))
+    assert is_event_log_in_use(log_of(here))
     copy.close()
-    assert not is_spool_in_use(log_of(here))
+    assert not is_event_log_in_use(log_of(here))
     worker.close()
 
 
@@ -74,7 +74,7 @@ def test_a_file_that_the_runner_sees_itself_is_not_sent(here: TrialInfo) -> None
         worker.append("status", {"a": 1})
     assert source.is_shared
     assert source.read()[1] == b""
-    assert len(list(read_spool(log_of(here)).records())) == 1
+    assert len(list(read_event_log(log_of(here)).parse())) == 1
 
 
 def test_a_stale_log_of_the_same_run_is_replaced(here: TrialInfo, there: TrialInfo) -> None:

@@ -10,7 +10,7 @@ import pytest
 from fake_distributions import write_distribution
 from toy_command import Detcore
 
-from detcore.database import read_log_page
+from detcore.database import read_output_log
 from detcore.launch import framework_variables
 from detcore.runner._running import TrialOutput
 from detcore.types import Framework
@@ -120,4 +120,4 @@ def test_notices_are_logged_and_not_displayed(tmp_path: Path) -> None:
         output(rank, "stderr", line)
     output.close()
     assert shown == ["Instructions:", "use that", "nothing that belongs to it"]
-    assert len(read_log_page(tmp_path)[0]) == 10
+    assert len(read_output_log(tmp_path)[0]) == 10

@@ -8,7 +8,7 @@ import pytest
 from search_command import Searches
 from toy_command import Detcore
 
-from detcore.database import read_log_page
+from detcore.database import read_output_log
 from detcore.runner._supervisor import (
     Advance,
     CountRestart,
@@ -187,7 +187,7 @@ def test_the_second_restart_in_a_row_waits_and_keeps_its_place(detcore: Detcore)
     summary = searches.run(searcher={"max_trials": 2}, max_restarts=2)
     assert summary["state"] == "COMPLETED"
     assert [start["trial"] for start in searches.starts()] == [1, 1, 1, 2]
-    log, _ = read_log_page(Path(str(searches.trials()[0].trial_dir)))
+    log, _ = read_output_log(Path(str(searches.trials()[0].trial_dir)))
     told = [line.text.partition(". It ")[2] for line in log if line.stream == "detcore"]
     assert told == [
         "starts again from the beginning: it has no checkpoint (restart 1 of 2)",

@@ -32,7 +32,7 @@ def test_a_signal_reaches_the_script(detcore: Detcore, entrypoint: object) -> No
     process = detcore.start("run", detcore.config(entrypoint=entrypoint), folder)
     # Before its first report it may not have taken hold of signals yet.
     detcore.wait_for(
-        lambda: any("loss" in path.read_text() for path in detcore.home.rglob("spool-*.jsonl"))
+        lambda: any("loss" in path.read_text() for path in detcore.home.rglob("events-*.jsonl"))
     )
     process.send_signal(signal.SIGTERM)
     stdout, stderr = process.communicate(timeout=60)

@@ -11,7 +11,7 @@ import pytest
 from search_command import Searches
 from toy_command import Detcore
 
-from detcore.database import read_log_page
+from detcore.database import read_output_log
 
 ASHA = {
     "name": "adaptive_asha",
@@ -64,7 +64,7 @@ def test_what_ends_the_trials_of_a_random_search(searches: Searches) -> None:
     with searches.database() as database:
         record = database.get_experiment(1)
         assert (record.progress, record.control) == (1.0, None)
-        log, _ = read_log_page(Path(str(trials[1].trial_dir)))
+        log, _ = read_output_log(Path(str(trials[1].trial_dir)))
     said = [line.text for line in log if line.stream == "detcore"]
     assert any(text.startswith("trial 2 failed") and "restart 1 of 1" in text for text in said)
 

@@ -94,7 +94,7 @@ def test_killed_before_its_first_checkpoint_it_starts_from_the_same_source_again
     before = len(detcore.committed())
     process = detcore.start("run", config, MODEL_DIR)
     pid = detcore.worker_pid()
-    detcore.wait_for(lambda: spool_has_metrics(detcore), 60)
+    detcore.wait_for(lambda: log_has_metrics(detcore), 60)
     os.kill(pid, signal.SIGKILL)
     process.communicate(timeout=60)
     assert len(detcore.committed()) == before
@@ -116,9 +116,9 @@ def test_killed_before_its_first_checkpoint_it_starts_from_the_same_source_again
     assert resumed == detcore.toy_state(expected["latest_checkpoint"])
 
 
-def spool_has_metrics(detcore: Detcore) -> bool:
-    spools = (detcore.home / "experiments" / "3").rglob("spool-*.jsonl")
-    return any("loss" in spool.read_text() for spool in spools)
+def log_has_metrics(detcore: Detcore) -> bool:
+    event_logs = (detcore.home / "experiments" / "3").rglob("events-*.jsonl")
+    return any("loss" in log.read_text() for log in event_logs)
 
 
 def test_the_latest_checkpoint_of_a_trial_is_pinned_when_the_experiment_begins(

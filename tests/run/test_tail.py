@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from detcore._log import Spool
+from detcore._log import EventLog
 from detcore._log.events import TrainingMetrics, TrialStarted, encode
 from detcore.runner._running import LogTail
 
 
-def report(spool: Spool, step: int) -> TrainingMetrics:
+def report(log: EventLog, step: int) -> TrainingMetrics:
     event = TrainingMetrics(steps_completed=step, metrics={"loss": float("nan") if not step else 1})
-    spool.append(event.KIND, encode(event))
+    log.append(event.KIND, encode(event))
     return event
 
 
 def test_each_event_comes_once_and_whole(tmp_path: Path) -> None:
-    path = tmp_path / "spool-1.jsonl"
+    path = tmp_path / "events-1.jsonl"
     tail = LogTail(path)
     assert list(tail.read()) == []
-    with Spool(path, trial_id=1, run_id=1) as spool:
+    with EventLog(path, trial_id=1, run_id=1) as log:
         assert list(tail.read()) == []
-        spool.append(TrialStarted.KIND, {"run_id": 1})
-        first = report(spool, 1)
+        log.append(TrialStarted.KIND, {"run_id": 1})
+        first = report(log, 1)
         assert list(tail.read()) == [TrialStarted(run_id=1), first]
         assert list(tail.read()) == []
-        many = [report(spool, step) for step in range(2, 5000)]
+        many = [report(log, step) for step in range(2, 5000)]
         assert list(tail.read()) == many
         whole = path.read_bytes()
-        last = report(spool, 5000)
+        last = report(log, 5000)
         line = path.read_bytes()[len(whole) :]
         path.write_bytes(whole + line[:20])
         assert list(tail.read()) == []
@@ -37,12 +37,12 @@ def test_each_event_comes_once_and_whole(tmp_path: Path) -> None:
 
 
 def test_a_damaged_line_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "spool-1.jsonl"
-    with Spool(path, trial_id=1, run_id=1) as spool:
-        report(spool, 1)
+    path = tmp_path / "events-1.jsonl"
+    with EventLog(path, trial_id=1, run_id=1) as log:
+        report(log, 1)
         begin = path.stat().st_size
-        report(spool, 2)
-        third = report(spool, 3)
+        report(log, 2)
+        third = report(log, 3)
     data = bytearray(path.read_bytes())
     data[begin + 40] ^= 1
     path.write_bytes(data)
@@ -51,7 +51,7 @@ def test_a_damaged_line_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_log_has_no_events(tmp_path: Path) -> None:
-    path = tmp_path / "spool-1.jsonl"
+    path = tmp_path / "events-1.jsonl"
     path.write_bytes(b"not a log\n" * 1000)
     assert list(LogTail(path).read()) == []
     path.unlink()

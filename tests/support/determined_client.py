@@ -17,7 +17,7 @@ from typing import Any
 from client_store import ClientStore
 from running_server import PASSWORD, USER, RunningServer
 
-from detcore.database import TrialLog
+from detcore.database import OutputLog
 from detcore.types import ExperimentState, TrialState
 
 __all__ = ["Client", "Filled", "client_environment", "fill"]
@@ -143,7 +143,7 @@ def fill(store: ClientStore) -> Filled:
         store.checkpoint(second, 10, {"loss": 0.25, "error": 0.125}),
     )
     folder = store.home / "experiments" / str(experiment) / "trials" / str(first)
-    log = TrialLog(folder, 1)
+    log = OutputLog(folder, 1)
     log.append("detcore", "the trial starts")
     for number in range(3):
         log.append("stdout", f"step {number}", rank=number % 2)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from processes import Starter
 
-from detcore.database import Database, ingest_spools
+from detcore.database import Database, ingest_event_logs
 
 __all__ = ["CORE_API", "LOOPS", "LoopRuns", "arrays_of", "check_same_training"]
 
@@ -102,7 +102,7 @@ class LoopRuns(Starter):
 
     def database(self) -> Database:
         database = Database.open(f"sqlite:///{self.home / 'detcore.db'}")
-        ingest_spools(database, self.home)
+        ingest_event_logs(database, self.home)
         return database
 
     def metrics(self, trial_id: int, kind: str) -> list[tuple[int, dict[str, float]]]:

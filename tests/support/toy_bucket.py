@@ -10,7 +10,7 @@ from typing import Any
 from toy_command import MODEL_DIR, Detcore
 
 from detcore.checkpoint import list_committed, verify_checkpoint
-from detcore.database import ingest_spools
+from detcore.database import ingest_event_logs
 from detcore_storage import FsspecStorage
 
 __all__ = ["BATCH", "SLOW", "Bucket"]
@@ -64,13 +64,13 @@ class Bucket:
 
     def records(self) -> list[Any]:
         with self.detcore.database() as database:
-            ingest_spools(database, self.detcore.home)
+            ingest_event_logs(database, self.detcore.home)
             return database.list_checkpoints()
 
     def reported(self) -> int:
         """Return the last batch of which the first trial has reported."""
         with self.detcore.database() as database:
-            ingest_spools(database, self.detcore.home)
+            ingest_event_logs(database, self.detcore.home)
             return max(each.steps_completed for each in database.metrics(1, "training"))
 
     def state(self, uuid: str) -> dict[str, Any]:

@@ -236,5 +236,5 @@ class Runs:
 
 
 def kind(file: str) -> str:
-    """Return what a descriptor leads to, the same for all trials: "pipe", ".../trials//spool"."""
+    """Return what a descriptor leads to, the same for all trials: "pipe", ".../trials//events"."""
     return re.sub(r":\[\d+\]|(?<=/trials/)\d+", "", file)

@@ -212,7 +212,8 @@ def test_a_script_that_is_interrupted_saves_and_ends(detcore: Detcore) -> None:
     detcore.started.append(process)
     # Signals are handled before the first metrics are written.
     detcore.wait_for(
-        lambda: any("loss" in path.read_text() for path in detcore.home.rglob("spool-*.jsonl")), 180
+        lambda: any("loss" in path.read_text() for path in detcore.home.rglob("events-*.jsonl")),
+        180,
     )
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=180)

@@ -15,7 +15,7 @@ import pytest
 from _fakes import functional, records, seed_everything
 
 from detcore import core
-from detcore.database import Database, ingest_spools
+from detcore.database import Database, ingest_event_logs
 from detcore.errors import InvalidExperimentError
 from detcore_keras import DetcoreCallback, _state
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
@@ -43,7 +43,7 @@ def records_of(home: Path) -> Database:
 def checkpoints_of(home: Path, trial: int) -> list[Any]:
     with records_of(home) as database:
         # A context that is still open has written its log; read what it has so far.
-        ingest_spools(database, home / "home")
+        ingest_event_logs(database, home / "home")
         return list(database.list_checkpoints(trial_id=trial))
 
 

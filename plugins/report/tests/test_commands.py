@@ -20,7 +20,7 @@ from page_records import add_search, save_checkpoint
 from recorded import CONFIG, Records
 
 from detcore._log.events import CheckpointStarted
-from detcore.database import Database, TrialLog
+from detcore.database import Database, OutputLog
 from detcore.errors import NotFoundError
 from detcore.types import ExperimentState, TrialState
 from detcore_report import (
@@ -178,7 +178,7 @@ def test_nothing_that_users_wrote_is_more_than_text(records: Records, tmp_path: 
             experiment, **{HOSTILE: HOSTILE if index % 2 else index, "b": HOSTILE}
         )
         folder = records.folder(trial)
-        log = TrialLog(folder, records.database.start_run(trial))
+        log = OutputLog(folder, records.database.start_run(trial))
         log.append("stderr", HOSTILE)
         log.close()
         records.report(trial, "validation", 1, **{HOSTILE: 1.0 + index, "x" + HOSTILE: 2.0})
@@ -203,7 +203,7 @@ def test_nothing_that_users_wrote_is_more_than_text(records: Records, tmp_path: 
 def test_what_failed_is_shown_with_its_last_words(records: Records, tmp_path: Path) -> None:
     experiment = records.experiment()
     trial = records.trial(experiment)
-    log = TrialLog(records.folder(trial), records.database.start_run(trial))
+    log = OutputLog(records.folder(trial), records.database.start_run(trial))
     for number in range(40):
         log.append("stderr", f"line {number}")
     log.close()

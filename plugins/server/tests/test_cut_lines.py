@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from detcore.client.http.journal import JournalListener, read_journal
-from detcore.database import TrialLog, read_log_page
+from detcore.database import OutputLog, read_output_log
 
 PROGRAM = """
 import contextlib
@@ -18,11 +18,11 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from detcore.database import TrialLog
+from detcore.database import OutputLog
 from detcore.client.http.journal import JournalListener
 
 folder = Path(sys.argv[1])
-journal, log = JournalListener(folder / "journal.jsonl"), TrialLog(folder, 1)
+journal, log = JournalListener(folder / "journal.jsonl"), OutputLog(folder, 1)
 
 def say(text):
     journal.notice(text)
@@ -49,7 +49,7 @@ def said(folder: Path) -> tuple[list[str], list[str]]:
             told.append(json.loads(line)["text"])
         except ValueError:
             continue
-    return told, [line.text for line in read_log_page(folder)[0]]
+    return told, [line.text for line in read_output_log(folder)[0]]
 
 
 def test_what_is_written_when_there_is_room_again_can_be_read(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_what_is_written_when_there_is_room_again_can_be_read(tmp_path: Path) ->
 def test_who_goes_on_begins_a_new_line(tmp_path: Path) -> None:
     for name in ("journal.jsonl", "log.jsonl"):
         (tmp_path / name).write_text('{"type": "noti')
-    journal, log = JournalListener(tmp_path / "journal.jsonl"), TrialLog(tmp_path, 2)
+    journal, log = JournalListener(tmp_path / "journal.jsonl"), OutputLog(tmp_path, 2)
     journal.notice("one")
     log.append("stdout", "one")
     journal.close()

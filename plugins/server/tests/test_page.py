@@ -25,10 +25,10 @@ from page_records import HOSTILE, add_search, save_checkpoint
 from recorded import Records
 from running_server import PASSWORD, USER, RunningServer, quick_hash
 
-from detcore._log import Spool, spool_path
+from detcore._log import EventLog, event_log_path
 from detcore._log.events import CheckpointCommitted, CheckpointStarted
 from detcore.checkpoint import verify_checkpoint
-from detcore.database import MetricRecord, TrialLog
+from detcore.database import MetricRecord, OutputLog
 from detcore.storage import LocalStorage
 from detcore.types import Control, ExperimentState, TrialState
 from detcore_server._database import ServerDatabase
@@ -340,7 +340,7 @@ def test_trials_side_by_side(site: Site) -> None:
 
 def test_a_trial_with_its_log(site: Site) -> None:
     _, (trial,) = site.search(1, 30, name="logged")
-    log = TrialLog(site.folder(trial), 1)
+    log = OutputLog(site.folder(trial), 1)
     for number in range(5000):
         log.append("stdout", f"line {number} {'x' * 50}")
     log.append("stderr", "<b>bold</b> \x1b[31mred")
@@ -356,14 +356,14 @@ def test_a_trial_with_its_log(site: Site) -> None:
 
 
 def test_reports_of_a_worker_are_there_at_once(site: Site) -> None:
-    """Also those that are still in its spool."""
-    experiment, (trial,) = site.search(1, name="spooled", state=ExperimentState.RUNNING)
-    spool = Spool(spool_path(site.folder(trial), 1), trial_id=trial, run_id=1)
-    spool.append("validation", {
+    """Also those that are still in its event log."""
+    experiment, (trial,) = site.search(1, name="logged", state=ExperimentState.RUNNING)
+    log = EventLog(event_log_path(site.folder(trial), 1), trial_id=trial, run_id=1)
+    log.append("validation", {
         "steps_completed": 7777, "metrics": {"val_loss": 0.0123}, "batch_metrics": None,
         "n_records": None,
     })  # fmt: skip
-    spool.close()
+    log.close()
     page = site.page(f"/ui/experiments/{experiment}")
     assert "0.0123" in page.text
     assert "RUNNING" in page.text
@@ -741,7 +741,7 @@ def test_a_trial_is_stopped_by_whom_may_control_it(site: Site) -> None:
 
 def test_a_log_is_searched_and_read_backwards(site: Site) -> None:
     _, (trial,) = site.search(1)
-    log = TrialLog(site.folder(trial), 1)
+    log = OutputLog(site.folder(trial), 1)
     for number in range(1200):
         log.append("stdout", f"line {number} {'x' * 250}")
         if number % 300 == 7:
@@ -771,7 +771,7 @@ def test_a_log_is_searched_and_read_backwards(site: Site) -> None:
 
 def test_the_frames_of_ones_own_code_are_on_top(site: Site) -> None:
     experiment, (_, trial) = site.search(2, state=ExperimentState.ERROR)
-    log = TrialLog(site.folder(trial), 1)
+    log = OutputLog(site.folder(trial), 1)
     lines = """Traceback (most recent call last):
   File "/old.py", line 1, in <module>
 KeyError: 'an older one'
@@ -940,7 +940,7 @@ def test_nothing_in_the_records_is_more_than_text(site: Site) -> None:
         for step, value in enumerate([1.0 + index, math.nan, math.inf, -math.inf, 1e308, -1e308]):
             for kind in ("training", "validation"):
                 site.report(trial, kind, step, **{HOSTILE: value, "nested": {HOSTILE: [HOSTILE]}})
-        log = TrialLog(site.folder(trial), run)
+        log = OutputLog(site.folder(trial), run)
         log.append("stderr", HOSTILE)
         log.close()
         database.set_trial_state(trial, TrialState.ERROR, error=HOSTILE)

@@ -1,4 +1,4 @@
-"""Records of a spool that change checkpoints and trials: late, twice, out of order, hostile."""
+"""Events of a log that change checkpoints and trials: late, twice, out of order, hostile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from detcore._log import Spool, spool_path
+from detcore._log import EventLog, event_log_path
 from detcore._log import events as log_events
 from detcore._log.events import (
     CheckpointCommitted,
@@ -20,7 +20,7 @@ from detcore._log.events import (
     CheckpointDeleted,
     CheckpointDeleting,
 )
-from detcore.database import CheckpointRecord, Database, ingest_spools
+from detcore.database import CheckpointRecord, Database, ingest_event_logs
 from detcore.types import TrialState
 
 UUID = "3f2a0c1e-0000-4000-8000-000000000001"
@@ -35,7 +35,7 @@ KINDS = [
 
 
 class Records:
-    """A database and the spools of two trials."""
+    """A database and the event logs of two trials."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -51,14 +51,14 @@ class Records:
         return trial_id
 
     def add(self, *changes: tuple[str, Any], trial: int = 0, run_id: int = 1) -> None:
-        """Append records to a spool, and take it in."""
+        """Append records to an event log, and take it in."""
         trial_id = self.trial_ids[trial]
         folder = self.home / f"experiments/{self.experiment_id}/trials/{trial_id}"
-        spool = Spool(spool_path(folder, run_id), trial_id=trial_id, run_id=run_id)
+        log = EventLog(event_log_path(folder, run_id), trial_id=trial_id, run_id=run_id)
         for kind, payload in changes:
-            spool.append(kind, payload)
-        spool.close()
-        assert ingest_spools(self.database, self.home) == len(changes)
+            log.append(kind, payload)
+        log.close()
+        assert ingest_event_logs(self.database, self.home) == len(changes)
 
     def events(self, trial: int = 0) -> list[tuple[str, Any]]:
         """Return what was kept as events."""
@@ -128,7 +128,7 @@ def test_a_checkpoint_is_recorded_as_by_the_worker_itself(records: Records) -> N
 
 
 def test_what_was_decided_meanwhile_stays(records: Records) -> None:
-    """A spool may come days after others have settled what it tells of."""
+    """An event log may come days after others have settled what it tells of."""
     records.add(started(), committed())
     records.database.record_checkpoint(CheckpointDamaged(uuid=UUID))
     records.add(started(), committed())
@@ -229,7 +229,7 @@ _RECORD = st.tuples(
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(made=st.lists(_RECORD, min_size=10, max_size=30))
-def test_no_payload_holds_up_a_spool(tmp_path: Path, made: list[Any]) -> None:
+def test_no_payload_holds_up_a_event_log(tmp_path: Path, made: list[Any]) -> None:
     home = tmp_path / f"{time.monotonic_ns()}"
     home.mkdir()
     records = Records(home)

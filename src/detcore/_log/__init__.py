@@ -1,13 +1,13 @@
 """The log of a trial's run: every durable fact, appended once; imports `errors` and `types` only.
 
-A worker appends to it with `Spool`; followers read it from a cursor: the records,
+A worker appends to it with `EventLog`; followers read it from a cursor: the records,
 observers, the display of a run.
 """
 
 from detcore._log.lines import (
-    NotASpoolError,
-    SpooledRecord,
-    SpoolHeader,
+    EventLine,
+    EventLogHeader,
+    NotAnEventLogError,
     decode_document,
     decode_metrics,
     decode_numbers,
@@ -18,35 +18,35 @@ from detcore._log.lines import (
     parse_line,
 )
 from detcore._log.reading import (
-    SpoolDamagedError,
-    SpoolPart,
-    is_spool_in_use,
-    read_records,
-    read_spool,
-    spool_owner,
-    spool_path,
+    EventLogDamagedError,
+    EventLogPart,
+    event_log_owner,
+    event_log_path,
+    is_event_log_in_use,
+    read_event_lines,
+    read_event_log,
 )
-from detcore._log.writing import Spool, open_log
+from detcore._log.writing import EventLog, open_log
 
 __all__ = [
-    "NotASpoolError",
-    "Spool",
-    "SpoolDamagedError",
-    "SpoolHeader",
-    "SpoolPart",
-    "SpooledRecord",
+    "EventLine",
+    "EventLog",
+    "EventLogDamagedError",
+    "EventLogHeader",
+    "EventLogPart",
+    "NotAnEventLogError",
     "decode_document",
     "decode_metrics",
     "decode_numbers",
     "encode_document",
     "encode_metrics",
     "encode_numbers",
+    "event_log_owner",
+    "event_log_path",
     "header_line",
-    "is_spool_in_use",
+    "is_event_log_in_use",
     "open_log",
     "parse_line",
-    "read_records",
-    "read_spool",
-    "spool_owner",
-    "spool_path",
+    "read_event_lines",
+    "read_event_log",
 ]

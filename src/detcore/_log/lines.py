@@ -1,4 +1,4 @@
-"""The lines of a spool: JSON objects, each with a checksum of the rest of its line.
+"""The lines of an event log: JSON objects, each with a checksum of the rest of its line.
 
 The first line names the trial and the run; every other one is a record. A line counts once its
 newline is there. Bytes after the last newline were being written when the process was killed.
@@ -95,25 +95,25 @@ def decode_numbers(value: object) -> Any:
     return value
 
 
-class NotASpoolError(ValueError):
-    """A file whose beginning or size does not match the expected spool."""
+class NotAnEventLogError(ValueError):
+    """A file whose beginning or size does not match the expected event log."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class SpoolHeader:
-    """The run whose spool it is, and where its records begin."""
+class EventLogHeader:
+    """The run whose event log it is, and where its records begin."""
 
     trial_id: int
     run_id: int
-    records_at: int
+    lines_at: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class SpooledRecord:
-    """A record of a spool.
+class EventLine:
+    """A record of an event log.
 
     Attributes:
-        seq: Its number in the spool, from 1 and rising.
+        seq: Its number in the event log, from 1 and rising.
         kind: "training", "validation", or another word.
         time: When it was reported, in seconds since 1970.
         payload: The reported values.
@@ -133,9 +133,9 @@ class SpooledRecord:
 
 
 def header_line(trial_id: int, run_id: int) -> bytes:
-    """Return the first line of a spool."""
+    """Return the first line of an event log."""
     header: dict[str, object] = {
-        "spool": _VERSION,
+        "event_log": _VERSION,
         "trial_id": trial_id,
         "run_id": run_id,
         # Distinguishes two logs of the same run that machines with separate homes wrote.
@@ -144,7 +144,7 @@ def header_line(trial_id: int, run_id: int) -> bytes:
     return _sealed(encode_metrics(header)[1:].encode("ascii"))
 
 
-def record_line(seq: int, kind: str, reported_at: float, payload: object) -> bytes:
+def event_line(seq: int, kind: str, reported_at: float, payload: object) -> bytes:
     """Return the line of a record.
 
     Args:
@@ -169,10 +169,10 @@ def _open(line: bytes) -> Any:
     return decode_metrics("{" + body.decode("ascii"))
 
 
-def parse_line(line: bytes, end: int = 0) -> SpooledRecord | None:
+def parse_line(line: bytes, end: int = 0) -> EventLine | None:
     """Return the record of a line (without its newline), or None if it is damaged.
 
-    A line with a right checksum that no spool writes counts as damaged: a peer may send anything.
+    A line with a valid checksum and other content counts as damaged: a peer may send anything.
 
     Args:
         line: The line.
@@ -188,22 +188,22 @@ def parse_line(line: bytes, end: int = 0) -> SpooledRecord | None:
         return None
     if type(seq) is not int or not 0 < seq < 2**63 or not isinstance(kind, str):
         return None
-    return SpooledRecord(seq, kind, time, payload, end)
+    return EventLine(seq, kind, time, payload, end)
 
 
-def read_header(file: BinaryIO, path: Path) -> SpoolHeader | None:
-    """Read the first line of a spool; None if it was not written to its end.
+def read_header(file: BinaryIO, path: Path) -> EventLogHeader | None:
+    """Read the first line of an event log; None if it was not written to its end.
 
     Raises:
-        NotASpoolError: If the first line is not that of a spool this code can read.
+        NotAnEventLogError: If the first line is not that of an event log this code can read.
     """
     file.seek(0)
     line = file.readline(_HEADER_LIMIT)
     if not line.endswith(b"\n") and len(line) < _HEADER_LIMIT:
         return None
     header = _open(line[:-1])
-    if header is None or header.get("spool") != _VERSION:
-        raise NotASpoolError(
-            f"{path} does not begin like a spool of version {_VERSION}: {line[:60]!r}"
+    if header is None or header.get("event_log") != _VERSION:
+        raise NotAnEventLogError(
+            f"{path} does not begin like an event log of version {_VERSION}: {line[:60]!r}"
         )
-    return SpoolHeader(header["trial_id"], header["run_id"], len(line))
+    return EventLogHeader(header["trial_id"], header["run_id"], len(line))

@@ -1,4 +1,4 @@
-"""Read the lines of a spool in order, while its run reports or after it has ended."""
+"""Read the lines of an event log in order, while its run reports or after it has ended."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from detcore._log.lines import (
-    NotASpoolError,
-    SpooledRecord,
-    SpoolHeader,
+    EventLine,
+    EventLogHeader,
+    NotAnEventLogError,
     parse_line,
     read_header,
 )
@@ -21,21 +21,21 @@ from detcore.contract.errors import DatabaseError
 _CHUNK_BYTES = 256 * 1024
 
 
-class SpoolDamagedError(DatabaseError):
-    """A spool that cannot be read at all."""
+class EventLogDamagedError(DatabaseError):
+    """An event log that cannot be read at all."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolPart:
-    """Whole lines of a spool.
+class EventLogPart:
+    """Whole lines of an event log.
 
     Attributes:
-        header: The spool's first line; None while it is not finished, and there are no others.
+        header: The event log's first line; None while it is not finished, and there are no others.
         start: Byte of the file where the lines begin.
         lines: The lines, as they are in the file; some, if there are many.
     """
 
-    header: SpoolHeader | None
+    header: EventLogHeader | None
     start: int
     lines: bytes
 
@@ -44,7 +44,7 @@ class SpoolPart:
         """Byte of the file behind the lines."""
         return self.start + len(self.lines)
 
-    def records(self) -> Iterator[SpooledRecord | int]:
+    def parse(self) -> Iterator[EventLine | int]:
         """Yield each record; for a damaged line, yield the byte behind it."""
         end = self.start
         for text in self.lines.splitlines(keepends=True):
@@ -52,11 +52,11 @@ class SpoolPart:
             yield parse_line(text[:-1], end) or end
 
 
-def read_spool(path: Path, start: int = 0, *, is_over: bool = False) -> SpoolPart:
-    """Read the finished lines of a spool from a byte on; some of them, if there are many.
+def read_event_log(path: Path, start: int = 0, *, is_over: bool = False) -> EventLogPart:
+    """Read the finished lines of an event log from a byte on; some of them, if there are many.
 
     Args:
-        path: The spool.
+        path: The event log.
         start: Byte behind the lines that were read before; 0 = the first record.
         is_over: Whether the writer has closed the file. Otherwise lines with a wrong checksum at
             the end of the file are left for later: one of them may be half written.
@@ -65,23 +65,23 @@ def read_spool(path: Path, start: int = 0, *, is_over: bool = False) -> SpoolPar
         The lines, perhaps none.
 
     Raises:
-        SpoolDamagedError: If the file is not a spool, or shorter than `start`.
+        EventLogDamagedError: If the file is not an event log, or shorter than `start`.
         FileNotFoundError: If it does not exist.
     """
     with path.open("rb") as file:
         try:
             header = read_header(file, path)
-        except NotASpoolError as error:
-            raise SpoolDamagedError(f"{error}.\n{_remedy(path)}") from error
+        except NotAnEventLogError as error:
+            raise EventLogDamagedError(f"{error}.\n{_remedy(path)}") from error
         if header is None:
-            return SpoolPart(header=None, start=start, lines=b"")
+            return EventLogPart(header=None, start=start, lines=b"")
         size = os.fstat(file.fileno()).st_size
         if size < start:
-            raise SpoolDamagedError(
+            raise EventLogDamagedError(
                 f"{path} has {size} bytes, but {start} were read before; the file was replaced or "
                 f"cut.\n{_remedy(path)}"
             )
-        start = max(start, header.records_at)
+        start = max(start, header.lines_at)
         file.seek(start)
         data = file.read(_CHUNK_BYTES)
         if not data.endswith(b"\n"):
@@ -93,22 +93,22 @@ def read_spool(path: Path, start: int = 0, *, is_over: bool = False) -> SpoolPar
         if parse_line(data[begin:-1]) is not None:
             break
         data = data[:begin]
-    return SpoolPart(header=header, start=start, lines=data)
+    return EventLogPart(header=header, start=start, lines=data)
 
 
-def read_records(path: Path, start: int = 0) -> Iterator[SpooledRecord]:
-    """Yield the undamaged records of a spool whose run may still report.
+def read_event_lines(path: Path, start: int = 0) -> Iterator[EventLine]:
+    """Yield the undamaged records of an event log whose run may still report.
 
     Args:
-        path: The spool.
+        path: The event log.
         start: Byte behind the last record that was read before; 0 = the first record.
 
     Raises:
-        SpoolDamagedError: If the file is not a spool, or shorter than `start`.
+        EventLogDamagedError: If the file is not an event log, or shorter than `start`.
         FileNotFoundError: If it does not exist.
     """
-    while (part := read_spool(path, start)).lines:
-        yield from (record for record in part.records() if isinstance(record, SpooledRecord))
+    while (part := read_event_log(path, start)).lines:
+        yield from (record for record in part.parse() if isinstance(record, EventLine))
         start = part.end
 
 
@@ -116,19 +116,19 @@ def _remedy(path: Path) -> str:
     return f"What was reported there cannot be read.\nMove the file away: mv {path} {path}.damaged"
 
 
-def spool_path(trial_dir: Path, run_id: int) -> Path:
-    """Return where the spool of a run lies."""
-    return Path(trial_dir) / f"spool-{run_id}.jsonl"
+def event_log_path(trial_dir: Path, run_id: int) -> Path:
+    """Return where the event log of a run lies."""
+    return Path(trial_dir) / f"events-{run_id}.jsonl"
 
 
-def spool_owner(path: Path) -> tuple[int, int] | None:
-    """Return the trial and run in the name of a spool; None for a file with another name."""
-    trial, run = path.parent.name, path.stem.removeprefix("spool-")
+def event_log_owner(path: Path) -> tuple[int, int] | None:
+    """Return the trial and run in the name of an event log; None for a file with another name."""
+    trial, run = path.parent.name, path.stem.removeprefix("events-")
     return (int(trial), int(run)) if trial.isdigit() and run.isdigit() else None
 
 
-def is_spool_in_use(path: Path) -> bool:
-    """Whether a process has the spool open for writing."""
+def is_event_log_in_use(path: Path) -> bool:
+    """Whether a process has the event log open for writing."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

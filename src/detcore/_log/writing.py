@@ -1,4 +1,4 @@
-"""The spool: where a report is safe the moment it is made."""
+"""The event log: where a report is safe the moment it is made."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import time
 from pathlib import Path
 
 from detcore._log.lines import (
-    NotASpoolError,
-    SpooledRecord,
-    SpoolHeader,
+    EventLine,
+    EventLogHeader,
+    NotAnEventLogError,
+    event_line,
     header_line,
     read_header,
-    record_line,
 )
-from detcore._log.reading import read_spool, spool_path
+from detcore._log.reading import event_log_path, read_event_log
 from detcore.contract.errors import DatabaseError, StorageFullError
 from detcore.contract.values import TrialInfo
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class Spool:
+class EventLog:
     """The records of one run of a trial, in a file that only grows.
 
     When `append` returns, the record is with the kernel: it survives the death of the process,
     though not of the machine. No database is touched, so nothing there can hold up training;
     the followers of the log move the records over.
 
-    `append` may be called from any thread. One process at a time may have a spool open; a forked
+    `append` may be called from any thread. One process at a time may have a log open; a forked
     child must not use it.
     """
 
     def __init__(self, path: Path, *, trial_id: int, run_id: int) -> None:
-        """Open a spool, or create it with its folder.
+        """Open an event log, or create it with its folder.
 
         A line that a killed process left unfinished is cut off.
 
@@ -82,25 +82,25 @@ class Spool:
             payload: A JSON value; NumPy scalars and arrays, NaN and the infinities are fine.
 
         Returns:
-            Its sequence number, from 1 and rising over all processes that open this spool.
+            Its sequence number, from 1 and rising over all processes that open this event log.
 
         Raises:
-            StorageFullError: If there is no room. The spool stays usable.
-            DatabaseError: If the spool is closed, or was opened by another process.
+            StorageFullError: If there is no room. The event log stays usable.
+            DatabaseError: If the event log is closed, or was opened by another process.
             TypeError: If the payload is not JSON.
         """
         if os.getpid() != self._pid:
             raise DatabaseError(
-                f"the spool {self._path} was opened by process {self._pid}, and this is "
+                f"the event log {self._path} was opened by process {self._pid}, and this is "
                 f"{os.getpid()}.\nOnly the process that opened it may report."
             )
         with self._lock:
             if self._fd < 0:
-                raise DatabaseError(f"the spool {self._path} is closed; nothing was reported")
+                raise DatabaseError(f"the event log {self._path} is closed; nothing was reported")
             # Taken before the write: a signal handler that raises must not make it used twice.
             self._seq += 1
             seq = self._seq
-            line = record_line(seq, kind, time.time(), payload)
+            line = event_line(seq, kind, time.time(), payload)
             self._write(line)
         return seq
 
@@ -111,7 +111,7 @@ class Spool:
                 os.close(self._fd)
                 self._fd = -1
 
-    def __enter__(self) -> Spool:
+    def __enter__(self) -> EventLog:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -122,7 +122,7 @@ class Spool:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DatabaseError(
-                f"the spool {self._path} is in use by another process.\n"
+                f"the event log {self._path} is in use by another process.\n"
                 "Two processes that report for the same run would mix up its records.\n"
                 "End the other one first, or start the trial again, which gives it a new run."
             ) from None
@@ -139,27 +139,27 @@ class Spool:
             return 0
         if (header.trial_id, header.run_id) != (trial_id, run_id):
             raise DatabaseError(
-                f"the spool {self._path} belongs to trial {header.trial_id}, run {header.run_id}, "
-                f"not to trial {trial_id}, run {run_id}."
+                f"the event log {self._path} belongs to trial {header.trial_id}, "
+                f"run {header.run_id}, not to trial {trial_id}, run {run_id}."
             )
-        return self._cut_tail(header.records_at)
+        return self._cut_tail(header.lines_at)
 
-    def _header(self) -> SpoolHeader | None:
+    def _header(self) -> EventLogHeader | None:
         with open(self._fd, "rb", closefd=False) as file:
             try:
                 return read_header(file, self._path)
-            except NotASpoolError as error:
+            except NotAnEventLogError as error:
                 raise DatabaseError(
                     f"{error}.\nMove the file away, then start the trial again: "
                     f"mv {self._path} {self._path}.away"
                 ) from error
 
-    def _cut_tail(self, records_at: int) -> int:
+    def _cut_tail(self, lines_at: int) -> int:
         """Cut off an unfinished line; return the sequence number of the last whole record."""
-        seq, end = 0, records_at
-        while (part := read_spool(self._path, end, is_over=True)).lines:
-            for record in part.records():
-                if isinstance(record, SpooledRecord):
+        seq, end = 0, lines_at
+        while (part := read_event_log(self._path, end, is_over=True)).lines:
+            for record in part.parse():
+                if isinstance(record, EventLine):
                     seq = record.seq
             end = part.end
         if end < os.fstat(self._fd).st_size:
@@ -195,7 +195,7 @@ class Spool:
         )
 
 
-def open_log(info: TrialInfo) -> Spool:
-    """Open the log of a run of a trial, or create it with its folder; see `Spool`."""
-    path = spool_path(Path(info.trial_dir), info.run_id)
-    return Spool(path, trial_id=info.trial_id, run_id=info.run_id)
+def open_log(info: TrialInfo) -> EventLog:
+    """Open the log of a run of a trial, or create it with its folder; see `EventLog`."""
+    path = event_log_path(Path(info.trial_dir), info.run_id)
+    return EventLog(path, trial_id=info.trial_id, run_id=info.run_id)

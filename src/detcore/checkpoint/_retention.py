@@ -30,7 +30,7 @@ def apply_retention(
     changes nothing. Checkpoints in other storages stay.
 
     Args:
-        database: The records; call `detcore.database.ingest_spools` first.
+        database: The records; call `detcore.database.ingest_event_logs` first.
         storage: The experiment's storage.
         experiment_id: The experiment.
         policy: How many to keep; default: the policy in the experiment's configuration.

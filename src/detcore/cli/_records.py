@@ -99,10 +99,10 @@ def shorten_checkpoints(database: Database, trials: list[dict[str, Any]]) -> Non
 def read_log(database: Database, trial: TrialRecord, position: int) -> tuple[list[LogLine], int]:
     """Return lines of a trial's log from a position on, and the position behind them."""
     from detcore.client.http import ServerRecords
-    from detcore.database import read_log_page
+    from detcore.database import read_output_log
 
     if isinstance(database, ServerRecords):
         return database.read_log(trial.id, position)
     if trial.trial_dir is None:
         return [], position
-    return read_log_page(Path(trial.trial_dir), position)
+    return read_output_log(Path(trial.trial_dir), position)

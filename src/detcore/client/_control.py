@@ -162,7 +162,7 @@ def _delete(database: Database, environment: Environment, experiment_id: int) ->
 
     All checkpoints are marked before the first file goes, so that nothing starts from one of them
     meanwhile. The records go last, so that the number is not given to another experiment while its
-    spools are still there.
+    event logs are still there.
     """
     from detcore.runner import experiment_folder, experiment_lock
 

@@ -144,7 +144,7 @@ class EmbeddedTransport:
             ``lines`` (each ``at, run, rank, stream, text``), the ``position`` behind them, and
             ``is_over``: whether nothing more will come.
         """
-        from detcore.database import read_log_page
+        from detcore.database import read_output_log
 
         database = self.database()
         trial = database.get_trial(trial_id)
@@ -156,7 +156,7 @@ class EmbeddedTransport:
         )
         if trial.trial_dir is None:
             return {"lines": [], "position": position, "is_over": is_over}
-        lines, behind = read_log_page(Path(trial.trial_dir), position, limit=limit)
+        lines, behind = read_output_log(Path(trial.trial_dir), position, limit=limit)
         return {
             "lines": [make_document("line", line) for line in lines],
             "position": behind,
@@ -379,10 +379,10 @@ class EmbeddedTransport:
 
     def records(self) -> Database:
         """Return the records, with everything in them that workers have reported so far."""
-        from detcore.database import ingest_spools
+        from detcore.database import ingest_event_logs
 
         database = self.database()
-        ingest_spools(database, self._environment.home)
+        ingest_event_logs(database, self._environment.home)
         return database
 
     def database(self) -> Database:

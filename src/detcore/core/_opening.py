@@ -120,9 +120,9 @@ class Opening:
 
     def _open_chief(self) -> Parts:
         info, storage, channel = self._identify()
-        spool = open_log(info)
-        self._stack.callback(spool.close)
-        if not spool.is_empty:
+        log = open_log(info)
+        self._stack.callback(log.close)
+        if not log.is_empty:
             raise RunError(
                 f"trial {info.trial_id} of detcore run has opened a context before.\n"
                 "A trial is one run with one length and one latest checkpoint, so a second run in "
@@ -131,9 +131,9 @@ class Opening:
                 "with a hyperparameter fold: {type: categorical, vals: [0, 1, 2]} and "
                 "searcher.name: grid. Or start the script by itself, without detcore run."
             )
-        records = TrialRecords(info, spool, channel)
+        records = TrialRecords(info, log, channel)
         self._stack.callback(self._finish, records)
-        self._follow(spool.path)
+        self._follow(log.path)
         self._stack.callback(channel.close)
         parts = self._assemble(info, storage, channel, records)
         records.append(TrialStarted(run_id=info.run_id))

@@ -17,7 +17,7 @@ from detcore.contract.values import UnsettledCheckpoint, searcher_metric
 from detcore.core._modes import EarlyExitReason
 
 if TYPE_CHECKING:
-    from detcore._log import Spool
+    from detcore._log import EventLog
     from detcore.contract.values import TrialInfo
     from detcore.core._channel import Channel
     from detcore.core._outcome import Outcome
@@ -36,14 +36,14 @@ class TrialRecords:
 
     Args:
         info: The trial.
-        spool: The log of this run of it.
+        log: The log of this run of it.
         channel: Answers questions.
     """
 
-    def __init__(self, info: TrialInfo, spool: Spool, channel: Channel) -> None:
+    def __init__(self, info: TrialInfo, log: EventLog, channel: Channel) -> None:
         self._metric, self._smaller_is_better = searcher_metric(info.config)
         self._trial_id = info.trial_id
-        self._spool = spool
+        self._log = log
         self._channel = channel
         # Reports of a killed run beyond the step that this run started from are left out, so that
         # a resumed run decides as an uninterrupted one would.
@@ -56,7 +56,7 @@ class TrialRecords:
         Raises:
             StorageFullError: If there is no room for it.
         """
-        self._spool.append(event.KIND, events.encode(event))
+        self._log.append(event.KIND, events.encode(event))
 
     def ending(self, outcome: Outcome) -> None:
         """Tell the runner how the run ends, unless it was sent already."""

@@ -272,12 +272,12 @@ class InterruptedScripts:
         self, experiment: ExperimentRecord, uuids: Collection[str] | None, error: str | None
     ) -> None:
         from detcore.core._source import recover_trial
-        from detcore.database import ingest_spools, restore_secrets
+        from detcore.database import ingest_event_logs, restore_secrets
         from detcore.hooks.delivery import tell_end_of_killed
         from detcore.storage import open_storage
 
         database, home = self._database, self._environment.home
-        ingest_spools(database, home, experiment_id=experiment.id)
+        ingest_event_logs(database, home, experiment_id=experiment.id)
         restored = restore_secrets(home, experiment.id, experiment.config)
         spec = restored.config.get("checkpoint_storage")
         state = ExperimentState.ERROR

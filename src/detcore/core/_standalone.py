@@ -191,12 +191,12 @@ class ScriptOpening(Opening):
         """Settle the earlier runs of a trial; return the checkpoint that it resumes from."""
         from detcore.checkpoint import find_whole_checkpoint
         from detcore.core._source import recover_trial
-        from detcore.database import ingest_spools
+        from detcore.database import ingest_event_logs
 
         Path(str(trial.trial_dir)).mkdir(parents=True, exist_ok=True)
         if trial.current_run is None:
             return None
-        ingest_spools(self._database, self._environment.home, trial_id=trial.id)
+        ingest_event_logs(self._database, self._environment.home, trial_id=trial.id)
         recover_trial(self._database, storage, trial)
         return find_whole_checkpoint(self._database, storage, trial.id)
 

@@ -5,7 +5,8 @@ from detcore.database._curves import MetricCurve
 from detcore.database._database import Database
 from detcore.database._engine import make_engine, revisions
 from detcore.database._experiments import replace_labels
-from detcore.database._follower import LogFollower, ingest_reports, ingest_spools
+from detcore.database._follower import LogFollower, ingest_event_logs, ingest_reports
+from detcore.database._output_log import LineFile, OutputLog, read_output_log
 from detcore.database._process import identify_process
 from detcore.database._queries import checked_texts
 from detcore.database._questions import answer_question
@@ -26,7 +27,6 @@ from detcore.database._retention import RetentionPlan, RetentionPolicy, plan_ret
 from detcore.database._schema import metadata
 from detcore.database._searches import TrialDraft, TrialTarget
 from detcore.database._secrets import hide_secrets, keep_secrets, restore_secrets
-from detcore.database._trial_log import LineFile, TrialLog, read_log_page
 
 __all__ = [
     "CheckpointRecord",
@@ -41,6 +41,7 @@ __all__ = [
     "MetricRecord",
     "ModelRecord",
     "ModelVersionRecord",
+    "OutputLog",
     "ProcessIdentity",
     "RankedCheckpoint",
     "RankedTrial",
@@ -48,7 +49,6 @@ __all__ = [
     "RetentionPolicy",
     "RunRecord",
     "TrialDraft",
-    "TrialLog",
     "TrialRecord",
     "TrialSummary",
     "TrialTarget",
@@ -56,13 +56,13 @@ __all__ = [
     "checked_texts",
     "hide_secrets",
     "identify_process",
+    "ingest_event_logs",
     "ingest_reports",
-    "ingest_spools",
     "keep_secrets",
     "make_engine",
     "metadata",
     "plan_retention",
-    "read_log_page",
+    "read_output_log",
     "replace_labels",
     "restore_secrets",
     "revisions",

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from detcore._log import SpooledRecord, SpoolPart, encode_metrics, parse_line, read_spool
+from detcore._log import EventLine, EventLogPart, encode_metrics, parse_line, read_event_log
 from detcore._log.events import Event, TrainingMetrics, ValidationMetrics
 from detcore.contract.errors import DatabaseError
 from detcore.database._apply import APPLIED, apply_event
 from detcore.database._column_types import MAX_INDEXED, EncodedJson
 from detcore.database._metrics import insert_metrics, metric_row
 from detcore.database._queries import among, now
-from detcore.database._schema import events, spools
+from detcore.database._schema import event_logs, events
 
 if TYPE_CHECKING:
     from detcore.database._database import Database
@@ -58,7 +58,7 @@ class _Entry:
     change: Event | None = None
 
 
-def _parse(owner: Owner, part: SpoolPart) -> list[_Entry]:
+def _parse(owner: Owner, part: EventLogPart) -> list[_Entry]:
     """Return the lines of a part as rows; this costs most of the time.
 
     Damaged lines become events of kind "damaged".
@@ -74,7 +74,7 @@ def _parse(owner: Owner, part: SpoolPart) -> list[_Entry]:
 
 
 def _add_entries(
-    connection: Connection, owner: Owner, part: SpoolPart, entries: Sequence[_Entry]
+    connection: Connection, owner: Owner, part: EventLogPart, entries: Sequence[_Entry]
 ) -> Position:
     """Add the entries of a part that starts at its log's position, and move the position.
 
@@ -85,9 +85,9 @@ def _add_entries(
         IntegrityError: If the trial does not exist, or the records are there already.
     """
     assert part.header is not None
-    here = (spools.c.trial_id == owner[0], spools.c.run_id == owner[1])
-    known = connection.execute(select(spools).where(*here).with_for_update()).fetchone()
-    offset, last_seq = (known.byte_offset, known.last_seq) if known else (part.header.records_at, 0)
+    here = (event_logs.c.trial_id == owner[0], event_logs.c.run_id == owner[1])
+    known = connection.execute(select(event_logs).where(*here).with_for_update()).fetchone()
+    offset, last_seq = (known.byte_offset, known.last_seq) if known else (part.header.lines_at, 0)
     if not part.start == offset < part.end:
         return Position(offset, last_seq)
     added = 0
@@ -110,13 +110,13 @@ def _add_entries(
         connection.execute(insert(events), others)
     place = {"byte_offset": part.end, "last_seq": last_seq}
     if known:
-        connection.execute(update(spools).where(*here).values(place))
+        connection.execute(update(event_logs).where(*here).values(place))
     else:
-        connection.execute(insert(spools).values(trial_id=owner[0], run_id=owner[1], **place))
+        connection.execute(insert(event_logs).values(trial_id=owner[0], run_id=owner[1], **place))
     return Position(part.end, last_seq, added)
 
 
-def _entry(owner: Owner, line: SpooledRecord) -> _Entry | None:
+def _entry(owner: Owner, line: EventLine) -> _Entry | None:
     """Return a record as its row; None if it cannot be one."""
     trial_id, run_id = owner
     event = line.event
@@ -171,12 +171,12 @@ def drain(database: Database, path: Path, start: Position) -> Position:
         start: The position as far as the caller knows it; a wrong one costs time only.
 
     Raises:
-        SpoolDamagedError: If the file is not a log, or shorter than it was.
+        EventLogDamagedError: If the file is not a log, or shorter than it was.
         DatabaseError: If its trial is not in this database, or that cannot be used.
     """
     added, position = 0, start
     while True:
-        part = read_spool(path, position.offset)
+        part = read_event_log(path, position.offset)
         if not part.lines:
             return dataclasses.replace(position, added=added)
         position = _store(database, part)
@@ -190,12 +190,12 @@ def read_positions(
     with database._read() as connection:
         return {
             (row.trial_id, row.run_id): Position(row.byte_offset, row.last_seq)
-            for condition in among(spools.c.trial_id, trial_ids)
-            for row in connection.execute(select(spools).where(condition))
+            for condition in among(event_logs.c.trial_id, trial_ids)
+            for row in connection.execute(select(event_logs).where(condition))
         }
 
 
-def _store(database: Database, part: SpoolPart) -> Position:
+def _store(database: Database, part: EventLogPart) -> Position:
     """Add a part, unless another process has moved its log's position; return the position."""
     assert part.header is not None  # a part without one has no lines
     owner = (part.header.trial_id, part.header.run_id)

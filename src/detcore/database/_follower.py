@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
-from detcore._log import SpoolDamagedError, spool_owner
+from detcore._log import EventLogDamagedError, event_log_owner
 from detcore.contract.errors import DatabaseError, StorageFullError
 from detcore.contract.values import TrialState
 from detcore.database._drain import Position, drain, read_positions
@@ -28,35 +28,35 @@ _FULL_S = 2.0
 _LOG = logging.getLogger("detcore.database")
 
 
-def ingest_spools(
+def ingest_event_logs(
     database: Database,
     home: Path,
     *,
     experiment_id: int | None = None,
     trial_id: int | None = None,
 ) -> int:
-    """Add every finished record of the spools under a home that is not in the database.
+    """Add every finished record of the event logs under a home that is not in the database.
 
     Every reader does so first, so that the reports of a killed worker are there. Any number of
     processes may do so at once, also while workers report.
 
     Args:
         database: Where to.
-        home: `Environment.home`; spools lie at
-            ``experiments/<experiment_id>/trials/<trial_id>/spool-<run_id>.jsonl``.
-        experiment_id: Only spools in this experiment's folder; None = all.
-        trial_id: Only spools of this trial; None = all.
+        home: `Environment.home`; event logs lie at
+            ``experiments/<experiment_id>/trials/<trial_id>/events-<run_id>.jsonl``.
+        experiment_id: Only event logs in this experiment's folder; None = all.
+        trial_id: Only event logs of this trial; None = all.
 
     Returns:
         How many records were added by this call.
 
     Raises:
-        DatabaseError: If the database cannot be used. A spool that is damaged is left out with a
-            warning, so that one of them does not hide everything else.
+        DatabaseError: If the database cannot be used. A damaged log is left out with a warning,
+            so that one of them does not hide everything else.
     """
     experiment, trial = ("*" if n is None else n for n in (experiment_id, trial_id))
-    paths = sorted(Path(home).glob(f"experiments/{experiment}/trials/{trial}/spool-*.jsonl"))
-    owners = {path: owner for path in paths if (owner := spool_owner(path)) is not None}
+    paths = sorted(Path(home).glob(f"experiments/{experiment}/trials/{trial}/events-*.jsonl"))
+    owners = {path: owner for path in paths if (owner := event_log_owner(path)) is not None}
     if not owners:
         return 0
     everything = experiment_id is None and trial_id is None
@@ -90,24 +90,24 @@ def ingest_reports(
 
     Args:
         database: Where to.
-        home: As for `ingest_spools`.
+        home: As for `ingest_event_logs`.
         experiment_id: Which experiment.
         trial_id: Only of this trial of it.
 
     Raises:
-        DatabaseError: As `ingest_spools`.
+        DatabaseError: As `ingest_event_logs`.
     """
     numbers = [trial_id] if trial_id is not None else [
         trial.id for trial in database.list_trials(experiment_id, states=[TrialState.RUNNING])
     ]  # fmt: skip
     for number in numbers:
-        ingest_spools(database, home, experiment_id=experiment_id, trial_id=number)
+        ingest_event_logs(database, home, experiment_id=experiment_id, trial_id=number)
 
 
 def _known_runs(database: Database, asked: Sequence[int] | None) -> set[tuple[int, int | None]]:
     """Return trials and runs, with None for a trial that was never started.
 
-    A spool of another run is of another database with the same home.
+    An event log of another run is of another database with the same home.
     """
     started = select(trials.c.id, runs.c.run_id).outerjoin(runs, runs.c.trial_id == trials.c.id)
     with database._read() as connection:
@@ -128,7 +128,7 @@ def _size(path: Path) -> int:
 def _take_in(database: Database, path: Path, position: Position) -> int:
     try:
         return drain(database, path, position).added
-    except (SpoolDamagedError, FileNotFoundError, PermissionError) as error:
+    except (EventLogDamagedError, FileNotFoundError, PermissionError) as error:
         _LOG.warning("reports are left out: %s", error)
         return 0
 
@@ -219,9 +219,9 @@ class LogFollower:
                 failure is not None and isinstance(failure[1], hopeless)
             )
 
-        self._changed.wait_for(lambda: is_over(SpoolDamagedError), full_s)
+        self._changed.wait_for(lambda: is_over(EventLogDamagedError), full_s)
         self._changed.wait_for(
-            lambda: is_over(SpoolDamagedError, StorageFullError), timeout_s - full_s
+            lambda: is_over(EventLogDamagedError, StorageFullError), timeout_s - full_s
         )
         if self._answered >= number:
             return
@@ -229,7 +229,7 @@ class LogFollower:
             ", ".join(map(str, sorted(self._logs))),
             DatabaseError("the database did not answer in time"),
         )
-        if isinstance(error, SpoolDamagedError):
+        if isinstance(error, EventLogDamagedError):
             raise error  # waiting does not mend it
         text = (
             f"reports in {logs} could not be moved into {self._database.url} within "
@@ -252,7 +252,7 @@ class LogFollower:
                 if failure is None:
                     self._answered = asked
                 self._changed.notify_all()
-                may_pass = failure is not None and not isinstance(failure[1], SpoolDamagedError)
+                may_pass = failure is not None and not isinstance(failure[1], EventLogDamagedError)
                 self._changed.wait_for(
                     lambda: self._asked > asked or self._closing,  # noqa: B023
                     _RETRY_S if may_pass else _INTERVAL_S,
@@ -263,7 +263,7 @@ class LogFollower:
         first: tuple[str, Exception] | None = None
         for log, known in logs:
             try:
-                size, owner, position = log.stat().st_size, spool_owner(log), known
+                size, owner, position = log.stat().st_size, event_log_owner(log), known
                 if position is None and owner is not None:
                     position = read_positions(self._database, [owner[0]]).get(owner)
                 position = position or Position()

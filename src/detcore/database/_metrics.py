@@ -1,4 +1,4 @@
-"""Metrics, and the other records of a spool."""
+"""Metrics, and the other records of an event log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _VALUES_AT_ONCE = 1000
 
 
 class MetricQueries(Queries):
-    """Write and read metrics. Workers write through a `Spool` instead."""
+    """Write and read metrics. Workers write through a `EventLog` instead."""
 
     def add_metrics(self, rows: Iterable[MetricRecord]) -> None:
         """Record reports of metrics, all or none.
@@ -155,7 +155,7 @@ class MetricQueries(Queries):
         return self._best(validation_values.c.trial_id == trial_id, metric, smaller_is_better)
 
     def events(self, trial_id: int, kind: str | None = None) -> list[EventRecord]:
-        """Return the records of a trial's spools other than metrics, oldest first."""
+        """Return the records of a trial's event logs other than metrics, oldest first."""
         query = select(events).where(events.c.trial_id == trial_id)
         if kind is not None:
             query = query.where(events.c.kind == kind)

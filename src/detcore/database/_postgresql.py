@@ -98,7 +98,7 @@ def explain(error: BaseException, reason: str, where: str) -> Exception | None:
     if code == "53100":
         return StorageFullError(
             f"no room for records: {where}: {reason}.\n"
-            "What was reported stays in the spool of its trial and is taken in later.\n"
+            "What was reported stays in the event log of its trial and is taken in later.\n"
             "Free some space on the server, then go on."
         )
     if code == "55P03":
@@ -141,5 +141,5 @@ def _unreachable(reason: str, where: str) -> DatabaseError:
     return kind(
         f"the database server of {where} cannot be used: {reason}.\n"
         "Records are kept there because DETCORE_DB says so; what is reported meanwhile stays in "
-        f"spools and is taken in later.\n{todo}"
+        f"event logs and is taken in later.\n{todo}"
     )

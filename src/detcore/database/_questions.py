@@ -8,7 +8,7 @@ from typing import Any
 
 from detcore.contract.errors import DatabaseError, NotFoundError
 from detcore.database._database import Database
-from detcore.database._follower import ingest_spools
+from detcore.database._follower import ingest_event_logs
 
 _UNSETTLED = ("ACTIVE", "DELETING", "PARTIALLY_DELETED")
 
@@ -40,7 +40,7 @@ def answer_question(
             )
             return {"value": value}
         if question == "checkpoint":
-            ingest_spools(database, home, trial_id=trial_id)
+            ingest_event_logs(database, home, trial_id=trial_id)
             return _describe_checkpoint(database, str(fields["uuid"]))
         if question == "unsettled_checkpoints":
             url = fields["storage_url"]

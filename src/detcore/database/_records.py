@@ -146,7 +146,7 @@ class MetricRecord:
         batch_metrics: Values of each batch since the last report, oldest first, or None.
         n_records: Over how many records they are, all workers together, or None.
         reported_at: When it was reported; None lets `Database.add_metrics` take the time.
-        seq: Number in the run's spool, or None.
+        seq: Number in the run's event log, or None.
     """
 
     trial_id: int
@@ -162,7 +162,7 @@ class MetricRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:
-    """A record of a spool other than metrics, such as progress.
+    """A record of an event log other than metrics, such as progress.
 
     An event of kind "damaged" stands for a line whose checksum was wrong.
     """

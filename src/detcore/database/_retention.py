@@ -147,7 +147,7 @@ def plan_retention(
     before that, the validation that decides how good it is may still be on its way.
 
     Args:
-        database: The records; call `detcore.database.ingest_spools` first.
+        database: The records; call `detcore.database.ingest_event_logs` first.
         experiment_id: The experiment.
         policy: How many to keep; default: the policy in the experiment's configuration.
         storage_url: Delete only checkpoints in this storage; None for all storages.

@@ -161,8 +161,8 @@ events = Table(
 )
 
 # How far each log has been ingested; moved in the transaction that adds its records.
-spools = Table(
-    "spools",
+event_logs = Table(
+    "event_logs",
     metadata,
     Column("trial_id", ForeignKey("trials.id"), primary_key=True),
     Column("run_id", Integer, primary_key=True, autoincrement=False),

@@ -34,7 +34,7 @@ def prepare_file(url: URL) -> bool:
         )
     path = Path(name).absolute()
     try:
-        # Records, spools and checkpoints below it are private to this user.
+        # Records, event logs and checkpoints below it are private to this user.
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -147,7 +147,7 @@ def explain(reason: str, url: URL) -> Exception | None:
     if "disk is full" in low or "no space" in low:
         return StorageFullError(
             f"no room for records: {where}: {reason}.\n"
-            "What was reported stays in the spool of its trial and is taken in later.\n"
+            "What was reported stays in the event log of its trial and is taken in later.\n"
             "Free some space, then go on."
         )
     if "locked" in low:

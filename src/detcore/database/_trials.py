@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Select, and_, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from detcore._log import spool_path
+from detcore._log import event_log_path
 from detcore.contract.values import TrialState, searcher_metric
 from detcore.database._metrics import select_best
 from detcore.database._process import identify_this_process, is_alive
@@ -177,8 +177,8 @@ class TrialQueries(Queries):
         """Record that the calling process starts a trial; its state becomes RUNNING.
 
         Returns:
-            The number of this start, from 1. Numbers whose spool lies in the trial's folder
-            already are left out: such a spool belongs to another database (or to this one
+            The number of this start, from 1. Numbers whose event log lies in the trial's folder
+            already are left out: such an event log belongs to another database (or to this one
             before it was deleted), and its records must not be mixed with these.
 
         Raises:
@@ -337,6 +337,6 @@ def read_trials(
 
 def _free_run_id(first: int, trial_dir: str | None) -> int:
     run_id = first
-    while trial_dir is not None and spool_path(Path(trial_dir), run_id).exists():
+    while trial_dir is not None and event_log_path(Path(trial_dir), run_id).exists():
         run_id += 1
     return run_id

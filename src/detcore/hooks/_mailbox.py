@@ -1,7 +1,7 @@
 """The place up to which the events of one trial were delivered to one plugin.
 
 In the trial's folder, ``observers/<plugin>/`` holds ``run-<n>`` for each run of the trial with
-events that are yet to be delivered to the plugin, and ``cursor``: the place in that run's spool.
+events that are yet to be delivered to the plugin, and ``cursor``: the place in that run's log.
 The process that delivers to the plugin locks the cursor.
 """
 
@@ -34,7 +34,7 @@ class Cursor:
 
     Attributes:
         run_id: The run.
-        offset: Byte of its spool behind the last delivered event.
+        offset: Byte of its event log behind the last delivered event.
         trying: Number of the event that is being delivered; 0 = none.
     """
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 from detcore._log import (
-    Spool,
-    SpooledRecord,
-    SpoolPart,
+    EventLine,
+    EventLog,
+    EventLogPart,
+    event_log_path,
     events,
-    is_spool_in_use,
-    read_records,
-    read_spool,
-    spool_path,
+    is_event_log_in_use,
+    read_event_lines,
+    read_event_log,
 )
 from detcore._log.events import Event, TrialFinished, encode
 from detcore.contract.errors import DatabaseError, DetcoreError, UnavailableError, in_one_line
@@ -44,10 +44,10 @@ __all__ = [
     "Waiting",
     "count_waiting",
     "deliver_waiting",
+    "event_log_path",
     "find_mailboxes",
+    "read_event_log",
     "read_run",
-    "read_spool",
-    "spool_path",
     "subscribe",
     "tell_end_of_killed",
     "tell_recovered",
@@ -79,7 +79,7 @@ def _hook_of(event: Event | None) -> str | None:
 
 
 def _arguments_of(
-    record: SpooledRecord, event: Event, trial: TrialInfo, *, is_repeat: bool
+    record: EventLine, event: Event, trial: TrialInfo, *, is_repeat: bool
 ) -> Mapping[str, object]:
     """Return the arguments for the hook of a record's event; nothing in them can be changed."""
     info = EventInfo(number=record.seq, time=record.time, is_repeat=is_repeat)
@@ -135,24 +135,24 @@ def tell_end_of_killed(
     Returns:
         Whether it was written: the log did not have it, and observers wait for it.
     """
-    path = spool_path(trial_dir, run_id)
+    path = event_log_path(trial_dir, run_id)
     if path.exists():
-        tail = read_spool(path, max(0, path.stat().st_size - _TAIL_BYTES), is_over=True)
-        for record in tail.records():
-            if isinstance(record, SpooledRecord) and record.kind == TrialFinished.KIND:
+        tail = read_event_log(path, max(0, path.stat().st_size - _TAIL_BYTES), is_over=True)
+        for record in tail.parse():
+            if isinstance(record, EventLine) and record.kind == TrialFinished.KIND:
                 return False
     return _append(trial_dir, trial_id, run_id, [TrialFinished(state=state, error=error)])
 
 
 def _append(trial_dir: Path, trial_id: int, run_id: int, added: Sequence[Event]) -> bool:
     """Append events to the log of a run whose process is gone; return whether that was done."""
-    path = spool_path(trial_dir, run_id)
+    path = event_log_path(trial_dir, run_id)
     mailboxes = [box for box in mailboxes_of(trial_dir) if box.observes(run_id)]
-    if not added or not mailboxes or not path.exists() or is_spool_in_use(path):
+    if not added or not mailboxes or not path.exists() or is_event_log_in_use(path):
         return False
-    with Spool(path, trial_id=trial_id, run_id=run_id) as spool:
+    with EventLog(path, trial_id=trial_id, run_id=run_id) as log:
         for event in added:
-            spool.append(event.KIND, encode(event))
+            log.append(event.KIND, encode(event))
     for mailbox in mailboxes:
         mailbox.add_run(run_id)  # it may count as over already
     return True
@@ -227,7 +227,7 @@ class _Courier:
             return True
         self._cursor = self._mailbox.read()
         while (run_id := self._find_run()) is not None:
-            # Checked before the spool is read, so that all events written before the end are read.
+            # Checked before the log is read, so that all events written before the end are read.
             is_over = self._is_over(run_id)
             part = self._read(run_id, is_over=is_over)
             if part is None:
@@ -254,13 +254,13 @@ class _Courier:
 
     def _is_over(self, run_id: int) -> bool:
         """Whether no process writes events of a run any more."""
-        return self._mailbox.runs()[-1:] != [run_id] or not is_spool_in_use(
-            spool_path(self._mailbox.trial_dir, run_id)
+        return self._mailbox.runs()[-1:] != [run_id] or not is_event_log_in_use(
+            event_log_path(self._mailbox.trial_dir, run_id)
         )
 
-    def _may_start(self, run_id: int, part: SpoolPart) -> bool:
+    def _may_start(self, run_id: int, part: EventLogPart) -> bool:
         """Whether a run without a writer has not begun: its log is empty, and it is the last."""
-        is_blank = part.header is None or part.end == part.header.records_at
+        is_blank = part.header is None or part.end == part.header.lines_at
         return is_blank and self._mailbox.runs()[-1:] == [run_id]
 
     def _close_run(self, run_id: int) -> None:
@@ -273,13 +273,15 @@ class _Courier:
         if part is not None and part.lines:
             self._mailbox.add_run(run_id)
 
-    def _read(self, run_id: int, *, is_over: bool) -> SpoolPart | None:
-        """Read the next part of a run's spool; log a warning and return None if that fails."""
+    def _read(self, run_id: int, *, is_over: bool) -> EventLogPart | None:
+        """Read the next part of a run's event log; log a warning and return None if that fails."""
         folder = self._mailbox.trial_dir
         try:
             if self._trial is None or self._trial.run_id != run_id:
                 self._trial = read_run(folder, run_id)
-            return read_spool(spool_path(folder, run_id), self._cursor.offset, is_over=is_over)
+            return read_event_log(
+                event_log_path(folder, run_id), self._cursor.offset, is_over=is_over
+            )
         except (DetcoreError, FileNotFoundError) as error:
             _LOG.warning(
                 "plugin %s cannot be told of run %d in %s: %s",
@@ -291,14 +293,15 @@ class _Courier:
         self._cursor = cursor
         self._mailbox.write(cursor)
 
-    def _tell_part(self, run_id: int, part: SpoolPart, should_stop: Callable[[], bool]) -> bool:
+    def _tell_part(self, run_id: int, part: EventLogPart, should_stop: Callable[[], bool]) -> bool:
         """Deliver some events of a run; return False if it stopped before their end."""
-        for record in part.records():
+        for record in part.parse():
             if isinstance(record, int):
                 _LOG.warning(
                     "plugin %s is not told of a line of %s, before byte %d, whose checksum is "
                     "wrong",
-                    self._observer.entry.label, spool_path(self._mailbox.trial_dir, run_id), record,
+                    self._observer.entry.label,
+                    event_log_path(self._mailbox.trial_dir, run_id), record,
                 )  # fmt: skip
                 continue
             event = record.event
@@ -315,7 +318,7 @@ class _Courier:
             self._move(Cursor(run_id=run_id, offset=part.end))
         return True
 
-    def _tell(self, run_id: int, record: SpooledRecord, event: Event, hook: str) -> bool:
+    def _tell(self, run_id: int, record: EventLine, event: Event, hook: str) -> bool:
         """Deliver one event; return whether that is done."""
         assert self._trial is not None  # `_read` has read it
         is_repeat = self._cursor.trying == record.seq
@@ -461,7 +464,7 @@ def count_waiting(mailbox: Mailbox, hooks: Iterable[str] = OBSERVER_HOOKS) -> Wa
             continue
         offset = cursor.offset if run_id == cursor.run_id else 0
         with contextlib.suppress(DatabaseError, FileNotFoundError):  # reported at the delivery
-            for record in read_records(spool_path(mailbox.trial_dir, run_id), offset):
+            for record in read_event_lines(event_log_path(mailbox.trial_dir, run_id), offset):
                 if _hook_of(record.event) in wanted:
                     times.append(record.time)
     return Waiting(num_events=len(times), since=times[0] if times else None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from detcore.contract.errors import WorkerError
 from detcore.contract.values import TrialInfo
-from detcore.hooks.delivery import read_spool, spool_path
+from detcore.hooks.delivery import event_log_path, read_event_log
 
 _MAX_HEADER_BYTES = 4096
 
@@ -19,7 +19,7 @@ def log_header(info: TrialInfo) -> bytes:
     Raises:
         WorkerError: If the runner has not created it.
     """
-    path = spool_path(Path(info.trial_dir), info.run_id)
+    path = event_log_path(Path(info.trial_dir), info.run_id)
     try:
         with path.open("rb") as file:
             line = file.readline(_MAX_HEADER_BYTES)
@@ -44,7 +44,7 @@ class LogSource:
     """
 
     def __init__(self, info: TrialInfo, header: bytes) -> None:
-        self._path = spool_path(Path(info.trial_dir), info.run_id)
+        self._path = event_log_path(Path(info.trial_dir), info.run_id)
         self._offset = len(header)
         self.is_shared = self._first_line() == header
         if not self.is_shared:
@@ -59,7 +59,7 @@ class LogSource:
         """
         if self.is_shared:
             return self._offset, b""
-        part = read_spool(self._path, self._offset, is_over=is_over)
+        part = read_event_log(self._path, self._offset, is_over=is_over)
         self._offset = part.end
         return part.start, part.lines
 
@@ -81,7 +81,7 @@ class LogCopy:
     """
 
     def __init__(self, info: TrialInfo) -> None:
-        path = spool_path(Path(info.trial_dir), info.run_id)
+        path = event_log_path(Path(info.trial_dir), info.run_id)
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 

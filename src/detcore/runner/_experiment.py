@@ -15,7 +15,7 @@ from detcore.database import (
     Database,
     DatabaseUnavailableError,
     LogFollower,
-    ingest_spools,
+    ingest_event_logs,
     keep_secrets,
     restore_secrets,
 )
@@ -208,7 +208,7 @@ def resume_experiment(
         _check_resumable(database.get_experiment(experiment_id))
         folder = experiment_folder(environment, experiment_id)
         with experiment_lock(folder, experiment_id, records=database) as lock:
-            ingest_spools(database, environment.home)
+            ingest_event_logs(database, environment.home)
             # Read again: the process that held the lock until now may have completed it.
             record = database.get_experiment(experiment_id)
             if changes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from detcore.checkpoint import apply_retention
 from detcore.contract.errors import DetcoreError
-from detcore.database import ingest_spools
+from detcore.database import ingest_event_logs
 
 if TYPE_CHECKING:
     from detcore.database import Database, RetentionPlan
@@ -33,7 +33,7 @@ class Retention:
     Args:
         database: The records; they may be away at times.
         experiment_id: Whose checkpoints.
-        home: The folder with the spools of the trials.
+        home: The folder with the event logs of the trials.
         open_storage: Opens the experiment's storage.
         notice: Called with messages for the user.
 
@@ -77,7 +77,7 @@ class Retention:
             DetcoreError: If something could not be deleted; the next pass does it.
         """
         with self._lock, self._open_storage() as storage:
-            ingest_spools(self._database, self._home)
+            ingest_event_logs(self._database, self._home)
             plan = apply_retention(self._database, storage, self._experiment_id)
         self.num_deleted += len(plan.deleted)
         return plan

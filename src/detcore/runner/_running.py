@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore._log import SpoolDamagedError, read_records, spool_path
+from detcore._log import EventLogDamagedError, event_log_path, read_event_lines
 from detcore._log.events import CheckpointCommitted, Event, TrainingMetrics, ValidationMetrics
 from detcore.contract.errors import NotANumberError, in_one_line
 from detcore.core._outcome import WorkerFault
-from detcore.database import TrialLog
+from detcore.database import OutputLog
 from detcore.launch import WorkerEvent, WorkerGroup, describe_exit
 from detcore.launch.worker import (
     EXIT_COME_BACK,
@@ -71,7 +71,7 @@ class TrialOutput:
         self.last_errors: dict[int, str] = {}
         self._shown: deque[str] = deque(maxlen=_NUM_SHOWN_LINES)
         self._lock = threading.Lock()
-        self._log: TrialLog | None = TrialLog(Path(info.trial_dir), info.run_id)
+        self._log: OutputLog | None = OutputLog(Path(info.trial_dir), info.run_id)
 
     def __call__(self, rank: int, stream: str, line: str) -> None:
         """Take a line; called from threads, also by leftover processes of an ended worker."""
@@ -150,10 +150,10 @@ class LogTail:
 
     def read(self) -> Iterator[Event]:
         """Yield the new events; one that is being written comes at the next look."""
-        with contextlib.suppress(SpoolDamagedError, OSError):
+        with contextlib.suppress(EventLogDamagedError, OSError):
             if self._path.stat().st_size <= self._end:
                 return
-            for record in read_records(self._path, self._end):
+            for record in read_event_lines(self._path, self._end):
                 self._end = record.end
                 if (event := record.event) is not None:
                     yield event
@@ -180,7 +180,7 @@ class RunningTrial:
         self.info = info
         self.workers = workers
         self.output = output
-        self._reports = LogTail(spool_path(Path(info.trial_dir), info.run_id))
+        self._reports = LogTail(event_log_path(Path(info.trial_dir), info.run_id))
         self.damaged: tuple[str, str] | None = None
         self.progress: float | None = None
         self.validated: set[str] = set()

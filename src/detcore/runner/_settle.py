@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from detcore.contract.errors import InvalidArgumentError, RunError
 from detcore.contract.values import Control, ExperimentState, TrialState
-from detcore.database import ingest_spools
+from detcore.database import ingest_event_logs
 from detcore.runner._starting import experiment_folder
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def settle_experiment(
     database.get_experiment(experiment_id)
     folder = experiment_folder(environment, experiment_id)
     with experiment_lock(folder, experiment_id, records=database):
-        ingest_spools(database, environment.home)
+        ingest_event_logs(database, environment.home)
         record = database.get_experiment(experiment_id)
         if record.state in _OVER:
             return record.state

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore._log import open_log, spool_path
+from detcore._log import event_log_path, open_log
 from detcore.contract.errors import RunError
 from detcore.contract.values import TrialInfo
 from detcore.core import find_source, recover_trial
-from detcore.database import answer_question, ingest_spools
+from detcore.database import answer_question, ingest_event_logs
 from detcore.environment import read_variables
 from detcore.hooks.delivery import subscribe
 from detcore.launch import framework_variables
@@ -238,16 +238,18 @@ class TrialStarter:
         with open_log(info):
             pass  # its first line
         subscribe(info, self.run.plugins.observers())
-        self.follower.follow(spool_path(Path(info.trial_dir), info.run_id))
+        self.follower.follow(event_log_path(Path(info.trial_dir), info.run_id))
 
     def _unfollow(self, info: TrialInfo) -> None:
-        self.follower.unfollow(spool_path(Path(info.trial_dir), info.run_id))
+        self.follower.unfollow(event_log_path(Path(info.trial_dir), info.run_id))
 
     def release(self, info: TrialInfo) -> None:
         """Stop following a run whose workers are gone, and take in the rest of its log."""
         self._unfollow(info)
         home = self.run.environment.home
-        ingest_spools(self.database, home, experiment_id=self.experiment_id, trial_id=info.trial_id)
+        ingest_event_logs(
+            self.database, home, experiment_id=self.experiment_id, trial_id=info.trial_id
+        )
 
     def answer(self, info: TrialInfo, question: Mapping[str, Any]) -> dict[str, Any]:
         """Return the reply to a worker's question about the records.

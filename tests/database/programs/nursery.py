@@ -17,7 +17,7 @@ from typing import Any
 import alembic.command  # noqa: F401  (so that children do not spend their lives importing)
 from sqlalchemy import create_engine
 
-from detcore._log import Spool
+from detcore._log import EventLog
 from detcore.database import Database, LogFollower
 
 
@@ -32,17 +32,17 @@ def payload(step: int) -> dict[str, Any]:
 
 
 def report(command: dict[str, Any], started: int) -> None:
-    spool = Spool(Path(command["spool"]), trial_id=command["trial"], run_id=command["run"])
+    log = EventLog(Path(command["log"]), trial_id=command["trial"], run_id=command["run"])
     follower = None
     if command["drain"]:
         follower = LogFollower(Database.open(command["url"]))
-        follower.follow(spool.path)
+        follower.follow(log.path)
     os.close(started)
     step = 0
     while True:
         step += 1
         kind = "validation" if step % 5 == 0 else "training"
-        acknowledge(spool.append(kind, payload(step)))
+        acknowledge(log.append(kind, payload(step)))
         if follower is not None and step % 20 == 0:
             follower.flush(30)
 

@@ -134,9 +134,9 @@ class Training:
         return rows
 
     def reports(self) -> list[tuple[int, float, int]]:
-        """Return step, loss and time in milliseconds of what was reported, from the spools."""
+        """Return step, loss and time in milliseconds of what was reported, from the event logs."""
         found = []
-        for path in sorted(self.folder.glob("home/experiments/1/trials/1/spool-*.jsonl")):
+        for path in sorted(self.folder.glob("home/experiments/1/trials/1/events-*.jsonl")):
             for line in path.read_bytes().split(b"\n")[1:-1]:
                 record = json.loads(line)
                 if record["kind"] == "training":

@@ -22,7 +22,7 @@ from determined_client import Filled
 from running_server import PASSWORD, USER, RunningServer
 
 from detcore._log.events import CheckpointDamaged, CheckpointStarted
-from detcore.database import TrialLog
+from detcore.database import OutputLog
 from detcore.types import ExperimentState
 from detcore_server._database import ServerDatabase
 
@@ -393,7 +393,7 @@ def test_a_log_is_followed_to_its_end(api: Api, store: ClientStore) -> None:
     trial = store.trial(experiment)
     store.database.start_run(trial)
     folder = store.home / "experiments" / str(experiment) / "trials" / str(trial)
-    log = TrialLog(folder, 1)
+    log = OutputLog(folder, 1)
     log.append("stdout", "one")
     with api.open(f"/api/v1/trials/{trial}/logs?follow=true") as answer:
         assert json.loads(answer.readline())["result"]["log"] == "one"

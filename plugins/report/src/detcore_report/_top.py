@@ -149,13 +149,13 @@ def _follow(
     from rich.live import Live
     from rich.text import Text
 
-    from detcore.database import ingest_spools
+    from detcore.database import ingest_event_logs
 
     console = make_console()
     with Live(console=console, screen=False, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             usage.sample()
-            ingest_spools(database, obj.environment.home)
+            ingest_event_logs(database, obj.environment.home)
             rows, totals = _look(database, usage, only=only)
             fitting = max(1, console.height - len(totals) - 4)
             columns, cells = _table(rows[:fitting])

@@ -25,7 +25,7 @@ from source_tree import ROOT
 
 from detcore.client import Determined
 from detcore.client.http import ServerAway, Session
-from detcore.database import Database, TrialLog
+from detcore.database import Database, OutputLog
 from detcore.errors import DetcoreError
 from detcore.types import ExperimentState, TrialState
 
@@ -174,7 +174,7 @@ def test_a_log_is_followed_while_it_is_written(site: Site) -> None:
     database = site.store.database
     experiment = site.store.experiment(state=ExperimentState.RUNNING)
     trial = site.store.trial(experiment)
-    log = TrialLog(Path(str(database.get_trial(trial).trial_dir)), 1)
+    log = OutputLog(Path(str(database.get_trial(trial).trial_dir)), 1)
     log.append("stdout", "first")
     seen: list[str] = []
     first = threading.Event()

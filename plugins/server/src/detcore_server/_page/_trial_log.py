@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.database import read_log_page
+from detcore.database import read_output_log
 
 if TYPE_CHECKING:
     from detcore.database import LogLine, TrialRecord
@@ -208,7 +208,7 @@ def _between(trial: TrialRecord, start: int, end: int) -> list[LogLine]:
     limit = _BATCH
     try:
         while start < end:
-            found, after = read_log_page(folder, start, limit=limit)
+            found, after = read_output_log(folder, start, limit=limit)
             if after > end and limit > 1:  # the rest belongs to the part behind
                 limit //= 2
                 continue

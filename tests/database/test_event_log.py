@@ -1,4 +1,4 @@
-"""The spool by itself, and the thread that moves it into the records."""
+"""The event log by itself, and the thread that moves it into the records."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from sqlalchemy import event
 
-from detcore._log import Spool
-from detcore.database import Database, LogFollower, ingest_spools
+from detcore._log import EventLog
+from detcore.database import Database, LogFollower, ingest_event_logs
 from detcore.database._drain import Position
 from detcore.database._follower import _take_in
 from detcore.errors import DatabaseError, StorageFullError
@@ -49,22 +49,22 @@ def fill_disk(folder: Path) -> Path:
 
 
 @pytest.fixture
-def spool(store: Store) -> Iterator[Spool]:
-    spool = Spool(store.spool(), trial_id=store.trial_id, run_id=store.run_id)
-    yield spool
-    spool.close()
+def log(store: Store) -> Iterator[EventLog]:
+    log = EventLog(store.log(), trial_id=store.trial_id, run_id=store.run_id)
+    yield log
+    log.close()
 
 
-def test_lines_are_json_that_any_program_reads(store: Store, spool: Spool) -> None:
-    assert spool.append("training", metrics(5, loss=math.nan, text="ä\n")) == 1
-    assert spool.append("progress", {"length": 10}) == 2
-    head, first, second = [json.loads(line) for line in store.spool().read_text().splitlines()]
+def test_lines_are_json_that_any_program_reads(store: Store, log: EventLog) -> None:
+    assert log.append("training", metrics(5, loss=math.nan, text="ä\n")) == 1
+    assert log.append("progress", {"length": 10}) == 2
+    head, first, second = [json.loads(line) for line in store.log().read_text().splitlines()]
     assert (head["trial_id"], head["run_id"]) == (store.trial_id, store.run_id)
     assert first["payload"]["metrics"] == {"loss": "NaN", "text": "ä\n"}
     assert (second["seq"], second["kind"], second["payload"]) == (2, "progress", {"length": 10})
 
 
-def test_numbers_come_back_as_they_were(store: Store, spool: Spool) -> None:
+def test_numbers_come_back_as_they_were(store: Store, log: EventLog) -> None:
     values = {
         "nan": math.nan,
         "inf": math.inf,
@@ -79,8 +79,8 @@ def test_numbers_come_back_as_they_were(store: Store, spool: Spool) -> None:
         "text": "x",
     }
     batches = [{"loss": 0.1 + i / 3} for i in range(4)] + [{"loss": math.inf}]
-    spool.append("validation", {**metrics(3, **values), "batch_metrics": batches})
-    assert ingest_spools(store.database, store.home) == 1
+    log.append("validation", {**metrics(3, **values), "batch_metrics": batches})
+    assert ingest_event_logs(store.database, store.home) == 1
     (record,) = store.database.metrics(store.trial_id, "validation")
     found = dict(record.metrics)
     assert math.isnan(found.pop("nan"))
@@ -102,74 +102,74 @@ def test_numbers_come_back_as_they_were(store: Store, spool: Spool) -> None:
     assert (record.trial_id, record.run_id, record.seq) == (store.trial_id, store.run_id, 1)
 
 
-def test_what_is_not_json_is_refused_and_leaves_nothing(store: Store, spool: Spool) -> None:
-    size = store.spool().stat().st_size
+def test_what_is_not_json_is_refused_and_leaves_nothing(store: Store, log: EventLog) -> None:
+    size = store.log().stat().st_size
     with pytest.raises(TypeError, match="Path is not JSON"):
-        spool.append("training", metrics(1, x=Path()))
-    assert store.spool().stat().st_size == size
-    spool.append("training", metrics(1))
-    assert ingest_spools(store.database, store.home) == 1
+        log.append("training", metrics(1, x=Path()))
+    assert store.log().stat().st_size == size
+    log.append("training", metrics(1))
+    assert ingest_event_logs(store.database, store.home) == 1
 
 
-def test_sequence_numbers_go_on_after_reopening(store: Store, spool: Spool) -> None:
-    assert [spool.append("progress", {"at": i}) for i in range(3)] == [1, 2, 3]
+def test_sequence_numbers_go_on_after_reopening(store: Store, log: EventLog) -> None:
+    assert [log.append("progress", {"at": i}) for i in range(3)] == [1, 2, 3]
     # Longer than the block that is read from the end.
-    spool.append("training", {**metrics(1), "batch_metrics": [{"loss": 0.5}] * 20_000})
-    spool.close()
-    again = Spool(store.spool(), trial_id=store.trial_id, run_id=store.run_id)
+    log.append("training", {**metrics(1), "batch_metrics": [{"loss": 0.5}] * 20_000})
+    log.close()
+    again = EventLog(store.log(), trial_id=store.trial_id, run_id=store.run_id)
     assert again.append("progress", {"at": 4}) == 5
     again.close()
-    assert ingest_spools(store.database, store.home) == 5
+    assert ingest_event_logs(store.database, store.home) == 5
 
 
-def test_threads_may_report_at_once(store: Store, spool: Spool) -> None:
+def test_threads_may_report_at_once(store: Store, log: EventLog) -> None:
     def work() -> None:
         for step in range(200):
-            spool.append("training", metrics(step))
+            log.append("training", metrics(step))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert ingest_spools(store.database, store.home) == 800
+    assert ingest_event_logs(store.database, store.home) == 800
     rows = store.database.metrics(store.trial_id, "training")
     assert sorted(row.seq or 0 for row in rows) == list(range(1, 801))
 
 
-def test_a_second_process_may_not_report_for_the_same_run(store: Store, spool: Spool) -> None:
+def test_a_second_process_may_not_report_for_the_same_run(store: Store, log: EventLog) -> None:
     code = (
-        "import sys; from pathlib import Path; from detcore._log import Spool\n"
-        "Spool(Path(sys.argv[1]), trial_id=int(sys.argv[2]), run_id=int(sys.argv[3]))"
+        "import sys; from pathlib import Path; from detcore._log import EventLog\n"
+        "EventLog(Path(sys.argv[1]), trial_id=int(sys.argv[2]), run_id=int(sys.argv[3]))"
     )
-    arguments = [str(spool.path), str(store.trial_id), str(store.run_id)]
+    arguments = [str(log.path), str(store.trial_id), str(store.run_id)]
     other = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
     )
     assert other.returncode == 1
-    assert f"the spool {spool.path} is in use by another process" in other.stderr
+    assert f"the event log {log.path} is in use by another process" in other.stderr
 
 
-def test_a_spool_of_another_run_is_refused(store: Store, spool: Spool) -> None:
-    spool.close()
+def test_an_event_log_of_another_run_is_refused(store: Store, log: EventLog) -> None:
+    log.close()
     with pytest.raises(DatabaseError, match="belongs to trial 1, run 1, not to trial 1, run 2"):
-        Spool(store.spool(), trial_id=1, run_id=2)
+        EventLog(store.log(), trial_id=1, run_id=2)
 
 
-def test_a_file_that_is_no_spool_is_refused_and_left_alone(store: Store) -> None:
-    path = store.spool()
+def test_a_file_that_is_no_event_log_is_refused_and_left_alone(store: Store) -> None:
+    path = store.log()
     path.parent.mkdir(parents=True)
     path.write_text("precious notes\n")
-    with pytest.raises(DatabaseError, match=r"does not begin like a spool.*'precious notes"):
-        Spool(path, trial_id=1, run_id=1)
+    with pytest.raises(DatabaseError, match=r"does not begin like an event log.*'precious notes"):
+        EventLog(path, trial_id=1, run_id=1)
     assert path.read_text() == "precious notes\n"
 
 
-def test_nothing_is_reported_to_a_closed_spool(store: Store, spool: Spool) -> None:
-    spool.close()
-    spool.close()
+def test_nothing_is_reported_to_a_closed_event_log(store: Store, log: EventLog) -> None:
+    log.close()
+    log.close()
     with pytest.raises(DatabaseError, match="is closed; nothing was reported"):
-        spool.append("training", metrics(1))
+        log.append("training", metrics(1))
 
 
 @pytest.mark.parametrize(
@@ -187,11 +187,11 @@ def test_nothing_is_reported_to_a_closed_spool(store: Store, spool: Spool) -> No
     ],
 )
 def test_a_report_of_another_shape_is_kept_and_does_not_hold_up_others(
-    store: Store, spool: Spool, payload: object
+    store: Store, log: EventLog, payload: object
 ) -> None:
-    spool.append("training", payload)
-    spool.append("training", metrics(7))
-    assert ingest_spools(store.database, store.home) == 2
+    log.append("training", payload)
+    log.append("training", metrics(7))
+    assert ingest_event_logs(store.database, store.home) == 2
     (event,) = store.database.events(store.trial_id, "training")
     assert event.payload == payload
     assert len(store.database.metrics(store.trial_id, "training")) == 1
@@ -201,80 +201,80 @@ def test_a_full_disk_is_an_error_that_says_how_much_is_missing(tmp_path: Path) -
     with pytest.raises(
         StorageFullError, match=r"no room for a report of .* in /dev/full"
     ) as caught:
-        Spool(Path("/dev/full"), trial_id=1, run_id=1)
+        EventLog(Path("/dev/full"), trial_id=1, run_id=1)
     assert caught.value.missing_bytes is not None
     assert caught.value.missing_bytes >= 1
 
 
-def test_a_spool_goes_on_once_there_is_room_again(store: Store, small_disk: Path) -> None:
+def test_an_event_log_goes_on_once_there_is_room_again(store: Store, small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * 100_000)
-    spool = Spool(small_disk / "spool-1.jsonl", trial_id=store.trial_id, run_id=store.run_id)
+    log = EventLog(small_disk / "events-1.jsonl", trial_id=store.trial_id, run_id=store.run_id)
     acknowledged: list[int] = []
     with pytest.raises(StorageFullError, match=r"at least .* bytes are missing"):  # noqa: PT012
         while True:
-            acknowledged.append(spool.append("training", metrics(len(acknowledged))))
-    assert spool.path.read_bytes().endswith(b"\n")  # what did not fit was cut off
+            acknowledged.append(log.append("training", metrics(len(acknowledged))))
+    assert log.path.read_bytes().endswith(b"\n")  # what did not fit was cut off
     ballast.unlink()
-    acknowledged.append(spool.append("training", metrics(100_000)))
-    spool.close()
-    follower = following(store.database, spool.path)
+    acknowledged.append(log.append("training", metrics(100_000)))
+    log.close()
+    follower = following(store.database, log.path)
     follower.close(10)
     rows = store.database.metrics(store.trial_id, "training")
     assert [row.seq for row in rows] == acknowledged
 
 
-def test_a_damaged_line_is_told_of_and_the_others_are_kept(store: Store, spool: Spool) -> None:
+def test_a_damaged_line_is_told_of_and_the_others_are_kept(store: Store, log: EventLog) -> None:
     for step in range(5):
-        spool.append("training", metrics(step, loss=0.25))
-    spool.close()
-    lines = store.spool().read_bytes().split(b"\n")
+        log.append("training", metrics(step, loss=0.25))
+    log.close()
+    lines = store.log().read_bytes().split(b"\n")
     lines[2] = lines[2].replace(b"0.25", b"0.75")
-    store.spool().write_bytes(b"\n".join(lines))
-    assert ingest_spools(store.database, store.home) == 5
+    store.log().write_bytes(b"\n".join(lines))
+    assert ingest_event_logs(store.database, store.home) == 5
     rows = store.database.metrics(store.trial_id, "training")
     assert [row.seq for row in rows] == [1, 3, 4, 5]
     (event,) = store.database.events(store.trial_id, "damaged")
     assert "0.75" in event.payload["text"]
 
 
-def test_a_spool_that_shrank_is_left_out_with_a_warning(
-    store: Store, spool: Spool, caplog: pytest.LogCaptureFixture
+def test_an_event_log_that_shrank_is_left_out_with_a_warning(
+    store: Store, log: EventLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     for step in range(5):
-        spool.append("training", metrics(step))
-    spool.close()
-    ingest_spools(store.database, store.home)
-    store.spool().write_bytes(store.spool().read_bytes()[:300])
-    follower = following(store.database, store.spool())
+        log.append("training", metrics(step))
+    log.close()
+    ingest_event_logs(store.database, store.home)
+    store.log().write_bytes(store.log().read_bytes()[:300])
+    follower = following(store.database, store.log())
     with pytest.raises(DatabaseError, match=r"has 300 bytes, but .* were read before"):
         follower.close(30)
     assert not follower._thread.is_alive()  # it would use a database that is closed
-    other = store.spool(2)
+    other = store.log(2)
     other.write_text("something else\n" * 9)
     store.database.start_run(store.trial_id)
     with caplog.at_level(logging.WARNING):
-        assert ingest_spools(store.database, store.home) == 0
-    assert f"{other} does not begin like a spool" in caplog.text
+        assert ingest_event_logs(store.database, store.home) == 0
+    assert f"{other} does not begin like an event log" in caplog.text
     assert len(store.database.metrics(store.trial_id, "training")) == 5
 
 
-def test_a_spool_of_another_database_is_not_taken_in(store: Store) -> None:
+def test_an_event_log_of_another_database_is_not_taken_in(store: Store) -> None:
     # Left by a database that was deleted: the same trial number, the same home.
-    stale = Spool(store.spool(2), trial_id=store.trial_id, run_id=2)
+    stale = EventLog(store.log(2), trial_id=store.trial_id, run_id=2)
     stale.append("training", metrics(1, loss=99))
     stale.close()
-    assert ingest_spools(store.database, store.home) == 0
-    store.database.set_trial_dir(store.trial_id, str(store.spool().parent))
+    assert ingest_event_logs(store.database, store.home) == 0
+    store.database.set_trial_dir(store.trial_id, str(store.log().parent))
     assert store.database.start_run(store.trial_id) == 3
-    assert ingest_spools(store.database, store.home) == 0
+    assert ingest_event_logs(store.database, store.home) == 0
     assert store.database.metrics(store.trial_id, "training") == []
 
 
-def test_flush_brings_everything_into_the_database(store: Store, spool: Spool) -> None:
-    follower = following(store.database, store.spool())
+def test_flush_brings_everything_into_the_database(store: Store, log: EventLog) -> None:
+    follower = following(store.database, store.log())
     for step in range(1, 300):
-        seq = spool.append("training", metrics(step))
+        seq = log.append("training", metrics(step))
         if step % 50 == 0:
             follower.flush(10)
             assert len(store.database.metrics(store.trial_id, "training")) == seq
@@ -286,24 +286,24 @@ def test_flush_brings_everything_into_the_database(store: Store, spool: Spool) -
 
 
 def test_records_and_the_position_behind_them_are_one_transaction(
-    store: Store, spool: Spool
+    store: Store, log: EventLog
 ) -> None:
     def fail_once(_c: object, _cursor: object, sql: str, *_rest: object) -> None:
-        if "INTO spools" in sql:
+        if "INTO event_logs" in sql:
             event.remove(store.database._engine, "before_cursor_execute", fail_once)
             raise RuntimeError("between the records and the position")
 
-    spool.append("training", metrics(1))
+    log.append("training", metrics(1))
     event.listen(store.database._engine, "before_cursor_execute", fail_once)
     with pytest.raises(RuntimeError, match="between the records and the position"):
-        ingest_spools(store.database, store.home)
+        ingest_event_logs(store.database, store.home)
     assert store.database.metrics(store.trial_id, "training") == []
-    assert ingest_spools(store.database, store.home) == 1
+    assert ingest_event_logs(store.database, store.home) == 1
 
 
-def test_a_follower_needs_no_flush(store: Store, spool: Spool) -> None:
-    follower = following(store.database, store.spool())
-    spool.append("training", metrics(1))
+def test_a_follower_needs_no_flush(store: Store, log: EventLog) -> None:
+    follower = following(store.database, store.log())
+    log.append("training", metrics(1))
     for _ in range(6000):
         if store.database.metrics(store.trial_id, "training"):
             break
@@ -312,8 +312,8 @@ def test_a_follower_needs_no_flush(store: Store, spool: Spool) -> None:
     follower.close(10)
 
 
-def test_a_locked_database_does_not_hold_up_reports(store: Store, spool: Spool) -> None:
-    follower = following(store.database, store.spool())
+def test_a_locked_database_does_not_hold_up_reports(store: Store, log: EventLog) -> None:
+    follower = following(store.database, store.log())
     holder = subprocess.Popen(
         [sys.executable, str(PROGRAMS / "hold_lock.py"), store.url],
         stdin=subprocess.PIPE,
@@ -322,7 +322,7 @@ def test_a_locked_database_does_not_hold_up_reports(store: Store, spool: Spool) 
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
     for step in range(1000):
-        spool.append("training", metrics(step))
+        log.append("training", metrics(step))
     with pytest.raises(DatabaseError, match=r"could not be moved .* within \d+\.\d s"):
         follower.flush(0.2)
     assert holder.poll() is None  # the lock was held all the time
@@ -334,15 +334,15 @@ def test_a_locked_database_does_not_hold_up_reports(store: Store, spool: Spool) 
 
 
 def test_a_failure_that_stays_is_told_and_the_reports_are_kept(store: Store) -> None:
-    spool = Spool(store.spool(), trial_id=99, run_id=1)
-    spool.append("training", metrics(1))
-    follower = following(store.database, spool.path)
+    log = EventLog(store.log(), trial_id=99, run_id=1)
+    log.append("training", metrics(1))
+    follower = following(store.database, log.path)
     with pytest.raises(DatabaseError, match="no such trial") as caught:
         follower.flush(3)
     assert "They are safe in that file" in str(caught.value)
     with pytest.raises(DatabaseError, match="no such trial"):
         follower.close(3)
-    spool.close()
+    log.close()
 
 
 @pytest.mark.timeout(40)  # the wait for other failures is longer
@@ -365,7 +365,7 @@ def test_a_script_on_a_full_disk_ends_and_says_what_is_kept(
         script()
     trial = small_disk / "experiments/1/trials/1"
     assert f"Its reports are kept in {trial}, its checkpoints in file://" in str(caught.value)
-    assert (trial / "spool-1.jsonl").read_bytes().endswith(b"\n")
+    assert (trial / "events-1.jsonl").read_bytes().endswith(b"\n")
     assert "(ERROR: no room for a report of" in str(caught.value)  # the first error is not lost
 
 
@@ -375,32 +375,32 @@ def test_a_full_disk_under_the_database_is_survived(store: Store, small_disk: Pa
             config={}, config_text=None, model_dir="/m", name="n"
         )
         trial = database.create_trial(experiment_id=experiment, hparams={}, seed=1)
-        spool = Spool(store.spool(), trial_id=trial, run_id=1)
-        follower = following(database, spool.path)
+        log = EventLog(store.log(), trial_id=trial, run_id=1)
+        follower = following(database, log.path)
         ballast = fill_disk(small_disk)
         for step in range(500):
-            spool.append("training", metrics(step))
+            log.append("training", metrics(step))
         with pytest.raises(StorageFullError, match="no room for records"):
             follower.flush(5)
         ballast.unlink()
         follower.close(10)
         assert len(database.metrics(trial, "training")) == 500
-        spool.close()
+        log.close()
 
 
-def test_a_spool_that_cannot_be_read_does_not_hide_the_others(
-    store: Store, spool: Spool, caplog: pytest.LogCaptureFixture
+def test_an_event_log_that_cannot_be_read_does_not_hide_the_others(
+    store: Store, log: EventLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spool.append("training", metrics(5))
+    log.append("training", metrics(5))
     trial_id = store.database.create_trial(experiment_id=store.experiment_id, hparams={}, seed=0)
     damaged = (
-        store.spool().parents[1]
+        store.log().parents[1]
         / str(trial_id)
-        / f"spool-{store.database.start_run(trial_id)}.jsonl"
+        / f"events-{store.database.start_run(trial_id)}.jsonl"
     )
     damaged.parent.mkdir(parents=True)
-    damaged.write_bytes(b"no spool\n" * 100)
-    assert ingest_spools(store.database, store.home) == 1
+    damaged.write_bytes(b"no event log\n" * 100)
+    assert ingest_event_logs(store.database, store.home) == 1
     assert f"reports are left out: {damaged}" in caplog.text
     assert _take_in(store.database, damaged.with_name("removed.jsonl"), Position()) == 0
     assert "removed.jsonl" in caplog.text

@@ -14,8 +14,8 @@ from detcore.database._records import LogLine
 _NAME = "log.jsonl"
 
 
-class TrialLog:
-    """Appends lines to a trial's log, as a `LineFile` does."""
+class OutputLog:
+    """Appends lines to a trial's output log, as a `LineFile` does."""
 
     def __init__(self, trial_dir: Path, run: int) -> None:
         self._run = run
@@ -31,10 +31,10 @@ class TrialLog:
         self._file.close()
 
 
-def read_log_page(
+def read_output_log(
     trial_dir: Path, position: int = 0, *, limit: int | None = None
 ) -> tuple[list[LogLine], int]:
-    """Return lines of a trial's log from a place on, and the place behind them.
+    """Return lines of a trial's output log from a place on, and the place behind them.
 
     Args:
         trial_dir: The trial's folder.
