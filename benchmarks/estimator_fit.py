@@ -182,7 +182,7 @@ def _serve(case: str, variant: str, *, threads: int) -> None:
         _determined(case, threads)
     else:
         from detcore.trial import PrepareOptions
-        from detcore_estimator._worker import prepare_worker
+        from detcore_estimator.worker_setup import prepare_worker
 
         prepare_worker(PrepareOptions(seed=1))
         if variant in ("fast", "hooks", "detcore"):
@@ -368,7 +368,7 @@ class _ScheduleClock(_TurnClock):
 
 
 def _detcore(case: str, variant: str, threads: int) -> None:
-    from detcore_estimator._controller import EstimatorController
+    from detcore_estimator.estimator_controller import EstimatorController
 
     def controller() -> Any:
         context = _context(Path(_folder()))

@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _measure(folder: Path, options: argparse.Namespace) -> dict[str, list[float]]:
-    from detcore_estimator._controller import EstimatorController
+    from detcore_estimator.estimator_controller import EstimatorController
 
     context = _trial_context(folder)
     controller = EstimatorController(_trial_class(options.size)(context), context)

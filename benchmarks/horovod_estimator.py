@@ -66,7 +66,7 @@ def main() -> None:
 def _work(options: argparse.Namespace) -> None:
     from detcore.core import DistributedContext
     from detcore.trial import PrepareOptions
-    from detcore_estimator._worker import prepare_worker
+    from detcore_estimator.worker_setup import prepare_worker
 
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     with DistributedContext.from_env() as distributed:
@@ -213,7 +213,7 @@ def _train_with_detcore(distributed: Any, options: Any, folder: Path, clock: Any
     import tensorflow as tf
 
     import detcore_estimator
-    from detcore_estimator._controller import EstimatorController
+    from detcore_estimator.estimator_controller import EstimatorController
 
     tf1 = tf.compat.v1
 

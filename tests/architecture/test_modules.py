@@ -160,7 +160,7 @@ MAX_POSITIONAL_PARAMETERS = 8  # with `self`
 # Signatures of Determined, TensorFlow and PyTorch.
 FOREIGN_SIGNATURES = {
     "detcore.client._checkpoint.Checkpoint.__init__",
-    "detcore_estimator._spec.EstimatorSpec.__new__",
+    "detcore_estimator.specs.estimator_spec.EstimatorSpec.__new__",
     "detcore_torch.data.data_loader.DataLoader.__init__",
 }
 

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from detcore_estimator._checkpoint_files import find_tensorflow_checkpoint, restore_variables
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.checkpoint.checkpoint_files import (
+    find_tensorflow_checkpoint,
+    restore_variables,
+)
+from detcore_estimator.tensorflow_versions import tf, tf1
 
 LARGE = 1000.0
 PICKLES = ("rng_state.pkl", "workload_sequencer.pkl")

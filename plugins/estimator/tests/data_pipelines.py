@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from detcore_estimator._feed._data import GraphFeed
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.data.graph_feed import GraphFeed
+from detcore_estimator.tensorflow_versions import tf, tf1
 
 SEED = 11
 _X = np.arange(20, dtype=np.float32).reshape(10, 2)

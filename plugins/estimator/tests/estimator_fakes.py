@@ -14,9 +14,9 @@ import detcore_estimator
 from detcore.core import DistributedContext
 from detcore.trial import TrialSetup
 from detcore.types import TrialInfo
-from detcore_estimator._context import EstimatorTrialContext
-from detcore_estimator._controller import EstimatorController
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.estimator_context import EstimatorTrialContext
+from detcore_estimator.estimator_controller import EstimatorController
+from detcore_estimator.tensorflow_versions import tf, tf1
 
 SEED = 11
 FEATURES = np.random.RandomState(0).normal(size=(50, 4)).astype(np.float32)

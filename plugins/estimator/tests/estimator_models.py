@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import detcore_estimator as de
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.tensorflow_versions import tf, tf1
 
 RECORDS = 48
 BATCH = 8

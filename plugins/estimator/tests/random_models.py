@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from detcore_estimator._random_ops import make_random_ops_resumable
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.graph.random_ops import make_random_ops_resumable
+from detcore_estimator.tensorflow_versions import tf, tf1
 
 SEED = 3
 SIZE = 20000

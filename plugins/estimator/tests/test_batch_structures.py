@@ -18,7 +18,7 @@ from estimator_fakes import (
 
 import detcore_estimator
 from detcore.errors import CheckFailedError
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.tensorflow_versions import tf, tf1
 
 X, Y = FEATURES[:24], LABELS[:24].astype("float32")
 STRUCTURES: dict[str, Any] = {

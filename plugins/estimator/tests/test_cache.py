@@ -27,8 +27,8 @@ from detcore.errors import (
     InvalidDataTypeError,
     UnsafePathError,
 )
-from detcore_estimator._context import EstimatorTrialContext
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.estimator_context import EstimatorTrialContext
+from detcore_estimator.tensorflow_versions import tf, tf1
 
 
 class Source:

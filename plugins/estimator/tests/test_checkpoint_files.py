@@ -12,8 +12,11 @@ import pytest
 from _determined import cut, restore, write
 
 from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError, UnsafePathError
-from detcore_estimator._checkpoint_files import find_tensorflow_checkpoint, restore_variables
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.checkpoint.checkpoint_files import (
+    find_tensorflow_checkpoint,
+    restore_variables,
+)
+from detcore_estimator.tensorflow_versions import tf, tf1
 
 
 def test_newest_step_counts_as_a_number(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from estimator_models import run_python
 import detcore_estimator
 from detcore import TrialContext
 from detcore.errors import CheckFailedError, InvalidExperimentError
-from detcore_estimator._context import EstimatorContext, EstimatorTrialContext
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.estimator_context import EstimatorContext, EstimatorTrialContext
+from detcore_estimator.tensorflow_versions import tf, tf1
 
 
 @dataclasses.dataclass
@@ -172,4 +172,4 @@ assert 'tensorflow' not in sys.modules
 
 def test_the_context_imports_no_tensorflow() -> None:
     run_python("-W", "error", "-c", NO_TENSORFLOW)
-    assert EstimatorContext.__module__ == "detcore_estimator._context"
+    assert EstimatorContext.__module__ == "detcore_estimator.estimator_context"

@@ -23,7 +23,7 @@ from estimator_models import Listener, Recorder
 
 import detcore_estimator
 from detcore.errors import DataError, InvalidExperimentError, InvalidModelError, UnsafePathError
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.tensorflow_versions import tf, tf1
 
 
 def run(trial_class: Any, tmp_path: Path, **settings: Any) -> FakeClock:

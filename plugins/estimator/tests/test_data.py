@@ -14,8 +14,8 @@ from estimator_models import run_python
 
 from detcore.data import LedgerWriter
 from detcore.errors import DataError, InvalidDataTypeError, InvalidExperimentError, LedgerError
-from detcore_estimator._feed._data import GraphFeed, check_dataset
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.data.graph_feed import GraphFeed, check_dataset
+from detcore_estimator.tensorflow_versions import tf, tf1
 from detcore_replay import verify_ledger
 
 pytestmark = pytest.mark.filterwarnings("ignore:Seed 11 from outer graph:UserWarning")

@@ -23,7 +23,7 @@ from estimator_models import (
 
 import detcore_estimator as de
 from detcore.errors import DataError, InvalidCheckpointError, InvalidModelError
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.tensorflow_versions import tf, tf1
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ from estimator_models import (
 import detcore_estimator as de
 from detcore.errors import DataError, InvalidModelError, UnsafePathError
 from detcore_estimator import export
-from detcore_estimator._export import ServingGraph
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.exporters.serving_graph import ServingGraph
+from detcore_estimator.tensorflow_versions import tf, tf1
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from estimator_models import (
 )
 
 import detcore_estimator as de
-from detcore_estimator._tf import tf, tf_estimator
+from detcore_estimator.tensorflow_versions import tf, tf_estimator
 
 needs_tf_estimator = pytest.mark.skipif(
     tf_estimator() is None, reason="this TensorFlow has no tf.estimator"

@@ -27,7 +27,7 @@ from estimator_models import (
 
 import detcore_estimator as de
 from detcore.errors import ConfigError, DataError, InvalidCheckpointError, InvalidModelError
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.tensorflow_versions import tf, tf1
 
 
 def steps_saved(folder: Path) -> list[int]:
@@ -186,7 +186,7 @@ def test_a_checkpoint_that_training_goes_on_from_is_not_written_again(tmp_path: 
 def test_a_period_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10_000, 4))
     monkeypatch.setattr(
-        "detcore_estimator._engine._checkpoint_writer.time.monotonic", lambda: float(next(clock))
+        "detcore_estimator.engine.checkpoint_writer.time.monotonic", lambda: float(next(clock))
     )
     estimator = make(tmp_path, save_checkpoints_steps=None, save_checkpoints_secs=10)
     estimator.train(train_input, steps=8)
@@ -371,7 +371,7 @@ def test_a_train_op_that_forgets_the_global_step(
         train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
         return de.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
-    monkeypatch.setattr("detcore_estimator._engine._train._MOST_RUNS_WITHOUT_STEP", 20)
+    monkeypatch.setattr("detcore_estimator.engine.train_loop._MOST_RUNS_WITHOUT_STEP", 20)
     for input_fn, runs in ((eval_input, 6), (train_input, 20)):
         with pytest.raises(InvalidModelError, match=f"train_op ran {runs} times"):
             make(tmp_path / str(runs), forgetful).train(input_fn, steps=1)

@@ -19,7 +19,7 @@ from estimator_fakes import (
 )
 
 import detcore_estimator
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.tensorflow_versions import tf, tf1
 
 UNTIL = 23
 

@@ -12,7 +12,7 @@ from estimator_models import serve
 from test_exact_resume import Averaged
 
 import detcore_estimator
-from detcore_estimator._tf import tf
+from detcore_estimator.tensorflow_versions import tf
 
 
 def run(trial_class: type[Classifier], tmp_path: Path, **clock: Any) -> FakeClock:

@@ -14,9 +14,9 @@ from forged_bundles import STRING, entry, header, write_bundle
 from test_load import write_ours
 
 from detcore.errors import InvalidCheckpointError, UnsafePathError
-from detcore_estimator._bundle_index import index_fault
-from detcore_estimator._checkpoint_files import find_tensorflow_checkpoint
-from detcore_estimator._load import load_estimator_from_checkpoint_path
+from detcore_estimator.checkpoint.bundle_index import index_fault
+from detcore_estimator.checkpoint.checkpoint_files import find_tensorflow_checkpoint
+from detcore_estimator.load_checkpoint import load_estimator_from_checkpoint_path
 
 DATA = struct.pack("<3f", 1, 2, 3)
 

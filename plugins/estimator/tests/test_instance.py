@@ -12,7 +12,7 @@ from toy_command import Detcore
 
 from detcore.client import Checkpoint
 from detcore.errors import InvalidCheckpointError
-from detcore_estimator._tf import tf
+from detcore_estimator.tensorflow_versions import tf
 
 MODEL_DIR = Path(__file__).parent / "model"
 # In a process of its own: it switches TensorFlow to V1 behaviour.

@@ -13,8 +13,8 @@ from estimator_models import run_python
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError, UnsafePathError
-from detcore_estimator._load import load_estimator_from_checkpoint_path
-from detcore_estimator._tf import tf
+from detcore_estimator.load_checkpoint import load_estimator_from_checkpoint_path
+from detcore_estimator.tensorflow_versions import tf
 
 
 def write_ours(folder: Path, *names: str, framework: str = "estimator") -> Path:
@@ -196,9 +196,9 @@ def test_two_checkpoints_keep_apart(tmp_path: Path) -> None:
 
 V1_SCRIPT = """
 import sys
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.tensorflow_versions import tf, tf1
 tf1.disable_v2_behavior()
-from detcore_estimator._load import load_estimator_from_checkpoint_path
+from detcore_estimator.load_checkpoint import load_estimator_from_checkpoint_path
 loaded = load_estimator_from_checkpoint_path(sys.argv[1])
 out = loaded.signatures["serving_default"](x=tf.constant([[1.0]]), word=tf.constant(["b"]))
 with tf1.Session() as session:

@@ -11,7 +11,7 @@ from toy_command import Detcore
 
 from detcore_determined.migrate import migrate_file
 from detcore_estimator import EstimatorTrial, MetricReducer, RunHook
-from detcore_estimator._tf import tf, tf_estimator
+from detcore_estimator.tensorflow_versions import tf, tf_estimator
 
 MODEL_DEF = """\
 from typing import Any, Dict, List

@@ -17,8 +17,8 @@ from toy_command import Detcore
 import detcore_estimator
 from detcore.database import Database
 from detcore.errors import ConfigError, InvalidExperimentError
-from detcore_estimator._load import load_estimator_from_checkpoint_path
-from detcore_estimator._tf import tf
+from detcore_estimator.load_checkpoint import load_estimator_from_checkpoint_path
+from detcore_estimator.tensorflow_versions import tf
 
 __all__ = ["detcore"]  # a fixture
 

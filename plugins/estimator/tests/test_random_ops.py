@@ -9,8 +9,8 @@ import pytest
 from estimator_models import run_python
 from random_models import DRAWS, SIZE, Model, digest
 
-from detcore_estimator._random_ops import make_random_ops_resumable
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.graph.random_ops import make_random_ops_resumable
+from detcore_estimator.tensorflow_versions import tf, tf1
 
 
 @pytest.mark.parametrize("name", DRAWS)

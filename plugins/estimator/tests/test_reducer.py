@@ -18,9 +18,9 @@ import pytest
 from detcore.distributed import DistributedContext
 from detcore.errors import ContextStateError, MetricError, MetricTypeError
 from detcore.metrics import MetricReducer
-from detcore_estimator._context import EstimatorTrialContext
-from detcore_estimator._reducer import Reducers
-from detcore_estimator._tf import tf, tf1, tf_estimator
+from detcore_estimator.distributed.metric_reducers import Reducers
+from detcore_estimator.estimator_context import EstimatorTrialContext
+from detcore_estimator.tensorflow_versions import tf, tf1, tf_estimator
 
 DATA = np.arange(1, 8, dtype=np.float32)  # 7 records, batches of 2: the last one is smaller
 

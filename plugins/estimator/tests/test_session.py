@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from detcore_estimator._session import HookedSession
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.graph.hooked_session import HookedSession
+from detcore_estimator.tensorflow_versions import tf, tf1
 
 
 class Asking(tf1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow has no types

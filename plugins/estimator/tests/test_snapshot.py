@@ -12,8 +12,8 @@ import pytest
 from tensorflow.python.training.saver import BulkSaverBuilder
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
 
-from detcore_estimator._saving import ModelFiles
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.checkpoint.model_files import ModelFiles
+from detcore_estimator.tensorflow_versions import tf, tf1
 
 
 class Model:

@@ -18,7 +18,7 @@ from test_exact_resume import Averaged, NormalizedBatches, PartialSaver, Streami
 from test_exports import Serving, assert_predicts
 
 from detcore.trial import SupportsSnapshot, SupportsTensors
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.tensorflow_versions import tf, tf1
 
 STEM = "model.ckpt"
 

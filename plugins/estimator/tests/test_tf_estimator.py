@@ -19,7 +19,7 @@ from estimator_fakes import (
 
 import detcore_estimator
 from detcore.errors import InvalidExperimentError
-from detcore_estimator._tf import tf, tf1, tf_estimator
+from detcore_estimator.tensorflow_versions import tf, tf1, tf_estimator
 
 estimator: Any = tf_estimator()
 # From TensorFlow 2.16 on there is nothing to test here.

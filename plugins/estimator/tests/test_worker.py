@@ -16,11 +16,11 @@ import json, os, sys
 from pathlib import Path
 
 from detcore.trial import PrepareOptions
-from detcore_estimator._worker import prepare_worker
+from detcore_estimator.worker_setup import prepare_worker
 
 prepare_worker(PrepareOptions(seed=3))
 
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator.tensorflow_versions import tf, tf1
 
 threads = []
 plain = tf1.Session.__init__
@@ -96,7 +96,7 @@ def test_several_workers_need_horovod_and_its_launcher() -> None:
         "import sys\n"
         "from detcore.errors import PluginNotFoundError\n"
         "from detcore.trial import PrepareOptions\n"
-        "from detcore_estimator._worker import prepare_worker\n"
+        "from detcore_estimator.worker_setup import prepare_worker\n"
         "options = PrepareOptions(seed=3, rank=1, world_size=2)\n"
         "sys.modules['detcore_horovod'] = None  # as if it were not installed\n"
         "try:\n"

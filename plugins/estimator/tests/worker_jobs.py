@@ -27,10 +27,10 @@ from detcore.distributed import DistributedContext
 from detcore.errors import DetcoreError
 from detcore.metrics import AUROC
 from detcore.trial import PrepareOptions
-from detcore_estimator._context import EstimatorTrialContext
-from detcore_estimator._controller import EstimatorController
-from detcore_estimator._tf import tf, tf1
-from detcore_estimator._worker import prepare_worker
+from detcore_estimator.estimator_context import EstimatorTrialContext
+from detcore_estimator.estimator_controller import EstimatorController
+from detcore_estimator.tensorflow_versions import tf, tf1
+from detcore_estimator.worker_setup import prepare_worker
 
 SEED = 7
 RNG = np.random.default_rng(4)

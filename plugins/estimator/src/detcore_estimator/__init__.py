@@ -12,21 +12,26 @@ from detcore.lazy import lazy_names
 if TYPE_CHECKING:
     from detcore.metrics import MetricReducer
     from detcore_estimator import export
-    from detcore_estimator._context import (
+    from detcore_estimator.engine.estimator import Estimator
+    from detcore_estimator.engine.train_loop import NanLossDuringTrainingError
+    from detcore_estimator.estimator_context import (
         EstimatorContext,
         EstimatorExperimentalContext,
         EstimatorTrialContext,
     )
-    from detcore_estimator._engine._estimator import Estimator
-    from detcore_estimator._engine._train import NanLossDuringTrainingError
-    from detcore_estimator._exporters import BestExporter, Exporter, FinalExporter, LatestExporter
-    from detcore_estimator._hooks import RunHook
-    from detcore_estimator._load import load_estimator_from_checkpoint_path
-    from detcore_estimator._native import EstimatorNativeContext, init
-    from detcore_estimator._run_config import RunConfig
-    from detcore_estimator._run_specs import EvalSpec, TrainSpec, WarmStartSettings
-    from detcore_estimator._spec import EstimatorSpec, ModeKeys
-    from detcore_estimator._trial import EstimatorTrial
+    from detcore_estimator.estimator_trial import EstimatorTrial
+    from detcore_estimator.exporters.model_exporters import (
+        BestExporter,
+        Exporter,
+        FinalExporter,
+        LatestExporter,
+    )
+    from detcore_estimator.load_checkpoint import load_estimator_from_checkpoint_path
+    from detcore_estimator.native_context import EstimatorNativeContext, init
+    from detcore_estimator.run_hook import RunHook
+    from detcore_estimator.specs.estimator_spec import EstimatorSpec, ModeKeys
+    from detcore_estimator.specs.run_config import RunConfig
+    from detcore_estimator.specs.run_specs import EvalSpec, TrainSpec, WarmStartSettings
 
 __version__ = "0.1.0"
 
@@ -60,17 +65,17 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "": "export",
-        "_context": "EstimatorContext EstimatorExperimentalContext EstimatorTrialContext",
-        "_engine._estimator": "Estimator",
-        "_engine._train": "NanLossDuringTrainingError",
-        "_exporters": "BestExporter Exporter FinalExporter LatestExporter",
-        "_hooks": "RunHook",
-        "_load": "load_estimator_from_checkpoint_path",
-        "_native": "EstimatorNativeContext init",
-        "_run_config": "RunConfig",
-        "_run_specs": "EvalSpec TrainSpec WarmStartSettings",
-        "_spec": "EstimatorSpec ModeKeys",
-        "_trial": "EstimatorTrial",
         "detcore.metrics": "MetricReducer",
+        "engine.estimator": "Estimator",
+        "engine.train_loop": "NanLossDuringTrainingError",
+        "estimator_context": "EstimatorContext EstimatorExperimentalContext EstimatorTrialContext",
+        "estimator_trial": "EstimatorTrial",
+        "exporters.model_exporters": "BestExporter Exporter FinalExporter LatestExporter",
+        "load_checkpoint": "load_estimator_from_checkpoint_path",
+        "native_context": "EstimatorNativeContext init",
+        "run_hook": "RunHook",
+        "specs.estimator_spec": "EstimatorSpec ModeKeys",
+        "specs.run_config": "RunConfig",
+        "specs.run_specs": "EvalSpec TrainSpec WarmStartSettings",
     },
 )

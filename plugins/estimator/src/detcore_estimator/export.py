@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detcore_estimator._serving import (
+from detcore_estimator.specs.serving_signatures import (
     ClassificationOutput,
     PredictOutput,
     RegressionOutput,

@@ -1,0 +1,1 @@
+"""Read and write the TensorFlow files of a checkpoint."""

@@ -1,0 +1,249 @@
+"""Read a dataset epoch by epoch, and resume in the middle of one."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from detcore.errors import DataError
+from detcore_estimator.data.dataset_pipeline import Pipeline
+from detcore_estimator.data.graph_iterator import DatasetHolder, GraphIterator, count_shuffles
+from detcore_estimator.tensorflow_versions import tf
+
+_logger = logging.getLogger("detcore.estimator")
+
+_STATE_FILE = "data-iterator"
+
+
+class EpochReader:
+    """One iterator for each epoch of a dataset, with a position that can be saved.
+
+    The state of an iterator is not sufficient: each shuffle of the dataset counts its starts, and
+    draws the seeds of the next epoch by that count. An iterator's state contains the counts of
+    those shuffles that still have records to yield when it is saved. If these are not all shuffles,
+    the counts are restored by beginning as many epochs as before.
+
+    Args:
+        holder: The dataset.
+        pipeline: Its known properties.
+
+    Attributes:
+        element: Tensors of the next batch.
+        is_begun: Whether there is an iterator with batches left.
+    """
+
+    def __init__(self, holder: DatasetHolder, pipeline: Pipeline) -> None:
+        self._holder = holder
+        self._pipeline = pipeline
+        self._main = GraphIterator(holder)
+        self._spare = GraphIterator(holder)
+        self._must_replay = pipeline.calls_python or pipeline.has_random_functions
+        self._has_warned = False
+        self._is_at_end = False
+        self.element = self._main.element
+        self.is_begun = False
+
+    def open(self, session: Any) -> None:
+        """Make the dataset, as if it had never been read."""
+        session.run(self._holder.make)
+        self.is_begun = False
+        self._is_at_end = False
+
+    def close(self, session: Any) -> None:
+        """Let go of everything before the session is closed."""
+        self._main.destroy(session)
+        self._spare.destroy(session)
+        self._holder.destroy(session)
+
+    def begin_epoch(self, session: Any) -> None:
+        """Begin the next epoch.
+
+        Raises:
+            DataError: If the last one was longer than `end_epoch` said.
+        """
+        if self._is_at_end:
+            # A cache is complete, and a generator is over, only once the end was read.
+            self._is_at_end = False
+            left = self._main.read(session)
+            if left:
+                raise DataError(
+                    f"the training data has {left} batches more than TensorFlow says it has.\n"
+                    "Give the right number to tf.data.experimental.assert_cardinality."
+                )
+        self._main.begin(session)
+        self.is_begun = True
+
+    def end_epoch(self) -> None:
+        """Note that all batches of the epoch were read, though not its end."""
+        self.is_begun = False
+        self._is_at_end = True
+
+    def save(self, session: Any, directory: Path, cursor: int) -> dict[str, Any]:
+        """Write the iterator's state into a folder, if that is possible and sufficient.
+
+        Args:
+            session: The session.
+            directory: Folder of the checkpoint.
+            cursor: Batches of the current epoch that were read.
+
+        Returns:
+            State for `restore`; can be written as JSON.
+        """
+        pipeline = self._pipeline
+        if pipeline.calls_python:
+            # TensorFlow only notices while the part that calls Python is being read.
+            self._warn_of_replay("its functions call Python")
+        elif pipeline.has_random_functions:
+            self._warn_of_replay("its functions draw random numbers")
+        by_state = not (self._must_replay or pipeline.has_cache)
+        is_complete = False
+        if by_state:
+            if not self.is_begun:
+                # As the next step would. The state of a new iterator is short.
+                self.begin_epoch(session)
+            by_state, is_complete = self._save_iterator(session, directory / _STATE_FILE, cursor)
+        return {"iterator": by_state, "complete": is_complete, "replay": self._must_replay}
+
+    def restore(
+        self, session: Any, directory: Path, state: Mapping[str, Any], epoch: int, cursor: int
+    ) -> bool:
+        """Go to a position; the dataset has just been opened.
+
+        Args:
+            session: The session.
+            directory: Where `save` wrote.
+            state: Result of `save`.
+            epoch: Epochs that are over.
+            cursor: Batches of the current epoch that were read.
+
+        Returns:
+            Whether batches had to be read again.
+
+        Raises:
+            DataError: If the dataset has fewer batches.
+        """
+        self._must_replay = self._must_replay or state["replay"]
+        prefix = directory / _STATE_FILE
+        if state["complete"]:
+            self._main.begin(session)
+            self._main.restore(session, prefix)
+            self.is_begun = True
+        elif not state["iterator"] or not self._restore_incomplete(session, prefix, epoch):
+            self.seek(session, epoch, cursor)
+            return True
+        return False
+
+    def count_to(self, session: Any, position: int) -> tuple[int, int]:
+        """Read as many batches, over epochs of unknown length; the dataset has just been opened.
+
+        Returns:
+            Epochs that are over, and batches of the current one that were read.
+
+        Raises:
+            DataError: If an epoch has no batch.
+        """
+        epoch, left = 0, position
+        while True:
+            self._main.begin(session)
+            done = self._main.read(session, left)
+            if done == left:
+                self.is_begun = True
+                return epoch, done
+            if not done:
+                raise DataError("the training data is empty: its tf.data.Dataset has 0 batches.")
+            epoch, left = epoch + 1, left - done
+
+    def _save_iterator(self, session: Any, prefix: Path, cursor: int) -> tuple[bool, bool]:
+        """Return whether the state was written and is of use, and whether it is complete."""
+        try:
+            self._main.save(session, prefix)
+        except tf.errors.FailedPreconditionError as error:
+            self._must_replay = True
+            self._warn_of_replay(_reason(error))
+            return _without_files(prefix), False
+        if self._is_complete(prefix):
+            return True, True
+        drawn = self._pipeline.seeds_drawn
+        if drawn == "at once" or (drawn == "at first read" and cursor):
+            return True, False
+        return _without_files(prefix), False
+
+    def _is_complete(self, prefix: Path) -> bool:
+        if self._pipeline.has_shuffling_functions:
+            return False  # Theirs and the pipeline's own are indistinguishable.
+        return count_shuffles(prefix) >= self._pipeline.num_shuffles
+
+    def _restore_incomplete(self, session: Any, prefix: Path, epoch: int) -> bool:
+        """Restore the iterator of the current epoch, and the seeds of the epochs to come.
+
+        Restoring draws new seeds, and corrects them only for shuffles that still had records to
+        yield. The state of a fresh iterator contains the right seeds for all of them, so it is
+        saved before, and restored afterwards into an iterator that is never read.
+
+        Returns:
+            Whether that was possible: with very little data, all may have been read ahead.
+        """
+        self._draw_seeds(session, epoch + 1)
+        with tempfile.TemporaryDirectory() as scratch:
+            begun = Path(scratch) / "begun"
+            self._spare.save(session, begun)
+            if self._pipeline.seeds_drawn != "at once" and not self._is_complete(begun):
+                self.open(session)
+                return False
+            self._main.begin(session)
+            self._main.restore(session, prefix)
+            self._spare.begin(session)
+            self._spare.restore(session, begun)
+        self._spare.clear(session)
+        self.is_begun = True
+        return True
+
+    def _draw_seeds(self, session: Any, num_epochs: int) -> None:
+        for _ in range(num_epochs):
+            self._spare.begin(session)
+            if self._pipeline.seeds_drawn == "at first read":
+                self._spare.skip(session, 1)
+
+    def seek(self, session: Any, epoch: int, cursor: int) -> None:
+        """Go to a position without a saved state; the dataset has just been opened.
+
+        Reads as little as possible: all batches if parts of the pipeline have state; the first
+        epoch if it fills a cache; otherwise only the batches of the current epoch.
+
+        Raises:
+            DataError: If the dataset has fewer batches.
+        """
+        every = self._must_replay or self._pipeline.seeds_drawn == "later"
+        whole = epoch if every else min(epoch, int(self._pipeline.has_cache))
+        for _ in range(whole):
+            self._main.begin(session)
+            self._main.read(session)
+        self._draw_seeds(session, epoch - whole)
+        if cursor:
+            self._main.begin(session)
+            self._main.skip(session, cursor)
+            self.is_begun = True
+
+    def _warn_of_replay(self, reason: str) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        _logger.warning(
+            "the state of the training data's tf.data pipeline cannot be saved (%s); a "
+            "resumed run will read it again from the start, up to its position",
+            reason,
+        )
+
+
+def _reason(error: Any) -> str:
+    lines: list[str] = [line for line in error.message.splitlines() if "stateful" in line]
+    return lines[0].strip() if lines else str(error.message).strip()
+
+
+def _without_files(prefix: Path) -> bool:
+    for left_over in prefix.parent.glob(f"{prefix.name}*"):
+        left_over.unlink()
+    return False

@@ -1,0 +1,338 @@
+"""Feed the training dataset of an Estimator trial, inside a graph and with a position."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from detcore.data import IdKind
+from detcore.errors import (
+    DataError,
+    InvalidDataTypeError,
+    InvalidExperimentError,
+    LedgerError,
+    describe,
+)
+from detcore_estimator.data.dataset_pipeline import derives_from, inspect_pipeline, tuned
+from detcore_estimator.data.epoch_reader import EpochReader
+from detcore_estimator.data.graph_iterator import DatasetHolder
+from detcore_estimator.data.record_ids import Census, content_hashes
+from detcore_estimator.tensorflow_versions import tf, tf1
+
+if TYPE_CHECKING:
+    from detcore.data import LedgerWriter
+
+
+_logger = logging.getLogger("detcore.estimator")
+
+
+class GraphFeed:
+    """Batches of a ``tf.data.Dataset`` inside a v1 graph, epoch after epoch.
+
+    The batches are those of ``dataset.repeat()``. A checkpoint holds the iterator's own state,
+    including shuffle buffers. Pipelines whose state TensorFlow cannot save are replayed up to the
+    position, and so are those with a ``cache()``, whose state would be the whole cache.
+
+    TensorFlow does not repeat the dataset; each epoch has a separate iterator. A repeated
+    iterator's state does not contain the number of times that a shuffle was started if the shuffle
+    is exhausted at that moment: restored in a new process, later epochs would have another order.
+    Only pipelines whose functions draw random numbers are repeated by TensorFlow, because in each
+    new iterator they would draw the same numbers again; those are replayed anyway.
+
+    Make it under ``graph.as_default()``, after the dataset and before the model. It adds the same
+    operations with and without a ledger, so that the seeds of later operations do not differ.
+
+    Args:
+        dataset: The training data, batched, of the same graph.
+        with_ledger: Whether the records' content hashes are needed.
+
+    Attributes:
+        features: Tensors of the next batch: the first part of pairs, else the whole element.
+        labels: The second part of pairs, else None.
+        record_ids: Hashes of the batch's records, ``(batch,), int64``; None without ledger.
+        batches_per_epoch: None before `begin`, and for an endless dataset; if TensorFlow does not
+            know it, None in the first epoch, and then the length of the last one.
+        position: Batches fed, over all starts of the trial.
+
+    Raises:
+        LedgerError: If a ledger is requested, and the batches have no dense tensors.
+    """
+
+    def __init__(self, dataset: Any, *, with_ledger: bool) -> None:
+        spec = dataset.element_spec
+        is_pair = isinstance(spec, tuple) and len(spec) == 2
+        none = type(tf.type_spec_from_value(None))
+        is_there = [not isinstance(part, none) for part in tf.nest.flatten(spec)]
+        if not all(is_there):
+            # Iterators that can be saved know no None.
+            dataset = dataset.map(lambda *parts: tuple(compress(tf.nest.flatten(parts), is_there)))
+        pipeline = inspect_pipeline(dataset)
+        self._is_one_iterator = pipeline.has_random_functions
+        self._has_chance = pipeline.has_random_functions and pipeline.has_parallel_functions
+        dataset = tuned(dataset, pipeline)
+        with tf1.name_scope("detcore_data"), tf1.device("/cpu:0"):
+            self._once = DatasetHolder(dataset, "detcore_data/once")
+            source = dataset.repeat() if self._is_one_iterator else dataset
+            self._reader = EpochReader(DatasetHolder(source, "detcore_data/training"), pipeline)
+            self._census = Census(self._once)
+            ids = content_hashes(self._reader.element)
+        if with_ledger and ids is None:
+            raise LedgerError(
+                "data_ledger is on, but the batches of the tf.data.Dataset have no dense tensors.\n"
+                "Records are distinguished by a hash of their dense parts.\nSet data_ledger: false."
+            )
+        element = self._reader.element
+        if not all(is_there):
+            rest = iter(element)
+            element = tf.nest.map_structure(
+                lambda part: None if isinstance(part, none) else next(rest), spec
+            )
+        self.features: Any = element[0] if is_pair else element
+        self.labels: Any = element[1] if is_pair else None
+        self.record_ids: Any = ids if with_ledger else None
+        self.batches_per_epoch: int | None = None
+        self.position = 0
+        self._epoch = 0
+        self._cursor = 0
+        self._is_endless = False
+        self._is_length_known = False
+
+    def begin(self, session: Any) -> None:
+        """Go to the first batch. Called once per session, after tables were initialized.
+
+        Raises:
+            DataError: If the dataset is known to have no batch.
+        """
+        session.run(self._once.make)
+        num_batches = int(session.run(self._once.num_batches))
+        if num_batches == 0:
+            raise _empty()
+        self._is_endless = num_batches == tf.data.INFINITE_CARDINALITY
+        self._is_length_known = num_batches > 0
+        if self._is_length_known:
+            self.batches_per_epoch = num_batches
+        if self._has_chance:
+            _logger.warning(
+                "functions of the training data's tf.data pipeline draw random numbers while they "
+                "run beside one another; which record gets which numbers is a matter of chance, "
+                "and differs from run to run and after a resume. Use tf.random.stateless_* "
+                "with a seed from the record, or map without num_parallel_calls"
+            )
+        self._reader.open(session)
+        self.position = self._epoch = self._cursor = 0
+
+    def close(self, session: Any) -> None:
+        """Let go of buffers and threads; called once, before the session is closed."""
+        self._reader.close(session)
+        self._census.close(session)
+        self._once.destroy(session)
+
+    def ready(self, session: Any, limit: int) -> int:
+        """Return how many steps may run now; begin the next epoch if one is due.
+
+        Args:
+            session: The session, past `begin`.
+            limit: Upper bound, >= 1.
+
+        Returns:
+            Between 1 and `limit`. If the length of an epoch is unknown, one of these steps may
+            raise ``tf.errors.OutOfRangeError``: see `ended`.
+        """
+        if not self._reader.is_begun:
+            self._reader.begin_epoch(session)
+        if self._is_length_known and self.batches_per_epoch is not None:
+            return min(limit, self.batches_per_epoch - self._cursor)
+        return limit
+
+    def start_over(self, session: Any) -> None:
+        """Begin an epoch for reads after the last step; positions are meaningless then."""
+        self._reader.begin_epoch(session)
+
+    def advance(self, count: int) -> None:
+        """Note that `count` batches were trained on."""
+        self.position += count
+        self._cursor += count
+        if self._is_length_known and self._cursor == self.batches_per_epoch:
+            self._epoch += 1
+            self._cursor = 0
+            if not self._is_one_iterator:
+                self._reader.end_epoch()
+
+    def ended(self, session: Any) -> None:
+        """Note that a step found no batch, after `advance` for those before; begin the next epoch.
+
+        Raises:
+            DataError: If the epoch had no batch, or TensorFlow had promised more of them.
+        """
+        if self._cursor == 0:
+            raise _empty()
+        if self._is_endless or self._is_length_known or self._is_one_iterator:
+            expected = f"{self.batches_per_epoch} batches" if self._is_length_known else "no end"
+            raise DataError(
+                f"the training data ended after {self._cursor} batches of epoch {self._epoch}, "
+                f"but TensorFlow says that it has {expected}.\n"
+                "If a hook runs parts of the model by itself, it takes batches from the steps.\n"
+                "If the model itself reads from a queue or an iterator, that one may have ended."
+            )
+        self.batches_per_epoch = self._cursor
+        self._epoch += 1
+        self._cursor = 0
+        self._reader.begin_epoch(session)
+
+    def save(self, session: Any, directory: Path) -> dict[str, Any]:
+        """Write the iterator's state into a folder, where the pipeline allows it.
+
+        Args:
+            session: The session.
+            directory: Folder of the checkpoint.
+
+        Returns:
+            State for `restore`; can be written as JSON.
+        """
+        return {
+            "kind": "tf.data",
+            "num_batches": self.batches_per_epoch,
+            "batches": self.position,
+            "epoch": self._epoch,
+            "cursor": self._cursor,
+            **self._reader.save(session, directory, self._cursor),
+        }
+
+    def restore(self, session: Any, directory: Path, state: Mapping[str, Any]) -> None:
+        """Continue at the saved position: by the iterator's state, else by replaying.
+
+        Put the states of Python's and NumPy's random numbers back after this, not before: a
+        replay calls the generators of the data again.
+
+        Args:
+            session: The session; `begin` is called again.
+            directory: Folder of the checkpoint.
+            state: Result of `save`.
+
+        Raises:
+            DataError: If the position is for other data.
+        """
+        self.begin(session)
+        self._check_saved(state)
+        position, epoch, cursor = state["batches"], state["epoch"], state["cursor"]
+        started = time.monotonic()
+        target = (0, position) if self._is_one_iterator else (epoch, cursor)
+        if self._reader.restore(session, directory, state, *target):
+            _logger.info(
+                "replayed the training data's tf.data pipeline in %.1f s, to continue at batch %d",
+                time.monotonic() - started,
+                position,
+            )
+        self.position, self._epoch, self._cursor = position, epoch, cursor
+
+    def go_to(self, session: Any, position: int) -> None:
+        """Continue at a batch that was reached with other shards of the data.
+
+        Args:
+            session: The session; `begin` is called again.
+            position: Batches handed out, counted as on any worker.
+
+        Raises:
+            DataError: If the data is empty.
+        """
+        self.begin(session)
+        if not position:
+            return
+        length = self.batches_per_epoch if self._is_length_known else None
+        if self._is_one_iterator or self._is_endless:
+            epoch, cursor = 0, position
+            self._reader.seek(session, epoch, cursor)
+        elif length is not None:
+            epoch, cursor = divmod(position, length)
+            self._reader.seek(session, epoch, cursor)
+        else:
+            epoch, cursor = self._reader.count_to(session, position)
+        self.position, self._epoch, self._cursor = position, epoch, cursor
+
+    def describe(self, session: Any, ledger: LedgerWriter) -> None:
+        """Ids are content hashes; reads the data once, to note all that an epoch should have.
+
+        Raises:
+            LedgerError: If the dataset has no end, and with it no epochs.
+        """
+        if self._is_endless:
+            raise LedgerError(
+                "data_ledger is on, but the training dataset has no end, so there are no epochs "
+                "in which each record could be counted.\n"
+                "Leave out repeat() in its input_fn: a trial repeats its data anyway.\n"
+                "Or set data_ledger: false."
+            )
+        ledger.describe(IdKind.CONTENT_HASH)
+        if self._is_one_iterator:
+            return  # No two epochs have the same records.
+        for ids in self._census.read(session):
+            ledger.census(ids)
+
+    def log(self, ledger: LedgerWriter, ids_of_steps: Sequence[npt.NDArray[Any]]) -> None:
+        """Log the content hashes of the steps that the last `advance` counted."""
+        epoch = self._epoch if self._cursor else self._epoch - 1
+        first = self.position - len(ids_of_steps) + 1
+        for step, ids in enumerate(ids_of_steps, first):
+            ledger.log(step, epoch, ids)
+
+    def _check_saved(self, state: Mapping[str, Any]) -> None:
+        is_other = self._is_length_known and state.get("num_batches") != self.batches_per_epoch
+        if state.get("kind") != "tf.data" or is_other:
+            raise DataError(
+                f"the checkpoint's data position is for {state.get('kind')} with "
+                f"{state.get('num_batches')} batches, but the trial now has tf.data with "
+                f"{self.batches_per_epoch}.\n"
+                "Training can only continue with the same data: its remaining records depend on "
+                "it.\nRestore the data, or start a new experiment."
+            )
+        if self.batches_per_epoch is None:
+            self.batches_per_epoch = state["num_batches"]
+
+
+def _empty() -> DataError:
+    return DataError(
+        "the training data is empty: its tf.data.Dataset has 0 batches.\n"
+        "A batch size larger than the data, together with drop_remainder=True, does that too."
+    )
+
+
+def check_dataset(dataset: Any, wrapped: Iterable[Any], role: str, *, is_managed: bool) -> None:
+    """Raise if an input function returned no dataset, or one that was not wrapped.
+
+    Whether it is empty is only known in a session: see `GraphFeed.begin`.
+
+    Args:
+        dataset: Result of the input function.
+        wrapped: The datasets that ``context.wrap_dataset`` returned.
+        role: "training" or "validation", for messages.
+        is_managed: Whether datasets must be wrapped.
+
+    Raises:
+        InvalidDataTypeError: If it is no dataset, or its elements are no features and labels.
+        InvalidExperimentError: If it does not come from a wrapped dataset.
+    """
+    if not isinstance(dataset, tf.data.Dataset):
+        raise InvalidDataTypeError(
+            f"the {role} input_fn returned {describe(dataset)}, not a tf.data.Dataset.\n"
+            "A trial saves its position in the data, which plain tensors and iterators do not "
+            "have.\n"
+            "Return the dataset itself, with elements (features, labels)."
+        )
+    spec = dataset.element_spec
+    if isinstance(spec, tuple) and not hasattr(spec, "_fields") and len(spec) != 2:
+        raise InvalidDataTypeError(
+            f"the {role} input_fn returned a tf.data.Dataset whose elements are tuples of "
+            f"{len(spec)} parts.\nThe elements must be pairs (features, labels), or features alone."
+        )
+    if is_managed and not derives_from(dataset, wrapped):
+        raise InvalidExperimentError(
+            f"the {role} input_fn returned a tf.data.Dataset that was not wrapped.\n"
+            "detcore shards datasets between workers, and has to know which ones.\n"
+            "Wrap it right after it is created: dataset = self.context.wrap_dataset(dataset)"
+        )

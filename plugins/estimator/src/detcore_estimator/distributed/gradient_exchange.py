@@ -1,0 +1,255 @@
+"""Average gradients over the workers of a trial, and sum them over several batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from detcore_estimator.data.record_ids import flat_tensors
+from detcore_estimator.tensorflow_versions import tf, tf1
+from detcore_estimator.worker_setup import horovod
+
+if TYPE_CHECKING:
+    from detcore.trial import TrialSetup
+
+
+_STATE = "_detcore_gradients"
+
+
+class GradientExchange:
+    """Reduces gradients: over the workers, and with a frequency also over batches.
+
+    With a frequency of k, each worker sums its gradients in local variables, and with every k-th
+    batch the sums are averaged over the workers. The result of `reduce` is meaningful only in such
+    a step; `update` skips the others.
+
+    Args:
+        num_workers: Workers that train together.
+        setup: Of the trial; says how gradients are combined.
+
+    Attributes:
+        num_workers: The workers.
+        frequency: Batches whose gradients are added up before each update.
+    """
+
+    def __init__(self, num_workers: int, setup: TrialSetup) -> None:
+        self.num_workers = num_workers
+        self.frequency = setup.gradients.aggregation_frequency
+        self._settings = setup.gradients
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether an optimizer needs no help: one worker, an update for each batch."""
+        return self.num_workers == 1 and self.frequency == 1
+
+    def wait_for(self, batch: Any) -> None:
+        """Let no gradient of the default graph count before its batch is there.
+
+        A step that finds the end of the data is run again. A gradient that needs no data, such as
+        that of a penalty on weights, would otherwise count twice, or leave the workers out of step.
+
+        Args:
+            batch: A structure of tensors.
+        """
+        self._state().batch = list(dict.fromkeys(part.op for part in flat_tensors(batch)))
+
+    def reduced(self, pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Return the gradients over all workers and batches; those that are already, as they are.
+
+        Args:
+            pairs: A gradient (tensor, ``IndexedSlices`` or None), and the variable that it is for.
+        """
+        pairs = list(pairs)
+        gradients = [gradient for gradient, _ in pairs]
+        variables = [variable for _, variable in pairs]
+        state = self._state()
+        marked = state.downstream()
+        fresh = [
+            index
+            for index, gradient in enumerate(gradients)
+            if gradient is not None and not _is_from(gradient, marked)
+        ]
+        if fresh:
+            values = self._reduce(
+                state, [gradients[index] for index in fresh], [variables[index] for index in fresh]
+            )
+            for index, value in zip(fresh, values, strict=True):
+                gradients[index] = value
+        return list(zip(gradients, variables, strict=True))
+
+    def update(
+        self, gradients: Sequence[Any], apply: Callable[[], Any], skip: Callable[[], Any]
+    ) -> Any:
+        """Return an operation that updates the variables in the steps in which an update is due.
+
+        Args:
+            gradients: The gradients to apply, reduced.
+            apply: Makes the operation that updates.
+            skip: Makes the operation of the steps in between.
+        """
+        if self.frequency == 1:
+            return apply()
+        with tf1.control_dependencies(_operations(gradients)):
+            is_due = tf.identity(self._is_due(self._state()))
+        scope = tf1.get_default_graph().get_name_scope()
+
+        def applied() -> Any:
+            # Optimizers make variables here, which have the names that they always have.
+            with tf1.name_scope(f"{scope}/" if scope else None):
+                return tf.group(apply())
+
+        return tf1.cond(is_due, applied, lambda: tf.group(skip()))
+
+    def _reduce(self, state: _GraphState, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        with tf1.name_scope("detcore_gradients"):
+            if self.frequency == 1:
+                with tf1.control_dependencies(state.batch):
+                    values = self._over_workers(state, gradients)
+            else:
+                values = self._over_batches(state, gradients, variables)
+        state.reduced += _operations(values)
+        return values
+
+    def _over_workers(self, state: _GraphState, gradients: list[Any]) -> list[Any]:
+        if self.num_workers == 1:
+            return gradients
+        hvd = horovod()
+        compression = (
+            hvd.Compression.fp16 if self._settings.gradient_compression else hvd.Compression.none
+        )
+        values: dict[int, Any] = {}
+        by_type: dict[Any, list[int]] = {}
+        for index, gradient in enumerate(gradients):
+            if isinstance(gradient, tf.IndexedSlices):
+                values[index] = self._sparse_over_workers(state, gradient)
+            else:
+                by_type.setdefault(gradient.dtype, []).append(index)
+        for indices in by_type.values():
+            # One message, whatever else travels at the time: the sum's rounding then depends on
+            # nothing but the gradients.
+            means = hvd.grouped_allreduce(
+                [gradients[index] for index in indices],
+                op=hvd.Average,
+                compression=compression,
+                name=state.new_name("dense"),
+                ignore_name_scope=True,
+            )
+            values.update(zip(indices, means, strict=True))
+        return [values[index] for index in range(len(gradients))]
+
+    def _sparse_over_workers(self, state: _GraphState, gradient: Any) -> Any:
+        """Gather the rows of all workers; rows that several have are added by the optimizer."""
+        values, indices = (
+            horovod().allgather(part, name=state.new_name("sparse"), ignore_name_scope=True)
+            for part in (gradient.values, gradient.indices)
+        )
+        share = tf.cast(self.num_workers, values.dtype)
+        return tf.IndexedSlices(values / share, indices, gradient.dense_shape)
+
+    def _over_batches(
+        self, state: _GraphState, gradients: list[Any], variables: list[Any]
+    ) -> list[Any]:
+        is_due = self._is_due(state)
+        sums = [
+            _new_variable("sum", gradient.dtype, variable.shape)
+            for gradient, variable in zip(gradients, variables, strict=True)
+        ]
+        with tf1.control_dependencies(state.batch):
+            added = [_add(total, part) for total, part in zip(sums, gradients, strict=True)]
+        with tf1.control_dependencies(added):
+            is_due = tf.identity(is_due)
+
+        def over_workers() -> list[Any]:
+            values = self._over_workers(state, [total.read_value() for total in sums])
+            if self._settings.average_aggregated_gradients:
+                values = [value / tf.cast(self.frequency, value.dtype) for value in values]
+            with tf1.control_dependencies(values):
+                cleared = [total.assign(tf.zeros_like(total), read_value=False) for total in sums]
+            with tf1.control_dependencies(cleared):
+                return [tf.identity(value) for value in values]
+
+        def not_yet() -> list[Any]:
+            return [tf.zeros_like(total) for total in sums]
+
+        values = tf1.cond(is_due, over_workers, not_yet)
+        # With one gradient, tf.cond returns it without a list around.
+        return list(values) if isinstance(values, list | tuple) else [values]
+
+    def _is_due(self, state: _GraphState) -> Any:
+        """Return whether this step updates the variables: one answer for a graph and step."""
+        if state.is_due is None:
+            with tf1.control_dependencies(None), tf1.name_scope("detcore_gradients"):
+                count = _new_variable("batches", tf.int64, tf.TensorShape([]))
+                with tf1.control_dependencies(state.batch):
+                    done = count.assign_add(1, read_value=True)
+                state.is_due = tf.equal(done % self.frequency, 0)
+        return state.is_due
+
+    def _state(self) -> _GraphState:
+        # Kept by the graph, which nothing else would let go of.
+        graph = tf1.get_default_graph()
+        if not hasattr(graph, _STATE):
+            setattr(graph, _STATE, _GraphState())
+        state: _GraphState = getattr(graph, _STATE)
+        return state
+
+
+class _GraphState:
+    """Operations made in one graph.
+
+    Attributes:
+        batch: Those that read the batch.
+        is_due: Whether a step updates the variables, or None before it is asked for.
+        reduced: Those that make reduced gradients.
+    """
+
+    def __init__(self) -> None:
+        self.batch: list[Any] = []
+        self.is_due: Any = None
+        self.reduced: list[Any] = []
+        self._num_names = 0
+
+    def new_name(self, kind: str) -> str:
+        """Return a name that all workers give the same message."""
+        self._num_names += 1
+        return f"detcore_{kind}_{self._num_names}"
+
+    def downstream(self) -> set[Any]:
+        """Return the operations that make reduced values, and those that work with them."""
+        pending = list(self.reduced)
+        seen = set(pending)
+        while pending:
+            for tensor in pending.pop().outputs:
+                for consumer in tensor.consumers():
+                    if consumer not in seen:
+                        seen.add(consumer)
+                        pending.append(consumer)
+        return seen
+
+
+def _new_variable(name: str, dtype: Any, shape: Any) -> Any:
+    """Return a new local variable of zeros."""
+    # Outside the user's open contexts, such as tf.control_dependencies.
+    with tf1.control_dependencies(None):
+        return tf1.Variable(
+            tf.zeros(shape, dtype),
+            trainable=False,
+            collections=[tf1.GraphKeys.LOCAL_VARIABLES],
+            use_resource=True,
+            name=name,
+        )
+
+
+def _operations(values: Iterable[Any]) -> list[Any]:
+    given = [value for value in values if value is not None]
+    return [part.op for part in tf.nest.flatten(given, expand_composites=True)]
+
+
+def _is_from(gradient: Any, operations: set[Any]) -> bool:
+    return any(op in operations for op in _operations([gradient]))
+
+
+def _add(total: Any, gradient: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return total.scatter_add(gradient)
+    return total.assign_add(gradient, read_value=False)

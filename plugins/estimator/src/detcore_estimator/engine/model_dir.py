@@ -1,0 +1,131 @@
+"""Find the checkpoints in an estimator's folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from detcore.errors import InvalidCheckpointError
+from detcore_estimator.checkpoint.checkpoint_files import readable_by_tensorflow, restore_variables
+from detcore_estimator.tensorflow_versions import tf, tf1
+
+
+def latest_checkpoint(model_dir: str) -> str | None:
+    """Return the checkpoint that a folder's file ``checkpoint`` names as the latest.
+
+    Unlike TensorFlow's function of this name, it does not pass over a file that names a checkpoint
+    which is gone: to train on from there would mean to begin again unnoticed.
+
+    Args:
+        model_dir: The folder; it may not exist yet.
+
+    Returns:
+        The checkpoint's path without ``.index``, or None.
+
+    Raises:
+        InvalidCheckpointError: If the named checkpoint is not there.
+    """
+    state = tf1.train.get_checkpoint_state(model_dir)
+    if state is None or not state.model_checkpoint_path:
+        return None
+    path = str(state.model_checkpoint_path)
+    if not _exists(path):
+        raise InvalidCheckpointError(
+            f"{os.path.join(model_dir, 'checkpoint')} names {path} as the latest checkpoint, but "
+            "there are no such files.\n"
+            "They were deleted, or the folder was copied from another place.\n"
+            "Correct model_checkpoint_path in that file, or delete the file to begin again."
+        )
+    return path
+
+
+def resolve_checkpoint(
+    model_dir: str, checkpoint_path: str | os.PathLike[str] | None
+) -> str | None:
+    """Return the checkpoint that a user means.
+
+    Args:
+        model_dir: The estimator's folder.
+        checkpoint_path: A checkpoint's path, with or without ``.index``; a folder, for its
+            latest; or None, for the latest of `model_dir`.
+
+    Returns:
+        The path, or None if `checkpoint_path` is None and `model_dir` has no checkpoint.
+
+    Raises:
+        InvalidCheckpointError: If the named checkpoint does not exist. It is a ``ValueError``.
+    """
+    if checkpoint_path is None or checkpoint_path == "":
+        return latest_checkpoint(model_dir)
+    path = os.fspath(checkpoint_path)
+    for candidate in (path.removesuffix(".index"), path):
+        if _exists(candidate):
+            return candidate
+    found = latest_checkpoint(path) if tf.io.gfile.isdir(path) else None
+    if found is None:
+        raise InvalidCheckpointError(
+            f"there is no checkpoint {path}.\n"
+            "A checkpoint's path is that of its files without the ending, such as "
+            "'/models/a/model.ckpt-1000'."
+        )
+    return found
+
+
+def require_checkpoint(model_dir: str, checkpoint_path: str | os.PathLike[str] | None) -> str:
+    """Return the checkpoint that a user means; see `resolve_checkpoint`.
+
+    Raises:
+        InvalidCheckpointError: If it does not exist. It is a ``ValueError``.
+    """
+    path = resolve_checkpoint(model_dir, checkpoint_path)
+    if path is None:
+        raise InvalidCheckpointError(
+            f"could not find a trained model in model_dir {model_dir}: it has no checkpoint.\n"
+            "Call train() first, or name another folder or a checkpoint_path."
+        )
+    return path
+
+
+def restore(saver: Any, session: Any, path: str) -> None:
+    """Put the values of a checkpoint into a session's variables.
+
+    Raises:
+        InvalidCheckpointError: If they do not fit.
+    """
+    if "://" in path or not isinstance(saver, tf1.train.Saver):
+        saver.restore(session, path)
+    else:
+        restore_variables(saver, session, Path(path))
+
+
+def make_restorer(scaffold: Any, path: str | None) -> Callable[[Any], None] | None:
+    """Return what puts the values of a checkpoint into a session's variables; None without one."""
+    if path is None:
+        return None
+    return lambda session: restore(scaffold.saver, session, path)
+
+
+def global_step_of(path: str) -> int:
+    """Return the global step that a checkpoint holds; 0 if it holds none."""
+    with open_reader(path) as reader:
+        if not reader.has_tensor(tf1.GraphKeys.GLOBAL_STEP):
+            return 0
+        return int(reader.get_tensor(tf1.GraphKeys.GLOBAL_STEP))
+
+
+@contextlib.contextmanager
+def open_reader(path: str) -> Iterator[Any]:
+    """Yield a ``tf.train.CheckpointReader`` of a checkpoint."""
+    if "://" in path:
+        yield tf1.train.NewCheckpointReader(path)
+        return
+    with readable_by_tensorflow(Path(path).parent) as folder:
+        yield tf1.train.NewCheckpointReader(str(folder / Path(path).name))
+
+
+def _exists(path: str) -> bool:
+    # TensorFlow's own checks take the path as a pattern.
+    return bool(tf.io.gfile.exists(f"{path}.index"))

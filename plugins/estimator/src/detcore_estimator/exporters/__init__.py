@@ -1,0 +1,1 @@
+"""Write models as SavedModels, for serving."""

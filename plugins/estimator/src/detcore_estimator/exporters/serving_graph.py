@@ -1,0 +1,327 @@
+"""Write a model as a SavedModel, for serving."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from detcore.errors import (
+    DataError,
+    InvalidModelError,
+    StorageError,
+    UnsafePathError,
+)
+from detcore_estimator.graph.model_fn import model_graph
+from detcore_estimator.graph.scaffolds import build_saver, own_saver
+from detcore_estimator.specs.argument_checks import wrong_type
+from detcore_estimator.specs.estimator_spec import ModeKeys, check_model_fn_spec
+from detcore_estimator.tensorflow_versions import quiet_deprecations, tf, tf1
+
+_logger = logging.getLogger("detcore.estimator")
+# Collections of the graph that a SavedModel's builder fills and does not empty.
+_OF_BUILDER = (tf1.saved_model.MAIN_OP_KEY, tf1.saved_model.ASSETS_KEY)
+_MOST_NAMES = 100
+_DEFAULT = "serving_default"
+_FED = ("Placeholder", "PlaceholderV2")
+
+
+class ServingGraph:
+    """The PREDICT graph of a model behind one serving input; built once, written many times.
+
+    Args:
+        model_fn: Called as ``(features, None, "infer", config)``; returns an `EstimatorSpec`, ours
+            or ``tf.estimator``'s.
+        serving_input_receiver_fn: Returns a `ServingInputReceiver` or a
+            `TensorServingInputReceiver`, ours or ``tf.estimator``'s.
+        config: The run configuration, for its seed, its session configuration and `model_fn`.
+
+    Attributes:
+        graph: The graph.
+        has_own_saver: Whether the user's code made a saver for the graph.
+
+    Raises:
+        InvalidModelError: If one of the two functions returns something else, or nothing of the
+            model can be served. It is a ``ValueError``.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        serving_input_receiver_fn: Callable[[], Any],
+        *,
+        config: Any,
+    ) -> None:
+        self._session_config = config.session_config
+        with model_graph(config) as self.graph:
+            receiver = checked_receiver(serving_input_receiver_fn())
+            spec = model_fn(receiver.features, None, ModeKeys.PREDICT, config)
+            check_model_fn_spec(spec, ModeKeys.PREDICT)
+            self._signatures = signature_map(receiver, spec.export_outputs)
+            scaffold = spec.scaffold
+            self.has_own_saver = own_saver(self.graph, scaffold) is not None
+            self._init_op = scaffold.local_init_op
+            if self._init_op is None:
+                self._init_op = tf1.train.Scaffold.default_local_init_op()
+            if isinstance(scaffold.saver, tf.train.Checkpoint):
+                self._saver: Any = _ObjectSaver(scaffold.saver)
+            else:
+                self._saver = build_saver(self.graph, scaffold)
+
+    def write(
+        self,
+        export_dir_base: str | os.PathLike[str],
+        restore: Callable[[Any, Any], None],
+        *,
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+    ) -> str:
+        """Write the model with the present values of its variables.
+
+        The folder appears under its name when it is complete. An error or a crash leaves nothing
+        but, at worst, a folder whose name begins with ``temp-``, which TensorFlow Serving ignores.
+
+        Args:
+            export_dir_base: Folder for the exported models of this kind; made if missing.
+            restore: Called with the session and the model's saver; puts values into all variables.
+            assets_extra: Files to add: from a path below ``assets.extra`` to a file's path.
+            as_text: Whether to write ``saved_model.pbtxt`` instead of ``saved_model.pb``.
+
+        Returns:
+            Path of the new folder, ``<export_dir_base>/<unix seconds>``; the number is always
+            higher than that of the exports that are there.
+
+        Raises:
+            UnsafePathError: If a file would be written outside ``assets.extra``.
+            DataError: If a file to add does not exist.
+        """
+        extra = _checked_assets(assets_extra)
+        base = os.fspath(export_dir_base)
+        folder = os.path.join(base, f"temp-{int(time.time())}-{uuid.uuid4().hex[:8]}")
+        try:
+            with (
+                self.graph.as_default(),
+                tf1.Session(graph=self.graph, config=self._session_config) as session,
+            ):
+                restore(session, self._saver)
+                self._build(session, folder, as_text)
+            for target, source in extra.items():
+                path = os.path.join(folder, "assets.extra", target)
+                tf.io.gfile.makedirs(os.path.dirname(path))
+                tf.io.gfile.copy(source, path)
+            return _renamed(folder, base)
+        except BaseException:
+            if tf.io.gfile.exists(folder):
+                tf.io.gfile.rmtree(folder)
+            raise
+
+    def _build(self, session: Any, folder: str, as_text: bool) -> None:
+        for key in _OF_BUILDER:
+            self.graph.clear_collection(key)
+        builder = tf1.saved_model.Builder(folder)
+        builder.add_meta_graph_and_variables(
+            session,
+            tags=[tf1.saved_model.SERVING],
+            signature_def_map=self._signatures,
+            assets_collection=self.graph.get_collection(tf1.GraphKeys.ASSET_FILEPATHS),
+            main_op=self._init_op,
+            saver=self._saver,
+            strip_default_attrs=True,
+        )
+        builder.save(as_text)
+
+
+def _renamed(folder: str, base: str) -> str:
+    """Name a complete folder after the present second; later than all others in any case.
+
+    The next second that is free would not do: the names of removed exports are free, too, and the
+    newest export must have the highest number.
+    """
+    names = (name.rstrip("/") for name in tf.io.gfile.listdir(base))
+    first = max([int(time.time()), *(int(name) + 1 for name in names if name.isdigit())])
+    for seconds in range(first, first + _MOST_NAMES):
+        target = os.path.join(base, str(seconds))
+        try:
+            tf.io.gfile.rename(folder, target)
+        except (tf.errors.AlreadyExistsError, tf.errors.FailedPreconditionError):
+            # Another process took the name since; a folder with files in it is never replaced.
+            continue
+        _logger.debug("exported the model to %s", target)
+        return target
+    raise StorageError(
+        f"no name from {first} to {first + _MOST_NAMES} was free in {base}: other processes "
+        "export there at the same time"
+    )
+
+
+def _checked_assets(assets: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the files to add, after checks that need no export to have begun."""
+    if assets is None:
+        return {}
+    if not isinstance(assets, Mapping):
+        raise wrong_type("assets_extra", assets, "a dict from a path to a file's path")
+    for target, source in assets.items():
+        if not isinstance(target, str):
+            raise wrong_type("each key of assets_extra", target, "a string")
+        path = PurePosixPath(target)
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise UnsafePathError(
+                f"assets_extra has the path {target!r}, which is not one below assets.extra.\n"
+                "Use a relative path without '..', with the file's name at its end."
+            )
+        if not tf.io.gfile.exists(source) or tf.io.gfile.isdir(source):
+            raise DataError(
+                f"assets_extra names the file {source!r} for {target!r}, which is no file.\n"
+                "Nothing was exported; check the path."
+            )
+    return dict(assets)
+
+
+class _ObjectSaver:
+    """Reads object-based checkpoints into a graph, and writes by the variables' names.
+
+    For a scaffold whose saver is a ``tf.train.Checkpoint``: training's checkpoints have the names
+    of objects, while the variables of a SavedModel have those of the graph.
+
+    Args:
+        checkpoint: The ``tf.train.Checkpoint``.
+    """
+
+    def __init__(self, checkpoint: Any) -> None:
+        self._checkpoint = checkpoint
+        self._by_name = tf1.train.Saver(sharded=True)
+
+    def restore(self, session: Any, path: str) -> None:
+        """Restore the variables from an object-based checkpoint."""
+        status = self._checkpoint.read(path)
+        status.assert_existing_objects_matched().run_restore_ops(session)
+
+    def save(self, *args: Any, **kwargs: Any) -> Any:
+        """Write the variables by name; see ``tf.compat.v1.train.Saver.save``."""
+        return self._by_name.save(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._by_name, name)
+
+
+def signature_map(receiver: Any, export_outputs: Any) -> dict[str, Any]:
+    """Return the ``SignatureDef`` of each pair of an input and an output that fit each other.
+
+    A pair that does not fit, such as a classification of anything but serialized records, is left
+    out and named in the log.
+
+    Args:
+        receiver: A serving input receiver, ours or ``tf.estimator``'s.
+        export_outputs: The ``export_outputs`` of the model's `EstimatorSpec`.
+
+    Returns:
+        Signatures by name: that of the output, or ``"input:output"`` for the other inputs.
+
+    Raises:
+        InvalidModelError: If there is nothing to export, or no pair fits. It is a ``ValueError``.
+    """
+    if not isinstance(export_outputs, Mapping) or not export_outputs:
+        raise InvalidModelError(
+            f"the EstimatorSpec has no export_outputs ({export_outputs!r}), so there is nothing "
+            "to serve.\n"
+            "Leave export_outputs out to serve the predictions, or name at least one output."
+        )
+    inputs = {"": receiver.receiver_tensors, **(receiver.receiver_tensors_alternatives or {})}
+    signatures: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
+    for input_name, tensors in inputs.items():
+        for output_name, output in export_outputs.items():
+            name = f"{input_name}:{output_name}" if input_name else str(output_name)
+            try:
+                signatures[name] = _signature(tensors, output)
+            except ValueError as error:
+                left_out[name] = str(error).splitlines()[0]
+    _report(signatures, left_out)
+    return signatures
+
+
+def _signature(tensors: Any, output: Any) -> Any:
+    if not isinstance(tensors, Mapping):
+        tensors = {"input": tensors}
+    with quiet_deprecations():
+        signature = output.as_signature_def(tensors)
+    if not tf1.saved_model.is_valid_signature(signature):
+        raise InvalidModelError(
+            f"its inputs and outputs have types that the method {signature.method_name} of "
+            "TensorFlow Serving does not take"
+        )
+    _check_fed(signature)
+    return signature
+
+
+def _names(infos: Iterable[Any]) -> set[str]:
+    """Return the names of the dense tensors of which those of a signature consist."""
+    found: set[str] = set()
+    for info in infos:
+        kind = info.WhichOneof("encoding")
+        if kind == "coo_sparse":
+            parts = info.coo_sparse
+            found |= {
+                parts.values_tensor_name,
+                parts.indices_tensor_name,
+                parts.dense_shape_tensor_name,
+            }
+        elif kind == "composite_tensor":
+            found |= _names(info.composite_tensor.components)
+        else:
+            found.add(info.name)
+    return found
+
+
+def _check_fed(signature: Any) -> None:
+    """Check that the outputs need no placeholder that a request would not feed."""
+    graph = tf1.get_default_graph()
+    fed = _names(signature.inputs.values())
+    pending = [graph.get_tensor_by_name(name) for name in _names(signature.outputs.values())]
+    seen: set[str] = set()
+    while pending:
+        tensor = pending.pop()
+        if tensor.name in fed or tensor.name in seen:
+            continue
+        seen.add(tensor.name)
+        if tensor.op.type in _FED:
+            raise InvalidModelError(
+                f"its outputs need the placeholder {tensor.op.name!r}, which is none of its inputs "
+                f"({', '.join(sorted(fed))})"
+            )
+        pending += tensor.op.inputs
+        for op in tensor.op.control_inputs:
+            pending += op.outputs or op.inputs
+
+
+def _report(signatures: Mapping[str, Any], left_out: Mapping[str, str]) -> None:
+    reasons = "".join(f"\n  {name}: {reason}" for name, reason in left_out.items())
+    if not signatures:
+        raise InvalidModelError(
+            f"no output of the model can be served with this serving input:{reasons}\n"
+            "Change export_outputs or the serving_input_receiver_fn so that at least one fits; a "
+            "PredictOutput takes any input."
+        )
+    if left_out:
+        _logger.info("signatures that the exported model does not have:%s", reasons)
+    if _DEFAULT not in signatures:
+        _logger.warning(
+            "the exported model has no default signature, only %s; a request has to name one%s",
+            ", ".join(signatures),
+            reasons,
+        )
+
+
+def checked_receiver(receiver: Any) -> Any:
+    """Return the result of a ``serving_input_receiver_fn``, checked."""
+    if not hasattr(receiver, "features") or not hasattr(receiver, "receiver_tensors"):
+        raise wrong_type(
+            "what serving_input_receiver_fn returns",
+            receiver,
+            "a ServingInputReceiver or TensorServingInputReceiver",
+        )
+    return receiver

@@ -1,0 +1,1 @@
+"""Build and run the graph of a model, its session and its hooks."""

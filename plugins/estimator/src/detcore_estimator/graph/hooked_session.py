@@ -1,0 +1,255 @@
+"""Run sessions through ``SessionRunHook`` objects."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from detcore_estimator.tensorflow_versions import quiet_deprecations, tf1
+
+_logger = logging.getLogger("detcore.estimator")
+
+_JOIN_S = 120
+
+
+class OpenSession:
+    """A session of one graph with its variables in place, and the threads of its queues.
+
+    Args:
+        graph: The graph; it may still grow.
+        scaffold: Its ``tf.compat.v1.train.Scaffold``, finalized.
+        config: ``ConfigProto`` of the session; None = TensorFlow's default.
+        restore: Puts values into the variables instead of the scaffold's ``init_op``; variables
+            that it leaves without a value are initialized.
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        *,
+        scaffold: Any,
+        config: Any = None,
+        restore: Callable[[Any], None] | None = None,
+    ) -> None:
+        self.graph = graph
+        self.coordinator = tf1.train.Coordinator()
+        with contextlib.ExitStack() as stack:
+            self.session = tf1.Session(graph=graph, config=config)
+            stack.callback(self.close)
+            self._initialize(scaffold, restore)
+            with graph.as_default():
+                if graph.get_collection(tf1.GraphKeys.QUEUE_RUNNERS):
+                    tf1.train.start_queue_runners(self.session, self.coordinator)
+            stack.pop_all()
+
+    def close(self) -> None:
+        """Stop the threads and close the session; may be called again."""
+        self.coordinator.request_stop()
+        try:
+            self.session.close()
+        finally:
+            self.coordinator.join(stop_grace_period_secs=_JOIN_S, ignore_live_threads=True)
+
+    def _initialize(self, scaffold: Any, restore: Callable[[Any], None] | None) -> None:
+        session = self.session
+        if restore is None:
+            session.run(scaffold.init_op, feed_dict=scaffold.init_feed_dict)
+            if scaffold.init_fn is not None:
+                scaffold.init_fn(session)
+        else:
+            restore(session)
+            self._initialize_missing(scaffold)
+        session.run(scaffold.local_init_op, feed_dict=scaffold.local_init_feed_dict)
+
+    def _initialize_missing(self, scaffold: Any) -> None:
+        """Initialize the variables that were not restored."""
+        names = {bytes(n).decode() for n in self.session.run(scaffold.ready_for_local_init_op)}
+        if not names:
+            return
+        variables = [
+            variable
+            for variable in self.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
+            if variable.op.name in names
+        ]
+        self.session.run([variable.initializer for variable in variables])
+        _logger.info("initialized variables that were not restored: %s", ", ".join(sorted(names)))
+
+
+class HookList:
+    """Calls a list of hooks around the runs of a session.
+
+    Args:
+        hooks: ``tf.compat.v1.train.SessionRunHook`` objects, called in this order.
+
+    Attributes:
+        should_stop: Whether a hook has called ``run_context.request_stop()``; may be set back.
+    """
+
+    def __init__(self, hooks: Iterable[Any]) -> None:
+        self.hooks = tuple(hooks)
+        self.should_stop = False
+        if self.hooks:
+            _use_hook_classes_once()
+        self._session: Any = None
+
+    def begin(self, graph: Any) -> None:
+        """Notify the hooks before the session is created; they may add to the graph."""
+        self.should_stop = False
+        with graph.as_default():
+            for hook in self.hooks:
+                hook.begin()
+
+    def after_create_session(self, opened: OpenSession) -> None:
+        """Notify the hooks of a new session."""
+        self._session = opened.session
+        with opened.graph.as_default():
+            for hook in self.hooks:
+                hook.after_create_session(opened.session, opened.coordinator)
+
+    def make_step(self, fetches: Any) -> Callable[[], Any]:
+        """Return the fastest function that runs fetches and leaves no hook out."""
+        if any(map(_is_called_per_step, self.hooks)):
+            return functools.partial(self.run, fetches)
+        function: Callable[[], Any] = self._session.make_callable(fetches)
+        return function
+
+    def run(self, fetches: Any) -> Any:
+        """Run fetches, and the additions of the hooks, in one call of the session.
+
+        Raises:
+            RuntimeError: If two hooks feed the same tensor.
+        """
+        with self._session.graph.as_default():
+            return self._run(fetches)
+
+    def _run(self, fetches: Any) -> Any:
+        context = tf1.train.SessionRunContext(
+            original_args=tf1.train.SessionRunArgs(fetches), session=self._session
+        )
+        asked: list[int] = []
+        extra: list[Any] = []
+        feeds: dict[Any, Any] = {}
+        options = tf1.RunOptions()
+        for index, hook in enumerate(self.hooks):
+            request = hook.before_run(context)
+            if request is None:
+                continue
+            if request.fetches is not None:
+                asked.append(index)
+                extra.append(request.fetches)
+            if request.feed_dict:
+                _merge_feeds(feeds, request.feed_dict, hook)
+            if request.options is not None:
+                options.MergeFrom(request.options)
+        metadata = tf1.RunMetadata()
+        values = self._session.run(
+            (fetches, *extra), feed_dict=feeds, options=options, run_metadata=metadata
+        )
+        results = dict(zip(asked, values[1:], strict=True))
+        for index, hook in enumerate(self.hooks):
+            hook.after_run(
+                context,
+                tf1.train.SessionRunValues(
+                    results=results.get(index), options=options, run_metadata=metadata
+                ),
+            )
+        self.should_stop = self.should_stop or context.stop_requested
+        return values[0]
+
+    def end(self, opened: OpenSession) -> None:
+        """Notify the hooks that the loop ended without an error."""
+        with opened.graph.as_default():
+            for hook in self.hooks:
+                hook.end(opened.session)
+
+
+class HookedSession:
+    """A session and its hooks, from ``begin`` to ``end``.
+
+    Args:
+        graph: A graph that is complete but for what hooks and the scaffold add; it is finalized.
+        scaffold: ``tf.compat.v1.train.Scaffold``.
+        hooks: ``SessionRunHook`` objects.
+        config: ``ConfigProto``; None = TensorFlow's default.
+        restore: See `OpenSession`.
+        complete: Called when the hooks have begun; the last that may add to the graph.
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        *,
+        scaffold: Any,
+        hooks: Iterable[Any] = (),
+        config: Any = None,
+        restore: Callable[[Any], None] | None = None,
+        complete: Callable[[], None] | None = None,
+    ) -> None:
+        self._hooks = HookList(hooks)
+        self._hooks.begin(graph)
+        with graph.as_default():
+            if complete is not None:
+                complete()
+            scaffold.finalize()
+        self._opened = OpenSession(graph, scaffold=scaffold, config=config, restore=restore)
+        try:
+            self._hooks.after_create_session(self._opened)
+        except BaseException:
+            self._opened.close()
+            raise
+
+    @property
+    def session(self) -> Any:
+        """The ``tf.compat.v1.Session``; its own ``run`` passes the hooks by."""
+        return self._opened.session
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether a hook has asked to stop."""
+        return self._hooks.should_stop
+
+    def clear_stop(self) -> None:
+        """Forget that a hook has asked to stop."""
+        self._hooks.should_stop = False
+
+    def make_step(self, fetches: Any) -> Callable[[], Any]:
+        """Return the fastest function that runs fetches and leaves no hook out."""
+        return self._hooks.make_step(fetches)
+
+    def end(self) -> None:
+        """Notify the hooks that the loop ended without an error; call it once."""
+        self._hooks.end(self._opened)
+
+    def close(self) -> None:
+        """Close the session; may be called again."""
+        self._opened.close()
+
+
+def _use_hook_classes_once() -> None:
+    with quiet_deprecations():
+        arguments = tf1.train.SessionRunArgs(None)
+        tf1.train.SessionRunContext(original_args=arguments, session=None)
+        tf1.train.SessionRunValues(results=None, options=None, run_metadata=None)
+
+
+def _is_called_per_step(hook: Any) -> bool:
+    """Whether a hook has anything to do before or after a run of the session."""
+    base = tf1.train.SessionRunHook
+    return any(
+        getattr(getattr(hook, name), "__func__", None) is not getattr(base, name)
+        for name in ("before_run", "after_run")
+    )
+
+
+def _merge_feeds(feeds: dict[Any, Any], more: Mapping[Any, Any], hook: Any) -> None:
+    identities = set(map(id, feeds))
+    for tensor, value in more.items():
+        if id(tensor) in identities:
+            raise RuntimeError(
+                f"the hook {type(hook).__name__} feeds {tensor!r}, which another hook feeds "
+                "already in the same step"
+            )
+        feeds[tensor] = value

@@ -1,0 +1,255 @@
+"""Make random operations of a graph resumable.
+
+An operation such as ``tf.nn.dropout``'s keeps the state of its random numbers inside the session,
+where it cannot be saved: a resumed run would draw the first step's numbers again. Here each of
+them is replaced by its stateless counterpart, whose numbers depend only on the operation's seeds
+and on a counter of steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from detcore_estimator.tensorflow_versions import tf, tf1
+
+_NO_SEED = (0, 0)
+
+
+class RandomOps:
+    """The rewired random operations of one graph.
+
+    Attributes:
+        counter: Steps done, ``(), int64``; a local variable, so no checkpoint of the model has it.
+        increment: Operation to run with each step; it is ordered after the reading of `counter`.
+        unsupported: Names of random operations that still keep their own state.
+    """
+
+    def __init__(self, counter: Any, reading: Any) -> None:
+        self.counter = counter
+        self.reading = reading
+        self.unsupported: list[str] = []
+        with tf1.control_dependencies([reading]):
+            self.increment = counter.assign_add(1, read_value=False)
+        self._new_value = tf1.placeholder(tf.int64, [], name="new_value")
+        self._assign = counter.assign(self._new_value, read_value=False)
+
+    def set(self, session: Any, value: int) -> None:
+        """Set the counter: the next step draws the numbers of step `value`, from 0."""
+        session.run(self._assign, {self._new_value: value})
+
+
+def make_random_ops_resumable(
+    graph: Any, targets: Iterable[Any], *, seed_offset: int = 0
+) -> RandomOps | None:
+    """Replace the random operations that a step runs by stateless ones.
+
+    Everything that reads an operation's numbers reads the new ones, gradients included. Values
+    that variables are initialized with stay as they are. Two operations of the same seeds draw the
+    same numbers, as they did before.
+
+    Args:
+        graph: The graph, complete but not finalized, and not yet run by a session.
+        targets: Tensors and operations that a step fetches.
+        seed_offset: Makes the numbers differ, say between workers.
+
+    Returns:
+        The rewired operations, or None if there is no random operation.
+    """
+    step_ops = upstream(_operations(targets))
+    found = [op for op in step_ops if _is_random(op)]
+    inside = _random_in_functions(graph, step_ops)
+    if not found and not inside:
+        return None
+    kept = set(upstream(_initializers(graph)))
+    fetched = set(_operations(targets))
+    with graph.as_default(), tf1.control_dependencies(None), tf1.name_scope("detcore_random"):
+        counter = tf1.Variable(
+            0,
+            name="counter",
+            dtype=tf.int64,
+            trainable=False,
+            use_resource=True,
+            collections=[tf1.GraphKeys.LOCAL_VARIABLES],
+        )
+        step = counter.read_value()
+        random_ops = RandomOps(counter, step)
+        for op in found:
+            seed = tf.stack([_key(op, seed_offset), step])
+            if op in fetched or not _rewire(graph, op, seed, kept):
+                random_ops.unsupported.append(op.name)
+    random_ops.unsupported.extend(inside)
+    return random_ops
+
+
+def _rewire(graph: Any, op: Any, seed: Any, kept: set[Any]) -> bool:
+    """Let the readers of an operation read its stateless sibling; return whether there is one."""
+    replace = _REPLACEMENTS.get(op.type)
+    context = op._get_control_flow_context()
+    if replace is None or not _is_drawn_once(context):
+        return False
+    readers = [reader for reader in op.outputs[0].consumers() if reader not in kept]
+    if not readers:
+        return True
+    # Inside of tf.cond the sibling must be in the same branch, or its inputs would be dead.
+    outer = graph._get_control_flow_context()
+    graph._set_control_flow_context(context)
+    try:
+        with tf1.device(op.device):
+            values = replace(op, seed)
+    finally:
+        graph._set_control_flow_context(outer)
+    values.set_shape(op.outputs[0].shape)
+    for reader in readers:
+        for index, tensor in enumerate(reader.inputs):
+            if tensor is op.outputs[0]:
+                reader._update_input(index, values)
+    return True
+
+
+def _is_drawn_once(context: Any) -> bool:
+    """Whether a step runs the operations of a control flow context at most once: no loops."""
+    while context is not None:
+        if not context.IsCondContext():
+            return False
+        context = context.outer_context
+    return True
+
+
+def _key(op: Any, seed_offset: int) -> Any:
+    """Return the 64 bits that tell an operation's numbers from those of others."""
+    seeds = op.get_attr("seed"), op.get_attr("seed2")
+    name = op.name if seeds == _NO_SEED else ""
+    text = f"{seeds[0]},{seeds[1]},{name},{seed_offset}"
+    digest = hashlib.sha256(text.encode()).digest()
+    return np.frombuffer(digest[:8], "<i8")[0]
+
+
+def _is_random(op: Any) -> bool:
+    return _keeps_random_state(op.type, op.node_def.attr)
+
+
+def _keeps_random_state(kind: str, attributes: Any) -> bool:
+    return "seed2" in attributes and not kind.startswith("Stateless") and "Dataset" not in kind
+
+
+def _operations(targets: Iterable[Any]) -> list[Any]:
+    flat = tf.nest.flatten(list(targets), expand_composites=True)
+    return [target if isinstance(target, tf.Operation) else target.op for target in flat]
+
+
+def upstream(operations: Iterable[Any]) -> list[Any]:
+    """Return operations and all that they need, each once, in the order of the graph."""
+    pending = list(operations)
+    seen = set(pending)
+    while pending:
+        op = pending.pop()
+        for source in (*(tensor.op for tensor in op.inputs), *op.control_inputs):
+            if source not in seen:
+                seen.add(source)
+                pending.append(source)
+    return sorted(seen, key=lambda op: op._id)
+
+
+def _initializers(graph: Any) -> Iterator[Any]:
+    variables = {
+        id(item): item
+        for name in graph.get_all_collection_keys()
+        for item in graph.get_collection(name)
+        if isinstance(item, tf.Variable)
+    }
+    for variable in variables.values():
+        if variable.initializer is not None:
+            yield variable.initializer
+
+
+def _random_in_functions(graph: Any, operations: Iterable[Any]) -> list[str]:
+    """Return the names of operations that call functions with random operations in them."""
+    calls = {op.name: names for op in operations if (names := called_functions(op.node_def.attr))}
+    if not calls:
+        return []
+    library = {f.signature.name: f for f in graph.as_graph_def().library.function}
+    return [name for name, called in calls.items() if _draws(called, library, set())]
+
+
+def _draws(names: Iterable[str], library: Any, seen: set[str]) -> bool:
+    for name in names:
+        if name in seen or name not in library:
+            continue
+        seen.add(name)
+        for node in library[name].node_def:
+            if _keeps_random_state(node.op, node.attr):
+                return True
+            if _draws((*called_functions(node.attr), node.op), library, seen):
+                return True
+    return False
+
+
+def called_functions(attributes: Any) -> list[str]:
+    """Return the names of the functions that an operation calls, by its attributes."""
+    names = []
+    for attribute in attributes.values():
+        if attribute.HasField("func"):
+            names.append(attribute.func.name)
+        names.extend(function.name for function in attribute.list.func)
+    return names
+
+
+def _draw_with(draw: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    return lambda op, seed: draw(shape=op.inputs[0], seed=seed, dtype=op.outputs[0].dtype)
+
+
+def _uniform_int(op: Any, seed: Any) -> Any:
+    shape, minval, maxval = op.inputs
+    return tf.raw_ops.StatelessRandomUniformInt(
+        shape=shape, seed=seed, minval=minval, maxval=maxval
+    )
+
+
+def _multinomial(op: Any, seed: Any) -> Any:
+    logits, num_samples = op.inputs
+    return tf.raw_ops.StatelessMultinomial(
+        logits=logits,
+        num_samples=num_samples,
+        seed=seed,
+        output_dtype=op.get_attr("output_dtype"),
+    )
+
+
+def _gamma(op: Any, seed: Any) -> Any:
+    shape, alpha = op.inputs
+    return tf.raw_ops.StatelessRandomGammaV2(
+        shape=_with_parameters(shape, alpha), seed=seed, alpha=alpha
+    )
+
+
+def _poisson(op: Any, seed: Any) -> Any:
+    shape, rate = op.inputs
+    return tf.raw_ops.StatelessRandomPoisson(
+        shape=_with_parameters(shape, rate), seed=seed, lam=rate, dtype=op.outputs[0].dtype
+    )
+
+
+def _shuffle(op: Any, seed: Any) -> Any:
+    return tf.random.experimental.stateless_shuffle(op.inputs[0], seed=seed)
+
+
+def _with_parameters(shape: Any, parameters: Any) -> Any:
+    """Return the shape of samples: the stateful operations draw `shape` for each parameter."""
+    return tf.concat([shape, tf.shape(parameters, out_type=shape.dtype)], axis=0)
+
+
+# Each is called with the operation and a ``(2,), int64`` seed: its key and the step.
+_REPLACEMENTS: dict[str, Callable[[Any, Any], Any]] = {
+    "Multinomial": _multinomial,
+    "RandomGamma": _gamma,
+    "RandomPoissonV2": _poisson,
+    "RandomShuffle": _shuffle,
+    "RandomStandardNormal": _draw_with(tf.raw_ops.StatelessRandomNormal),
+    "RandomUniform": _draw_with(tf.raw_ops.StatelessRandomUniform),
+    "RandomUniformInt": _uniform_int,
+    "TruncatedNormal": _draw_with(tf.raw_ops.StatelessTruncatedNormal),
+}

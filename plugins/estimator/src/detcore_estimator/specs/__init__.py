@@ -1,0 +1,1 @@
+"""Define and check the specs and settings that users create."""

@@ -1,0 +1,271 @@
+"""Define the inputs and outputs of a served model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from detcore.errors import InvalidModelError
+from detcore_estimator.specs.argument_checks import wrong_type
+from detcore_estimator.tensorflow_versions import tf, tf1
+
+# Names that TensorFlow Serving and saved_model_cli expect where the user gave none.
+_FEATURE, _INPUT, _OUTPUT = "feature", "input", "output"
+
+
+class _ReceiverFields(NamedTuple):
+    features: Any
+    receiver_tensors: Any
+    receiver_tensors_alternatives: Any = None
+
+
+class ServingInputReceiver(_ReceiverFields):
+    """The input of a served model: tensors to feed, and the features computed from them.
+
+    Args:
+        features: Tensor, sparse or ragged tensor, or a dict of them with strings or integers as
+            keys, for ``model_fn``. A single one is wrapped as ``{"feature": tensor}``; for a model
+            that takes a bare tensor, use `TensorServingInputReceiver`.
+        receiver_tensors: Tensor or dict of tensors with strings as keys, which a request feeds;
+            most often placeholders. A single one gets the name ``"input"``.
+        receiver_tensors_alternatives: Dict from a name to other `receiver_tensors`. Each makes
+            further signatures, ``"name:signature"``, that feed the graph at those tensors.
+
+    Raises:
+        InvalidModelError: If a value or key has the wrong type. It is a ``ValueError``.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        features: Any,
+        receiver_tensors: Any,
+        receiver_tensors_alternatives: Mapping[str, Any] | None = None,
+    ) -> ServingInputReceiver:
+        """Check the parts and put them together."""
+        return super().__new__(
+            cls,
+            _named("features", features, _FEATURE, key_types=(str, int)),
+            _named("receiver_tensors", receiver_tensors, _INPUT),
+            _named_alternatives(receiver_tensors_alternatives),
+        )
+
+
+class TensorServingInputReceiver(_ReceiverFields):
+    """Like `ServingInputReceiver`, for a model whose ``features`` are one bare tensor.
+
+    Args:
+        features: The tensor, sparse or ragged tensor that ``model_fn`` gets.
+        receiver_tensors: See `ServingInputReceiver`.
+        receiver_tensors_alternatives: See `ServingInputReceiver`.
+
+    Raises:
+        InvalidModelError: If a value or key has the wrong type. It is a ``ValueError``.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        features: Any,
+        receiver_tensors: Any,
+        receiver_tensors_alternatives: Mapping[str, Any] | None = None,
+    ) -> TensorServingInputReceiver:
+        """Check the parts and put them together."""
+        if not _is_tensor(features):
+            raise wrong_type(
+                "features", features, "one tensor (ServingInputReceiver takes a dict of them)"
+            )
+        return super().__new__(
+            cls,
+            features,
+            _named("receiver_tensors", receiver_tensors, _INPUT),
+            _named_alternatives(receiver_tensors_alternatives),
+        )
+
+
+def build_raw_serving_input_receiver_fn(
+    features: Mapping[str, Any], default_batch_size: int | None = None
+) -> Callable[[], ServingInputReceiver]:
+    """Return a function for requests that hold the features as they are.
+
+    Args:
+        features: Dict from a feature's name to a tensor of its dtype and shape,
+            ``(batch, ...)``; only those are used, so a placeholder, an eager tensor or a
+            ``tf.TensorSpec`` will do.
+        default_batch_size: Records per request; None = any number.
+
+    Returns:
+        A ``serving_input_receiver_fn``.
+    """
+    if not isinstance(features, Mapping) or not features:
+        raise wrong_type("features", features, "a dict from names to tensors")
+    # Taken now: the graph of these tensors may be gone when the model is exported.
+    kinds = {
+        name: (tensor.dtype, _batch_shape(tensor, default_batch_size))
+        for name, tensor in features.items()
+    }
+
+    def serving_input_receiver_fn() -> ServingInputReceiver:
+        tensors = {
+            name: tf1.placeholder(dtype, shape, name=_operation_name(name))
+            for name, (dtype, shape) in kinds.items()
+        }
+        return ServingInputReceiver(tensors, tensors)
+
+    return serving_input_receiver_fn
+
+
+def build_parsing_serving_input_receiver_fn(
+    feature_spec: Mapping[str, Any], default_batch_size: int | None = None
+) -> Callable[[], ServingInputReceiver]:
+    """Return a function for requests that hold serialized ``tf.train.Example`` records.
+
+    Args:
+        feature_spec: Dict from a feature's name to ``tf.io.FixedLenFeature``,
+            ``tf.io.VarLenFeature`` or their like.
+        default_batch_size: Records per request; None = any number.
+
+    Returns:
+        A ``serving_input_receiver_fn`` whose requests feed ``"examples"``, (batch,), string.
+    """
+    feature_spec = dict(feature_spec)
+
+    def serving_input_receiver_fn() -> ServingInputReceiver:
+        examples = tf1.placeholder(tf.string, [default_batch_size], name="input_example_tensor")
+        return ServingInputReceiver(
+            tf1.io.parse_example(examples, feature_spec), {"examples": examples}
+        )
+
+    return serving_input_receiver_fn
+
+
+class PredictOutput:
+    """The outputs of a signature of any kind.
+
+    Args:
+        outputs: Tensor, or dict of tensors with strings (or tuples of them, which are joined by
+            ``/``) as keys. A single one gets the name ``"output"``.
+    """
+
+    def __init__(self, outputs: Any) -> None:
+        named = dict(outputs) if isinstance(outputs, Mapping) else {_OUTPUT: outputs}
+        self.outputs = {_output_key(key): _checked_output(key, named[key]) for key in named}
+
+    def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
+        """Return the signature for the tensors that a request feeds."""
+        return tf1.saved_model.predict_signature_def(dict(receiver_tensors), self.outputs)
+
+
+class ClassificationOutput:
+    """The outputs of a classifier, for requests of serialized ``tf.train.Example`` records.
+
+    With both, the score at a position belongs to the class there. Scores alone are in the order
+    of the classes' ids; classes alone are the best ones, the best first.
+
+    Args:
+        scores: (batch, classes), floating, or None.
+        classes: (batch, classes), string, or None.
+    """
+
+    def __init__(self, scores: Any = None, classes: Any = None) -> None:
+        if scores is None and classes is None:
+            raise InvalidModelError("ClassificationOutput needs scores, classes or both")
+        if scores is not None and not (_is_dense(scores) and scores.dtype.is_floating):
+            raise wrong_type("scores", scores, "a tensor of floating-point numbers")
+        if classes is not None and not (_is_dense(classes) and classes.dtype == tf.string):
+            raise wrong_type("classes", classes, "a tensor of strings")
+        self.scores = None if scores is None else _checked_output("scores", scores)
+        self.classes = None if classes is None else _checked_output("classes", classes)
+
+    def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
+        """Return the signature for the tensor of serialized records that a request feeds."""
+        examples = _examples("classification", receiver_tensors)
+        return tf1.saved_model.classification_signature_def(examples, self.classes, self.scores)
+
+
+class RegressionOutput:
+    """The output of a regression, for requests of serialized ``tf.train.Example`` records.
+
+    Args:
+        value: (batch, ...), floating.
+    """
+
+    def __init__(self, value: Any) -> None:
+        if not (_is_dense(value) and value.dtype.is_floating):
+            raise wrong_type("value", value, "a tensor of floating-point numbers")
+        self.value = _checked_output("value", value)
+
+    def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
+        """Return the signature for the tensor of serialized records that a request feeds."""
+        examples = _examples("regression", receiver_tensors)
+        return tf1.saved_model.regression_signature_def(examples, self.value)
+
+
+def _examples(kind: str, receiver_tensors: Mapping[str, Any]) -> Any:
+    tensors = list(receiver_tensors.values())
+    if len(tensors) != 1 or tensors[0].dtype != tf.string:
+        raise InvalidModelError(
+            f"a {kind} signature takes one tensor of serialized tf.train.Example records, but "
+            f"the serving input receives {dict(receiver_tensors)}"
+        )
+    return tensors[0]
+
+
+def _is_dense(value: Any) -> bool:
+    return isinstance(value, (tf.Tensor, tf.Variable))
+
+
+def _is_tensor(value: Any) -> bool:
+    return _is_dense(value) or isinstance(value, (tf.SparseTensor, tf.RaggedTensor))
+
+
+def _named(
+    what: str, tensors: Any, default: str, key_types: tuple[type, ...] = (str,)
+) -> dict[Any, Any]:
+    named = dict(tensors) if isinstance(tensors, Mapping) else {default: tensors}
+    if not named:
+        raise InvalidModelError(f"{what} is empty; it names at least one tensor")
+    for key, tensor in named.items():
+        if not isinstance(key, key_types):
+            raise wrong_type(f"each key of {what}", key, "a string")
+        if not _is_tensor(tensor):
+            raise wrong_type(f"{what}[{key!r}]", tensor, "a tensor, sparse or ragged tensor")
+    return named
+
+
+def _named_alternatives(alternatives: Any) -> dict[str, dict[Any, Any]] | None:
+    if alternatives is None:
+        return None
+    if not isinstance(alternatives, Mapping):
+        raise wrong_type("receiver_tensors_alternatives", alternatives, "a dict")
+    return {
+        name: _named(f"receiver_tensors_alternatives[{name!r}]", tensors, _INPUT)
+        for name, tensors in alternatives.items()
+    }
+
+
+def _batch_shape(tensor: Any, batch_size: int | None) -> Any:
+    """Return the shape of a tensor with another size of the first axis."""
+    return tf.TensorShape([batch_size]).concatenate(tf.TensorShape(tensor.shape)[1:])
+
+
+def _operation_name(name: str) -> str:
+    """Return a name that TensorFlow allows for an operation."""
+    allowed = "".join(c if (c.isascii() and c.isalnum()) or c in "_.-/" else "_" for c in name)
+    return allowed if allowed[:1].isalnum() or allowed[:1] == "." else f"feature{allowed}"
+
+
+def _output_key(key: Any) -> str:
+    name = "/".join(key) if isinstance(key, tuple) else key
+    if not isinstance(name, str):
+        raise wrong_type("each key of the outputs", key, "a string")
+    return name
+
+
+def _checked_output(key: Any, value: Any) -> Any:
+    if not _is_tensor(value):
+        raise wrong_type(f"the output {key!r}", value, "a tensor")
+    # A signature names tensors, and a variable's own name is that of its handle.
+    return tf.convert_to_tensor(value) if isinstance(value, tf.Variable) else value

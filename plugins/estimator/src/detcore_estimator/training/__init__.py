@@ -1,0 +1,1 @@
+"""Train, validate and export in a trial; `estimator_controller` puts these parts together."""

@@ -1,0 +1,278 @@
+"""Validate with a graph and a session that are built once."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from detcore.errors import DataError
+from detcore_estimator.data.graph_feed import check_dataset
+from detcore_estimator.data.record_ids import count_records
+from detcore_estimator.distributed.metric_sums import MetricSums, mean_loss
+from detcore_estimator.graph.hooked_session import HookList, OpenSession
+from detcore_estimator.graph.model_fn import call_input_fn, model_graph
+from detcore_estimator.graph.random_ops import make_random_ops_resumable
+from detcore_estimator.graph.scaffolds import own_saver, scaffold_with_saver, with_local_variables
+from detcore_estimator.graph.variable_transfer import VariableTransfer
+from detcore_estimator.specs.estimator_spec import ModeKeys, check_model_fn_spec
+from detcore_estimator.tensorflow_versions import tf, tf1
+
+if TYPE_CHECKING:
+    from detcore_estimator.estimator_context import EstimatorContext
+    from detcore_estimator.training.training_graph import TrainingSession
+
+
+_logger = logging.getLogger("detcore.estimator")
+
+# Elements of larger arrays are not reported as metrics.
+_MOST_ELEMENTS = 100
+
+
+class Evaluation:
+    """Evaluates the model as it is in the training session.
+
+    Hooks are called for each validation from ``begin`` to ``end``. If one of them adds operations
+    to the graph in ``begin``, each validation builds a new graph and session, so that the graph
+    does not grow.
+
+    Args:
+        estimator: The user's estimator.
+        eval_spec: The user's ``EvalSpec``.
+        config: The run configuration.
+        context: The trial's context.
+    """
+
+    def __init__(
+        self, estimator: Any, eval_spec: Any, *, config: Any, context: EstimatorContext
+    ) -> None:
+        self._estimator = estimator
+        self._eval_spec = eval_spec
+        self._config = config
+        self._context = context
+        self._steps = 1 if context.test_mode else eval_spec.steps
+        self._graph: _EvaluationGraph | None = None
+
+    def prepare(self, training: TrainingSession) -> None:
+        """Build the graph, so that mistakes in it are found before the first step."""
+        if self._graph is None:
+            self._build(training)
+
+    def run(self, training: TrainingSession) -> tuple[dict[str, Any], int]:
+        """Evaluate this worker's part of the data; return the result over that of all workers.
+
+        The result is the value of each metric, ``loss`` and ``global_step`` among them, and the
+        number of records.
+
+        Nothing is exchanged between workers before all batches are done. A hook that requests a
+        stop ends the evaluation after the batch, as in TensorFlow, and requests the trial's end.
+
+        Raises:
+            DataError: If there was no batch to evaluate on any worker.
+        """
+        graph = self._graph or self._build(training)
+        hooks = HookList([*(self._eval_spec.hooks or ()), *graph.spec.evaluation_hooks])
+        size = graph.graph.version
+        self._context.reducers.begin_evaluation()
+        try:
+            hooks.begin(graph.graph)
+            grows = graph.graph.version != size
+            result = graph.evaluate(training, hooks, self._steps)
+        except BaseException:
+            self.close()
+            cause = self._context.reducers.take_error()
+            if cause is not None:
+                raise cause from None  # TensorFlow wraps it in pages of text
+            raise
+        if hooks.should_stop:
+            self._context.set_stop_requested(True)
+        if grows:
+            _logger.info("an evaluation hook adds to the graph: it is built for each validation")
+            self.close()
+        return result
+
+    def close(self) -> None:
+        """Close the session, if there is one."""
+        graph, self._graph = self._graph, None
+        if graph is not None:
+            graph.close()
+
+    def _build(self, training: TrainingSession) -> _EvaluationGraph:
+        self._graph = _EvaluationGraph(
+            self._estimator,
+            self._eval_spec.input_fn,
+            config=self._config,
+            context=self._context,
+            training=training,
+        )
+        return self._graph
+
+
+class _EvaluationGraph:
+    """One evaluation graph and, from the first evaluation on, its session."""
+
+    def __init__(
+        self,
+        estimator: Any,
+        input_fn: Callable[..., Any],
+        *,
+        config: Any,
+        context: EstimatorContext,
+        training: TrainingSession,
+    ) -> None:
+        self._session_config = context.session_config
+        self._opened: OpenSession | None = None
+        with model_graph(config) as self.graph:
+            global_step = tf1.train.get_global_step()
+            dataset = call_input_fn(
+                input_fn, mode=ModeKeys.EVAL, params=estimator.params, config=config
+            )
+            check_dataset(
+                dataset, context.wrapped_datasets, "validation", is_managed=context.is_managed
+            )
+            with tf.device("/cpu:0"):
+                self._num_batches = dataset.cardinality()
+                iterator = tf1.data.make_initializable_iterator(dataset)
+                batch = iterator.get_next()
+            features, labels = batch if _is_pair(batch) else (batch, None)
+            self.spec = estimator.model_fn(features, labels, ModeKeys.EVAL, config)
+            check_model_fn_spec(self.spec, ModeKeys.EVAL)
+            self._begin_data = iterator.initializer
+            self._num_records = count_records(batch)
+            self._values, updates = _metric_ops(self.spec, global_step, self._num_records)
+            self._distributed = context.distributed
+            self._sums = MetricSums(
+                self.graph, self._values, context.reducers.value_operations(self.graph)
+            )
+            self._random = make_random_ops_resumable(self.graph, updates)
+            if self._random is not None:
+                updates = [*updates, self._random.increment]
+            self._step = (self._num_records, tf.group(*updates))
+            self._transfer = VariableTransfer(
+                training.hooked.session.graph,
+                self.graph,
+                through_files=training.has_own_saver
+                or own_saver(self.graph, self.spec.scaffold) is not None,
+            )
+            self._scaffold = with_local_variables(scaffold_with_saver(self.spec.scaffold))
+            self._has_own_local_init = self._scaffold.local_init_op is not None
+            self._reset_local = tf1.local_variables_initializer()
+
+    def evaluate(
+        self, training: TrainingSession, hooks: HookList, steps: int | None
+    ) -> tuple[dict[str, Any], int]:
+        """Copy the trained values in and evaluate."""
+        opened = self._begin(training)
+        if steps is None:
+            _check_has_end(opened.session.run(self._num_batches))
+        hooks.after_create_session(opened)
+        opened.session.run(self._begin_data)
+        step = hooks.make_step(self._step)
+        done = num_records = 0
+        with contextlib.suppress(tf.errors.OutOfRangeError):
+            while (steps is None or done < steps) and not hooks.should_stop:
+                num_records += int(step()[0])
+                done += 1
+        if self._distributed.get_size() > 1:
+            result = self._sums.merge(opened.session, num_records, self._distributed)
+        elif done:
+            result = (opened.session.run(self._values), num_records)
+        else:
+            raise DataError(
+                "the validation dataset gave no batch.\n"
+                "A batch size larger than the data, together with drop_remainder=True, does that."
+            )
+        hooks.end(opened)
+        return result
+
+    def close(self) -> None:
+        """Close the session, if there is one."""
+        if self._opened is not None:
+            self._opened.close()
+
+    def _begin(self, training: TrainingSession) -> OpenSession:
+        """Return the session with the trained values in it, and all metrics reset."""
+
+        def copy(session: Any) -> None:
+            self._transfer.copy(training.session, training.saver, session, self._scaffold.saver)
+
+        if self._opened is None:
+            with self.graph.as_default():
+                _finalize(self._scaffold)
+            self._opened = OpenSession(
+                self.graph, scaffold=self._scaffold, config=self._session_config, restore=copy
+            )
+        else:
+            copy(self._opened.session)
+            reset = self._scaffold.local_init_op if self._has_own_local_init else self._reset_local
+            self._opened.session.run(reset)
+        if self._random is not None:
+            self._random.set(self._opened.session, 0)
+        return self._opened
+
+
+def _finalize(scaffold: Any) -> None:
+    """Let a scaffold make its operations, but leave the graph open: hooks may add to it later."""
+    scaffold.finalize()
+    # No public name; TensorFlow's own Saver uses it for the same purpose (2.15 to 2.21).
+    tf1.get_default_graph()._unsafe_unfinalize()
+
+
+def _metric_ops(spec: Any, global_step: Any, num_records: Any) -> tuple[dict[str, Any], list[Any]]:
+    """Return the final value of each metric, and the operations to run for each batch."""
+    metrics: dict[str, Any] = dict(spec.eval_metric_ops or {})
+    if "loss" not in metrics:
+        metrics["loss"] = mean_loss(spec.loss, num_records)
+    values: dict[str, Any] = {}
+    updates: list[Any] = []
+    for name, metric in metrics.items():
+        if isinstance(metric, Sequence):
+            values[name], update = metric
+            updates.append(update)
+        else:
+            values[name] = metric.result()  # a Keras metric
+            updates.extend(metric.updates)
+    values["global_step"] = global_step
+    return values, updates
+
+
+def _check_has_end(num_batches: int) -> None:
+    if num_batches == tf.data.INFINITE_CARDINALITY:
+        raise DataError(
+            "the validation dataset has no end, and EvalSpec.steps is None, so a validation would "
+            "never end.\n"
+            "Leave out repeat() in its input_fn, or set EvalSpec.steps."
+        )
+
+
+def _is_pair(batch: Any) -> bool:
+    return isinstance(batch, tuple) and len(batch) == 2
+
+
+def scalar_metrics(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the reportable values: numbers, and the elements of small arrays one by one.
+
+    Args:
+        values: Scalars and arrays by name. The element ``[0, 2]`` of an array ``m`` is ``m/0/2``.
+    """
+    numbers: dict[str, float] = {}
+    left_out: list[str] = []
+    for name, value in values.items():
+        array = np.asarray(value)
+        if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+            left_out.append(f"{name} ({array.dtype})")
+        elif array.size > _MOST_ELEMENTS:
+            left_out.append(f"{name} (shape {array.shape})")
+        elif array.ndim == 0:
+            numbers[name] = float(array)
+        else:
+            for index, element in np.ndenumerate(array):
+                numbers["/".join((name, *map(str, index)))] = float(element)
+    if left_out:
+        _logger.warning(
+            "validation metrics that cannot be reported as numbers: %s", ", ".join(left_out)
+        )
+    return numbers
