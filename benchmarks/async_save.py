@@ -56,8 +56,8 @@ def main() -> None:
 def _measure(folder: Path, options: argparse.Namespace) -> tuple[Times, int]:
     from detcore import core
     from detcore.trial import PrepareOptions
-    from detcore_keras._controller import KerasController
-    from detcore_keras._worker import prepare_worker
+    from detcore_keras.keras_controller import KerasController
+    from detcore_keras.worker_setup import prepare_worker
 
     prepare_worker(PrepareOptions(seed=1))
     trial_context = _trial_context(folder, options.batch)

@@ -89,7 +89,7 @@ def _work(case: str, rounds: int) -> None:
 
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(1)
-        from detcore_keras._worker import prepare_worker
+        from detcore_keras.worker_setup import prepare_worker
 
         rank, size = distributed.rank, distributed.size
         prepare_worker(PrepareOptions(seed=3, rank=rank, world_size=size))
@@ -203,7 +203,7 @@ def _race(
     from tensorflow import keras
 
     from detcore_keras import TFKerasTrial, TFKerasTrialContext
-    from detcore_keras._controller import KerasController
+    from detcore_keras.keras_controller import KerasController
 
     class Trial(TFKerasTrial):
         def __init__(self, context: TFKerasTrialContext) -> None:

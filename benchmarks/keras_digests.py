@@ -30,8 +30,8 @@ from _report import parse_options, print_table
 
 from detcore.trial import PrepareOptions
 from detcore_keras import TFKerasTrial, TFKerasTrialContext
-from detcore_keras._controller import KerasController
-from detcore_keras._worker import prepare_worker
+from detcore_keras.keras_controller import KerasController
+from detcore_keras.worker_setup import prepare_worker
 
 
 class Classifier(TFKerasTrial):

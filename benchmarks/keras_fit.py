@@ -125,7 +125,7 @@ def _serve(case: str, variant: str, *, threads: int) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     from detcore.trial import PrepareOptions
-    from detcore_keras._worker import prepare_worker
+    from detcore_keras.worker_setup import prepare_worker
 
     prepare_worker(PrepareOptions(seed=1))
     run = _bare(case) if variant in ("bare", "null") else _detcore(case, variant)
@@ -256,7 +256,7 @@ class _TurnClock(BenchmarkClock):
 
 def _detcore(case: str, variant: str) -> Run:
     def run(count: int, ready: Callable[[], None], turn: Callable[[], None]) -> None:
-        from detcore_keras._controller import KerasController
+        from detcore_keras.keras_controller import KerasController
 
         context = _context(Path(tempfile.mkdtemp(prefix="detcore-benchmark-")))
         trial = _trial_class(case, variant)(context)

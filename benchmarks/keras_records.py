@@ -29,7 +29,7 @@ from detcore.core._records import TrialRecords
 from detcore.core._train import TrainContext
 from detcore.data import LedgerWriter, StepDigests
 from detcore.trial import PrepareOptions
-from detcore_keras._worker import prepare_worker
+from detcore_keras.worker_setup import prepare_worker
 
 MODEL = "digits"
 EVERY = 10

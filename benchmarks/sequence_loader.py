@@ -120,7 +120,7 @@ def loader(workers: int, *, processes: bool) -> Callable[[], Callable[[int], Non
     def make() -> Callable[[int], None]:
         from sequence_loader import Images as Importable  # not from __main__
 
-        from detcore_keras._loader import SequenceLoader
+        from detcore_keras.data.sequence_loader import SequenceLoader
 
         made = SequenceLoader(
             Importable(),

@@ -104,7 +104,7 @@ def test_no_global_statement() -> None:
 # Frames between ranks, after each has proven that it knows the job's key. No file is a pickle.
 MAY_PICKLE = {
     "detcore.distributed._group",
-    "detcore_keras._loader_processes",  # items from processes that the loader has forked
+    "detcore_keras.data.item_processes",  # items from processes that the loader has forked
 }
 
 

@@ -12,11 +12,11 @@ import numpy as np
 
 from detcore.trial import TrialSetup
 from detcore.types import TrialInfo
-from detcore_keras._context import TFKerasTrialContext
-from detcore_keras._controller import KerasController
-from detcore_keras._keras import keras, tf
-from detcore_keras._state import training_state, write_array_files
-from detcore_keras._trial import TFKerasTrial
+from detcore_keras.frameworks import keras, tf
+from detcore_keras.keras_context import TFKerasTrialContext
+from detcore_keras.keras_controller import KerasController
+from detcore_keras.keras_trial import TFKerasTrial
+from detcore_keras.state.training_state import capture_training_state, write_array_files
 
 SEED = 11
 
@@ -357,10 +357,10 @@ def assert_same(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> None
         assert one.tobytes() == other.tobytes()
 
 
-def capture_training_state(
+def write_training_state(
     model: Any, optimizers: Sequence[Any], directory: Path, *, input_spec: Any = None
 ) -> None:
-    """Write the result of `training_state`."""
-    state = training_state(model, optimizers, input_spec=input_spec)
+    """Write the result of `capture_training_state`."""
+    state = capture_training_state(model, optimizers, input_spec=input_spec)
     state.write_record(directory)
     write_array_files(directory, state.files)

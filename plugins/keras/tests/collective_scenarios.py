@@ -40,13 +40,13 @@ def connect(rank: int, size: int, nodes: list[int] | None = None, port: int = 0)
 
 
 def open_sum(rank: int, size: int) -> Any:
-    from detcore_keras._collective_shared import SharedSum
+    from detcore_keras.distributed.shared_sum import SharedSum
 
     return SharedSum(connect(rank, size))
 
 
 def open_collective(context: Any, *, compress: bool = False) -> Any:
-    from detcore_keras._collective_tf import TensorFlowCollective
+    from detcore_keras.distributed.tensorflow_collective import TensorFlowCollective
 
     return TensorFlowCollective(context, compress=compress)
 
@@ -128,7 +128,7 @@ def _die(stamp: Path) -> None:
 
 def tensors(rank: int, size: int, folder: Path) -> dict[str, Any]:
     """Gradients of many kinds, eagerly and in graphs; variables; then a training run."""
-    from detcore_keras._keras import tf
+    from detcore_keras.frameworks import tf
 
     context = connect(rank, size)
     collective = open_collective(context)
@@ -193,7 +193,7 @@ def _slots(model: Any) -> Any:
 
 def build(rank: int) -> Any:
     """A small model; workers begin with different weights."""
-    from detcore_keras._keras import keras
+    from detcore_keras.frameworks import keras
 
     keras.utils.set_random_seed(5 + rank)
     model = keras.Sequential(
@@ -205,7 +205,7 @@ def build(rank: int) -> Any:
 
 def train(rank: int, size: int, collective: Any, folder: Path, steps: int = STEPS) -> Any:
     """Train in one ``tf.while_loop``; a worker takes its share of each global batch."""
-    from detcore_keras._keras import tf
+    from detcore_keras.frameworks import tf
 
     model = build(rank)
     if collective is not None:
@@ -235,14 +235,14 @@ def train(rank: int, size: int, collective: Any, folder: Path, steps: int = STEP
 
 
 def _is_3() -> bool:
-    from detcore_keras._keras import KERAS_MAJOR
+    from detcore_keras.frameworks import KERAS_MAJOR
 
     return KERAS_MAJOR == 3
 
 
 def nodes_and_a_death(rank: int, size: int, folder: Path) -> dict[str, Any]:
     """Three workers on two machines; then all on one, and one is killed while they train."""
-    from detcore_keras._keras import tf
+    from detcore_keras.frameworks import tf
 
     port = int((folder / "port").read_text())
     context = connect(rank, size, [0, 0, 1], port)

@@ -16,7 +16,7 @@ import pytest
 @pytest.fixture(scope="session", autouse=True)
 def _prepared() -> None:
     from detcore.trial import PrepareOptions
-    from detcore_keras._worker import prepare_worker
+    from detcore_keras.worker_setup import prepare_worker
 
     prepare_worker(PrepareOptions(seed=11))
 

@@ -12,10 +12,10 @@ from _fakes import FakeClock, OneWorker, make_context, seed_everything
 
 from detcore.errors import InvalidDataTypeError
 from detcore_keras import TFKerasTrial
-from detcore_keras._context import FitOptions
-from detcore_keras._controller import KerasController
-from detcore_keras._evaluation import Evaluation
-from detcore_keras._keras import KERAS_MAJOR, keras, tf
+from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.keras_context import FitOptions
+from detcore_keras.keras_controller import KerasController
+from detcore_keras.loop.evaluation import Evaluation
 
 SIZE = 4
 X = np.random.default_rng(2).normal(size=(12, 3)).astype("float32")

@@ -18,8 +18,8 @@ from _fakes import (
 )
 
 from detcore.errors import CheckFailedError, DataError, InvalidDataTypeError, UnsafePathError
-from detcore_keras._controller import KerasController
-from detcore_keras._keras import tf
+from detcore_keras.frameworks import tf
+from detcore_keras.keras_controller import KerasController
 
 
 class Source:

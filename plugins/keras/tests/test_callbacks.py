@@ -13,10 +13,10 @@ import pytest
 
 from detcore.errors import InvalidCheckpointError, InvalidExperimentError
 from detcore_keras import callbacks as ours
-from detcore_keras._callback_checks import has_batch_hooks
-from detcore_keras._callback_list import CallbackMultiplexer, read_callbacks
-from detcore_keras._keras import KERAS_MAJOR, keras, tf
-from detcore_keras._state import write_array_files
+from detcore_keras.callbacks.callback_checks import has_batch_hooks
+from detcore_keras.callbacks.callback_list import CallbackMultiplexer, read_callbacks
+from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.state.training_state import write_array_files
 
 # Keras 3.15 reads variables in a way that NumPy 2 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -11,8 +11,8 @@ import pytest
 from _fakes import FakeClock, SmallTrial, assert_same, fingerprint, make_context, seed_everything
 
 from detcore_keras import callbacks as ours
-from detcore_keras._controller import KerasController
-from detcore_keras._keras import keras
+from detcore_keras.frameworks import keras
+from detcore_keras.keras_controller import KerasController
 
 # Keras 3.15 reads variables in a way that NumPy 2 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

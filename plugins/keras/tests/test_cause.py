@@ -9,7 +9,7 @@ import pytest
 
 from detcore import core
 from detcore.database import Database
-from detcore_keras._keras import keras, tf
+from detcore_keras.frameworks import keras, tf
 
 layers = keras.layers
 

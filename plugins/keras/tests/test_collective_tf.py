@@ -120,7 +120,7 @@ def test_two_machines_and_a_worker_that_is_killed_while_training(tmp_path: Path)
 
 
 def test_a_system_without_shared_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from detcore_keras._collective_tf import prepare_process
+    from detcore_keras.distributed.tensorflow_collective import prepare_process
 
     options = PrepareOptions(seed=1, world_size=3)
     prepare_process(options)

@@ -19,10 +19,10 @@ from detcore.errors import (
     InvalidModelError,
 )
 from detcore_keras import SequenceAdapter
-from detcore_keras._controller import KerasController
-from detcore_keras._gradients import share_gradients
-from detcore_keras._keras import KERAS_MAJOR, keras, tf
-from detcore_keras._tfdata import is_wrapped
+from detcore_keras.data.dataset_feed import is_wrapped
+from detcore_keras.distributed.gradients import share_gradients
+from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.keras_controller import KerasController
 
 
 def controller_of(

@@ -18,8 +18,8 @@ from _fakes import (
     seed_everything,
 )
 
-from detcore_keras._controller import KerasController
-from detcore_keras._keras import keras, tf
+from detcore_keras.frameworks import keras, tf
+from detcore_keras.keras_controller import KerasController
 
 
 class BatchHooks(keras.callbacks.Callback):  # type: ignore[misc]

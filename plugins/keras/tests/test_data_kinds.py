@@ -15,10 +15,10 @@ from _fakes import FakeClock, SmallTrial, make_context, records, seed_everything
 
 from detcore.data import IndexSampler, LedgerWriter
 from detcore.errors import DataError
-from detcore_keras._controller import KerasController
-from detcore_keras._data import ArrayFeed
-from detcore_keras._keras import keras, tf
-from detcore_keras._tfdata import DatasetFeed
+from detcore_keras.data.dataset_feed import DatasetFeed
+from detcore_keras.data.feed import ArrayFeed
+from detcore_keras.frameworks import keras, tf
+from detcore_keras.keras_controller import KerasController
 from detcore_replay import verify_ledger
 
 RECORDS = np.arange(52, dtype="float32")

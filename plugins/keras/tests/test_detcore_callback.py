@@ -17,8 +17,9 @@ from _fakes import functional, records, seed_everything
 from detcore import core
 from detcore.database import Database, ingest_event_logs
 from detcore.errors import InvalidExperimentError
-from detcore_keras import DetcoreCallback, _state
-from detcore_keras._keras import KERAS_MAJOR, keras, tf
+from detcore_keras import DetcoreCallback
+from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.state import training_state
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -251,7 +252,7 @@ def test_a_save_that_fails_behind_fit_is_raised_by_it(
     model = compiled()
     with core.init() as context:
         callback = DetcoreCallback(context)
-        monkeypatch.setattr(_state, "write_array_files", broken)
+        monkeypatch.setattr(training_state, "write_array_files", broken)
         with pytest.raises(OSError, match="the disk is broken"):
             model.fit(x, y, batch_size=8, epochs=1, verbose=0, callbacks=[callback])
     assert not list((home / "home" / "checkpoints").glob("*/manifest.json"))

@@ -19,9 +19,9 @@ from _fakes import (
 )
 
 from detcore.trial import PrepareOptions
-from detcore_keras._controller import KerasController
-from detcore_keras._keras import keras, tf
-from detcore_keras._worker import prepare_worker
+from detcore_keras.frameworks import keras, tf
+from detcore_keras.keras_controller import KerasController
+from detcore_keras.worker_setup import prepare_worker
 
 UNTIL = 24  # several epochs of 7 batches, and not a multiple of them
 SAVE_EVERY = 6

@@ -23,9 +23,9 @@ from _fakes import (
 )
 
 from detcore_keras import callbacks as ours
-from detcore_keras._controller import KerasController
-from detcore_keras._keras import KERAS_MAJOR, keras, tf
-from detcore_keras._variables import training_variables
+from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.keras_controller import KerasController
+from detcore_keras.state.variables import training_variables
 
 
 class Hooks(keras.callbacks.Callback):  # type: ignore[misc]

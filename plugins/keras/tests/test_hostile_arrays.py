@@ -17,13 +17,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from _fakes import capture_training_state
+from _fakes import write_training_state
 
 from detcore.errors import InvalidCheckpointError
-from detcore_keras._arrays import decoded, encoded, read_arrays
-from detcore_keras._keras import keras
-from detcore_keras._npz import write_npz
-from detcore_keras._state import VARIABLES_FILE, restore_weights
+from detcore_keras.frameworks import keras
+from detcore_keras.state.array_files import decoded, encoded, read_arrays
+from detcore_keras.state.npz_files import write_npz
+from detcore_keras.state.training_state import VARIABLES_FILE, restore_weights
 
 GIGABYTE = 1 << 30
 
@@ -294,7 +294,7 @@ def test_a_list_of_variables_made_to_do_harm_is_refused(
     changes: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     model = small_model()
-    capture_training_state(model, [], tmp_path)
+    write_training_state(model, [], tmp_path)
     record = json.loads((tmp_path / VARIABLES_FILE).read_text())
     place = next(i for i, row in enumerate(record["variables"]) if row["group"] == "weights")
     record["variables"][place].update(changes)
@@ -318,7 +318,7 @@ def test_a_damaged_list_of_variables_is_named(text: str, tmp_path: Path) -> None
 def test_nothing_is_set_where_one_array_does_not_fit(tmp_path: Path) -> None:
     model = small_model()
     model.set_weights([np.full((3, 2), 7.0), np.full(2, 7.0)])
-    capture_training_state(model, [], tmp_path)
+    write_training_state(model, [], tmp_path)
     rows = json.loads((tmp_path / VARIABLES_FILE).read_text())["variables"]
     _, bias = (row for row in rows if row["group"] == "weights")
     arrays = read_arrays(tmp_path / "weights.npz")

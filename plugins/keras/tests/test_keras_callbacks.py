@@ -22,8 +22,8 @@ from _fakes import (
 )
 
 from detcore.errors import NotANumberError
-from detcore_keras._controller import KerasController
-from detcore_keras._keras import KERAS_MAJOR, keras, tf
+from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.keras_controller import KerasController
 
 # Keras 3.15 reads variables in a way that NumPy 2 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

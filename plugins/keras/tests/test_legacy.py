@@ -14,8 +14,8 @@ from _fakes import FakeClock, SmallTrial, make_context
 
 import detcore_keras
 from detcore.errors import InvalidCheckpointError, PluginNotFoundError
-from detcore_keras._controller import KerasController
-from detcore_keras._keras import KERAS_MAJOR, keras, tf
+from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.keras_controller import KerasController
 
 layers = keras.layers
 WEIGHTS = "determined-keras-model-weights"

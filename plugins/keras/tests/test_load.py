@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _fakes import capture_training_state
+from _fakes import write_training_state
 
 import detcore_keras
 from detcore.errors import (
@@ -23,7 +23,7 @@ from detcore.errors import (
     InvalidExperimentError,
     InvalidModelError,
 )
-from detcore_keras._keras import keras, tf
+from detcore_keras.frameworks import keras, tf
 
 X = np.random.default_rng(1).normal(size=(8, 6)).astype("float32")
 
@@ -122,7 +122,7 @@ def write_checkpoint(folder: Path, kind: str = "Plain", **changes: Any) -> Any:
     write_code(folder / "code")
     model = build(kind)
     spec = tf.TensorSpec((None, 6), tf.float32)
-    capture_training_state(model, [model.optimizer], folder, input_spec=spec)
+    write_training_state(model, [model.optimizer], folder, input_spec=spec)
     record = {
         "framework": "keras",
         "trial_class": f"model_def:{kind}",

@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 
 from detcore.errors import DataError
-from detcore_keras._loader import SequenceLoader
+from detcore_keras.data.sequence_loader import SequenceLoader
 
 # The first warm start of a process opens a connection to the zygote, and descriptors are counted.
 pytestmark = pytest.mark.cold
@@ -355,11 +355,11 @@ def test_signals_to_the_process_group_are_the_parents_affair(number: signal.Sign
 def test_a_slow_item_is_spoken_of(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from detcore_keras import _loader_processes
+    from detcore_keras.data import item_processes
 
     with make(sequences.Slow(), "one process") as loader:
         take(loader, [0])
-        monkeypatch.setattr(_loader_processes, "_SLOW_ITEM_S", 0.02)
+        monkeypatch.setattr(item_processes, "_SLOW_ITEM_S", 0.02)
         take(loader, [2])
     assert "item 2 of Slow is in preparation for more than" in caplog.text
 
@@ -388,7 +388,7 @@ def test_threads_take_over_and_say_why(
 def test_a_class_of_the_script_itself_is_refused_by_name(tmp_path: Path) -> None:
     script = """
         import numpy as np
-        from detcore_keras._loader import SequenceLoader
+        from detcore_keras.data.sequence_loader import SequenceLoader
         class Mine:
             def __getitem__(self, index): return np.array([index]), None
         loader = SequenceLoader(
@@ -448,7 +448,7 @@ def test_nothing_outlives_a_parent_that_is_killed(moment: str, tmp_path: Path) -
         import sys, threading, time
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         import loader_sequences as sequences
-        from detcore_keras._loader import SequenceLoader
+        from detcore_keras.data.sequence_loader import SequenceLoader
         moment = {moment!r}
         sequence = sequences.Given(sequences.stuck, 9) if moment == "inside an item" else (
             sequences.Plain())
@@ -489,7 +489,7 @@ def _files_of_shared_memory(pid: int) -> set[str]:
 
 def _runs_loader(pid: int) -> bool:
     try:
-        return "detcore_keras._loader" in Path(f"/proc/{pid}/cmdline").read_text()
+        return "detcore_keras.data.item_processes" in Path(f"/proc/{pid}/cmdline").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
 
@@ -514,7 +514,7 @@ def test_a_loader_that_was_never_used_starts_nothing() -> None:
 def test_the_loader_imports_no_framework_and_workers_use_no_gpu(tmp_path: Path) -> None:
     script = """
         import json, sys
-        import detcore_keras._loader
+        import detcore_keras.data.sequence_loader
         heavy = {"tensorflow", "keras", "pydantic", "sqlalchemy"}
         print(json.dumps(sorted(heavy & set(sys.modules))))
     """

@@ -17,7 +17,7 @@ from toy_command import Detcore
 import detcore_keras
 from detcore.database import Database
 from detcore.errors import ConfigError, InvalidExperimentError
-from detcore_keras._native import read_fit_arguments
+from detcore_keras.native_fit import read_fit_arguments
 
 SCRIPT = """
 import time

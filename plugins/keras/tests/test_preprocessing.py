@@ -11,8 +11,8 @@ import pytest
 from _fakes import FakeClock, SmallTrial, make_context, seed_everything
 
 from detcore_keras import load_weights_from_checkpoint_path
-from detcore_keras._controller import KerasController
-from detcore_keras._keras import keras
+from detcore_keras.frameworks import keras
+from detcore_keras.keras_controller import KerasController
 
 layers = keras.layers
 SENTENCES = np.array(["the cat sat", "a dog ran", "the bird flew", "no one here"] * 13)[:, None]

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from detcore.trial import SupportsSnapshot, SupportsTensors
 from detcore_keras import callbacks
-from detcore_keras._arrays import decoded, encoded, read_arrays
-from detcore_keras._controller import KerasController
-from detcore_keras._host_memory import HostMemory, host_array
-from detcore_keras._keras import KERAS_MAJOR, keras, tf
-from detcore_keras._state import write_array_files
+from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.keras_controller import KerasController
+from detcore_keras.state.array_files import decoded, encoded, read_arrays
+from detcore_keras.state.host_memory import HostMemory, host_array
+from detcore_keras.state.training_state import write_array_files
 
 ARRAYS = ("weights.npz", "optimizer.npz", "state.npz", "callbacks.npz")
 

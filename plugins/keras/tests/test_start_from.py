@@ -18,8 +18,8 @@ from _fakes import (
 )
 
 from detcore.errors import InvalidCheckpointError
-from detcore_keras._controller import KerasController
-from detcore_keras._keras import KERAS_MAJOR, keras, tf
+from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.keras_controller import KerasController
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "functional": {},

@@ -13,14 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _fakes import capture_training_state
+from _fakes import write_training_state
 
 from detcore.errors import InvalidCheckpointError
-from detcore_keras._input_spec import spec_from_json, spec_to_json
-from detcore_keras._keras import KERAS_MAJOR, keras, tf
-from detcore_keras._random_state import capture_rng, restore_rng
-from detcore_keras._state import VARIABLES_FILE, restore_training_state, restore_weights
-from detcore_keras._variables import training_variables
+from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.state.input_spec import spec_from_json, spec_to_json
+from detcore_keras.state.random_state import capture_rng, restore_rng
+from detcore_keras.state.training_state import (
+    VARIABLES_FILE,
+    restore_training_state,
+    restore_weights,
+)
+from detcore_keras.state.variables import training_variables
 
 layers = keras.layers
 RNG = np.random.default_rng(0)
@@ -109,7 +113,7 @@ def trained(kind: str = "adam-ema", model: Any = None) -> Any:
 
 
 def capture(model: Any, folder: Path) -> None:
-    capture_training_state(model, [model.optimizer], folder)
+    write_training_state(model, [model.optimizer], folder)
 
 
 def restore(model: Any, folder: Path) -> None:
@@ -172,7 +176,7 @@ def test_second_optimizer_and_nested_list_metric(tmp_path: Path) -> None:
     extra = keras.optimizers.SGD(0.1, momentum=0.9)
     extra.build(model.trainable_variables)
     extra.iterations.assign(41)
-    capture_training_state(model, [model.optimizer, extra], tmp_path)
+    write_training_state(model, [model.optimizer, extra], tmp_path)
     extra.iterations.assign(1)
     restore_training_state(model, [model.optimizer, extra], tmp_path)
     assert int(extra.iterations.numpy()) == 41
@@ -215,13 +219,13 @@ def test_a_custom_train_step_with_two_optimizers(tmp_path: Path) -> None:
     for model in (one, other):
         model.compile()
         train(model, 1)
-    capture_training_state(one, [], tmp_path)
+    write_training_state(one, [], tmp_path)
     expected = train(one, 2)
     restore_training_state(other, [], tmp_path)
     assert train(other, 2) == expected
     fresh = Adversaries()
     restore_weights(fresh, tmp_path)
-    capture_training_state(other, list(other.optimizers.values()), tmp_path)
+    write_training_state(other, list(other.optimizers.values()), tmp_path)
     restore_weights(fresh, tmp_path)
     assert np.array_equal(fresh.maker.get_weights()[0], other.maker.get_weights()[0])
 
@@ -325,7 +329,7 @@ def test_layers_in_another_place_are_refused(tmp_path: Path) -> None:
         )
 
     model = build("encoder", "decoder")
-    capture_training_state(model, [], tmp_path)
+    write_training_state(model, [], tmp_path)
     restore_weights(build("encoder", "decoder"), tmp_path)
     with pytest.raises(
         InvalidCheckpointError, match=r"encoder/kernel.*decoder/kernel.*in its place"

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from shared_folder import shared_folder
 
-from detcore_keras._keras import KERAS_MAJOR
+from detcore_keras.frameworks import KERAS_MAJOR
 
 SCRIPT = Path(__file__).parent / "worker_scenarios.py"
 # What each test compares: of one worker, and of two.

@@ -24,12 +24,12 @@ from _fakes import FakeClock, make_context, seed_everything
 from detcore.distributed import DistributedContext
 from detcore.errors import DetcoreError
 from detcore.trial import PrepareOptions
-from detcore_keras._controller import KerasController
-from detcore_keras._keras import KERAS_MAJOR, keras, tf
-from detcore_keras._model import model_generators
-from detcore_keras._trial import TFKerasTrial
-from detcore_keras._variables import raw_variable
-from detcore_keras._worker import prepare_worker
+from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.keras_controller import KerasController
+from detcore_keras.keras_trial import TFKerasTrial
+from detcore_keras.loop.model_setup import model_generators
+from detcore_keras.state.variables import raw_variable
+from detcore_keras.worker_setup import prepare_worker
 
 SCENARIOS: dict[str, Callable[[DistributedContext, Path], Any]] = {}
 legacy = getattr(keras.optimizers, "legacy", None)

@@ -11,19 +11,19 @@ from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore_keras import callbacks
-    from detcore_keras._context import (
+    from detcore_keras.callbacks import TFKerasTensorBoard
+    from detcore_keras.detcore_callback import DetcoreCallback
+    from detcore_keras.keras_context import (
         SequenceAdapter,
         TFKerasExperimentalContext,
         TFKerasTrialContext,
     )
-    from detcore_keras._detcore_callback import DetcoreCallback
-    from detcore_keras._load import (
+    from detcore_keras.keras_trial import TFKerasTrial
+    from detcore_keras.load_model import (
         load_model_from_checkpoint_path,
         load_weights_from_checkpoint_path,
     )
-    from detcore_keras._native import TFKerasNativeContext, init
-    from detcore_keras._trial import TFKerasTrial
-    from detcore_keras.callbacks import TFKerasTensorBoard
+    from detcore_keras.native_fit import TFKerasNativeContext, init
 
 __version__ = "0.1.0"
 
@@ -46,11 +46,11 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "": "callbacks",
-        "_context": "SequenceAdapter TFKerasExperimentalContext TFKerasTrialContext",
-        "_detcore_callback": "DetcoreCallback",
-        "_load": "load_model_from_checkpoint_path load_weights_from_checkpoint_path",
-        "_native": "TFKerasNativeContext init",
-        "_trial": "TFKerasTrial",
+        "keras_context": "SequenceAdapter TFKerasExperimentalContext TFKerasTrialContext",
+        "detcore_callback": "DetcoreCallback",
+        "load_model": "load_model_from_checkpoint_path load_weights_from_checkpoint_path",
+        "native_fit": "TFKerasNativeContext init",
+        "keras_trial": "TFKerasTrial",
         "callbacks": "TFKerasTensorBoard",
     },
 )

@@ -1,0 +1,495 @@
+"""Call the user's callbacks at the right places, and save their state by name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from detcore.errors import InvalidCheckpointError
+from detcore.trial import AttributeTracker, FunctionTracker
+from detcore_keras.callbacks.callback_base import Callback
+from detcore_keras.callbacks.callback_checks import (
+    by_name,
+    check_epoch_hooks,
+    has_own_state,
+    overrides,
+    tell_changes,
+    wants_train_batches,
+)
+from detcore_keras.callbacks.callback_state import (
+    KerasCodec,
+    from_saved,
+    keep_rows,
+    measure_rows,
+    restore_rows,
+    to_saved,
+)
+from detcore_keras.callbacks.tensorboard import TensorBoard
+from detcore_keras.frameworks import keras
+from detcore_keras.state.array_files import encoded, read_arrays
+from detcore_keras.state.variables import step_functions
+
+_logger = logging.getLogger("detcore.keras")
+
+_STATE_FILE = "callbacks.json"
+_ARRAYS_FILE = "callbacks.npz"
+_VERSION = 1
+# Attributes that Keras sets; `min_delta` changes its sign when Keras 3 sets `monitor_op`.
+_OF_KERAS = ("model", "_model", "params", "validation_data")
+_OF_MONITORS = (*_OF_KERAS, "monitor_op", "min_delta")
+_OF_TENSORBOARD = (*_OF_KERAS, "_is_tracing", "_profiler_started", "_writers")
+# Names of states saved beside callbacks: the trial, and variables of the user's functions.
+_TRIAL, _FUNCTIONS = "$trial", "$functions"
+SavedCallbacks: TypeAlias = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
+
+
+class CallbackMultiplexer:
+    """Forwards the events of training to the user's callbacks.
+
+    Call order: `train_begin`, `load_state` if the run is resumed, then any number of workloads
+    (`workload_begin`; for each batch `batch_begin` and `batch_end`, or `batches_done` for many at
+    once; `workload_end`), validations (`test_begin`, `test_end`), `checkpoint_end` and `capture`;
+    finally `train_end`.
+
+    Epochs follow `batches_per_epoch`. ``on_epoch_begin`` comes before the first batch of an epoch.
+    ``on_epoch_end`` comes after the validation at that batch, if there is one, with its metrics;
+    else before the next batch.
+
+    Args:
+        callbacks: The user's callbacks, in order.
+        model: The compiled model.
+        params: For ``set_params``: ``{"epochs": 5, "verbose": 1}``.
+        batches_per_epoch: 0 if unknown: there are no epochs.
+        is_chief: Whether this is the worker with rank 0.
+        tensorboard_path: Folder of event files; None for the folders that the callbacks name.
+        saved_elsewhere: Layers and optimizers, whose state is saved with the model.
+        trial: The trial, whose changed attributes are saved as those of callbacks; or None.
+
+    Attributes:
+        callbacks: The callbacks that are called on this worker.
+
+    Raises:
+        InvalidExperimentError: If two callbacks have the same ``state_name``, or a callback of
+            detcore's has epoch hooks while epochs are unknown.
+    """
+
+    def __init__(
+        self,
+        callbacks: Iterable[Any],
+        *,
+        model: Any,
+        params: Mapping[str, Any],
+        batches_per_epoch: int,
+        is_chief: bool,
+        tensorboard_path: Path | None = None,
+        saved_elsewhere: Collection[Any] = (),
+        trial: object = None,
+    ) -> None:
+        given = [callback for callback in callbacks if not is_replaced(callback)]
+        here = [callback for callback in given if is_chief or not _is_chief_only(callback)]
+        self.callbacks: list[Any] = here
+        self._model = model
+        self._params = {"steps": batches_per_epoch or None, **params}
+        self._epoch_batches = batches_per_epoch
+        self._is_chief = is_chief
+        self._tensorboard_path = tensorboard_path
+        # Named before any is left out, so that names are the same on all workers.
+        named = by_name(given)
+        self._names = frozenset({*named, _TRIAL, _FUNCTIONS})
+        here_named = {name: c for name, c in named.items() if any(c is other for other in here)}
+        self._stateful = {name: c for name, c in here_named.items() if has_own_state(c)}
+        self._tracked = {name: c for name, c in here_named.items() if not has_own_state(c)}
+        self._saved_elsewhere = [model, trial, *given, *saved_elsewhere]
+        self._trial = trial
+        self._trackers: dict[str, AttributeTracker] = {}
+        self._compiled: FunctionTracker | None = None
+        self._batch_begin = _hooks(here, "on_train_batch_begin", "on_batch_begin")
+        self._batch_end = _hooks(here, "on_train_batch_end", "on_batch_end")
+        self._until: int | None = None
+        self._has_begun_epoch = False
+        self._ended: tuple[int, dict[str, Any]] | None = None
+        if not batches_per_epoch:
+            check_epoch_hooks(here)
+
+    # -- training ---------------------------------------------------------------------------------
+
+    def train_begin(
+        self, logs: Mapping[str, Any] | None = None, *, is_resumed: bool = False
+    ) -> None:
+        """Pass the model to the callbacks and begin; once per process."""
+        if is_resumed:
+            keep_rows(self.callbacks)
+        for callback in self.callbacks:
+            if isinstance(callback, TensorBoard) and self._tensorboard_path is not None:
+                callback.use_log_dir(self._tensorboard_path)
+            callback.set_params(dict(self._params))
+            callback.set_model(self._model)
+        self._call("on_train_begin", dict(logs or {}))
+        self.track_attributes()
+
+    def track_attributes(self) -> None:
+        """Begin to track what training changes, from what ``on_train_begin`` has set."""
+        ignored = self._saved_elsewhere
+        self._trackers = {
+            name: self._track(name, callback) for name, callback in self._tracked.items()
+        }
+        functions = {**self._tracked, **self._stateful}
+        if self._trial is not None:
+            functions[_TRIAL] = self._trial
+            self._trackers[_TRIAL] = AttributeTracker(
+                self._trial, prefix="trial.", ignored_objects=ignored, codec=KerasCodec()
+            )
+        steps = step_functions(self._model)
+        if self._model.run_eagerly:
+            functions |= steps
+        else:
+            self._compiled = FunctionTracker(steps, ignored_objects=ignored, codec=KerasCodec())
+        self._trackers[_FUNCTIONS] = FunctionTracker(
+            functions, prefix="", ignored_objects=ignored, codec=KerasCodec()
+        )
+
+    def train_end(self, *, is_final: bool = True) -> None:
+        """End training without an error.
+
+        Args:
+            is_final: Whether the trial has ended, and is not only interrupted. The best weights of
+                an ``EarlyStopping(restore_best_weights=True)`` are then restored, as in Keras 3,
+                which is also the case if it did not stop training.
+        """
+        self._close_epoch({})
+        self._call("on_train_end", {})
+        for callback in self.callbacks if is_final else ():
+            if isinstance(callback, keras.callbacks.EarlyStopping):
+                weights = callback.best_weights if callback.restore_best_weights else None
+                if weights is not None:
+                    self._model.set_weights(weights)
+
+    def workload_begin(self, total_batches: int, requested: int | None) -> None:
+        """Continue from batch `total_batches`, for `requested` batches if that is known."""
+        self._until = None if requested is None else total_batches + requested
+        self._open_epoch(total_batches)
+        for callback in self._of_detcore("on_train_workload_begin"):
+            callback.on_train_workload_begin(total_batches, requested, {})
+
+    def workload_end(self, total_batches: int, logs: Mapping[str, Any]) -> None:
+        """End a workload at batch `total_batches`; `logs` are its metrics."""
+        if self._ended is not None:
+            self._ended[1].update(_as_numbers(logs))
+        for callback in self._of_detcore("on_train_workload_end"):
+            callback.on_train_workload_end(total_batches, _as_numbers(logs))
+
+    def batch_begin(self, total_batches: int) -> None:
+        """Begin a batch, after `total_batches` others."""
+        if self._epoch_batches and not self._has_begun_epoch:
+            self._open_epoch(total_batches)
+        if self._batch_begin:
+            index = self._index(total_batches)
+            for hook in self._batch_begin:
+                hook(index, {})
+
+    def batch_end(self, total_batches: int, logs: Mapping[str, Any]) -> None:
+        """End a batch; `total_batches` are now trained, including it."""
+        if self._batch_end:
+            index = self._index(total_batches - 1)
+            numbers: dict[str, Any] | None = None
+            for hook, takes_tensors in self._batch_end:
+                if not takes_tensors and numbers is None:
+                    numbers = _as_numbers(logs)
+                hook(index, dict(logs if takes_tensors or numbers is None else numbers))
+        if self._epoch_batches and total_batches % self._epoch_batches == 0:
+            self._end_epoch(total_batches)
+
+    def batches_done(self, from_total: int, to_total: int) -> None:
+        """Count batches that were trained together, without batch-level hooks.
+
+        An epoch should end at `to_total` or not at all: changes that callbacks make at its end then
+        apply from the next batch on.
+        """
+        if not self._epoch_batches:
+            return
+        end = (from_total // self._epoch_batches + 1) * self._epoch_batches
+        while end <= to_total:
+            self._open_epoch(end - 1)
+            self._end_epoch(end)
+            if end < to_total or self._until is None or end < self._until:
+                self._open_epoch(end)
+            end += self._epoch_batches
+
+    # -- validation, checkpoints ------------------------------------------------------------------
+
+    def test_begin(self) -> None:
+        """Begin a validation."""
+        self._call("on_test_begin", {})
+
+    def test_end(self, logs: Mapping[str, Any]) -> None:
+        """End a validation; names in `logs` begin with ``val_``."""
+        numbers = _as_numbers(logs)
+        self._call("on_test_end", numbers)
+        self._close_epoch(numbers)
+
+    @property
+    def terminates_on_nan(self) -> bool:
+        """Whether a callback ends training at the first loss that is not finite."""
+        return any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self.callbacks)
+
+    @property
+    def reads_checkpoints(self) -> bool:
+        """Whether a callback receives the folder of a checkpoint, and may read its files."""
+        return bool(self._checkpoint_hooks())
+
+    def checkpoint_end(self, directory: Path) -> None:
+        """Pass the written files of a checkpoint to the callbacks."""
+        for hook in self._checkpoint_hooks():
+            hook(str(directory))
+
+    def _checkpoint_hooks(self) -> list[Callable[[str], Any]]:
+        name = "on_checkpoint_end"
+        if not self._is_chief:
+            return []
+        return [
+            getattr(callback, name)
+            for callback in self._of_detcore(name)
+            if getattr(type(callback), name, None) is not Callback.on_checkpoint_end
+            or name in vars(callback)
+        ]
+
+    def digests(self) -> dict[str, bytes]:
+        """Return a digest of each callback's state, by name; equal states have equal digests."""
+        found = {}
+        for name in (*self._stateful, *self._trackers):
+            arrays: dict[str, npt.NDArray[Any]] = {}
+            digest = hashlib.blake2b(digest_size=16)
+            digest.update(json.dumps(self._saved_state(name, arrays), sort_keys=True).encode())
+            for key, array in sorted(arrays.items()):
+                digest.update(f"{key} {array.dtype} {array.shape} ".encode() + array.tobytes())
+            found[name] = digest.digest()
+        return found
+
+    def capture(
+        self, directory: Path, *, leave_out: Collection[str] = ()
+    ) -> dict[str, dict[str, npt.NDArray[Any]]]:
+        """Write the state to ``callbacks.json``, and return the arrays that it refers to.
+
+        Args:
+            directory: Folder to write into.
+            leave_out: Names of callbacks whose state is the same in the chief's checkpoint.
+
+        Returns:
+            Arrays by file and key. They may be in use by the callbacks: write or copy them before
+            training continues.
+
+        Raises:
+            InvalidExperimentError: If a callback's state cannot be saved; the message names the
+                callback and the attribute.
+        """
+        self._warn_of_compiled_values()
+        state, arrays = self.state_dict(leave_out)
+        text = json.dumps(state, indent=1, allow_nan=False) + "\n"
+        (directory / _STATE_FILE).write_text(text, encoding="utf-8")
+        plain: dict[str, npt.NDArray[Any]] = {}
+        for key, array in arrays.items():
+            plain.update(encoded(key, array))
+        return {_ARRAYS_FILE: plain}
+
+    def state_dict(self, leave_out: Collection[str] = ()) -> SavedCallbacks:
+        """Return the state as a JSON value, and the arrays that it refers to."""
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        states, attributes = (
+            {name: self._saved_state(name, arrays) for name in names if name not in leave_out}
+            for names in (self._stateful, self._trackers)
+        )
+        ended = None
+        if self._ended is not None:
+            epoch, logs = self._ended
+            ended = {"epoch": epoch, "logs": to_saved(logs, arrays, "of the epoch's metrics")}
+        state = {
+            "version": _VERSION,
+            "has_begun_epoch": self._has_begun_epoch,
+            "ended_epoch": ended,
+            "callbacks": states,
+            "attributes": attributes,
+            "rows": measure_rows(self._tracked),
+        }
+        return state, arrays
+
+    def _saved_state(self, name: str, arrays: dict[str, npt.NDArray[Any]]) -> Any:
+        if name in self._stateful:
+            return to_saved(self._stateful[name].get_state(), arrays, f"of {name}")
+        return to_saved(self._trackers[name].capture(), arrays, f"of {name}")
+
+    def _track(self, name: str, callback: Any) -> AttributeTracker:
+        kinds = keras.callbacks
+        ignored: Sequence[str] = _OF_KERAS
+        monitors = (kinds.EarlyStopping, kinds.ReduceLROnPlateau, kinds.ModelCheckpoint)
+        if isinstance(callback, monitors):
+            ignored = _OF_MONITORS
+        elif isinstance(callback, kinds.TensorBoard):
+            ignored = _OF_TENSORBOARD
+        return AttributeTracker(
+            callback,
+            prefix=None if type(callback).__module__.startswith("keras.") else f"{name}.",
+            ignored=ignored,
+            ignored_objects=self._saved_elsewhere,
+            codec=KerasCodec(),
+        )
+
+    def _warn_of_compiled_values(self) -> None:
+        """Warn once about values that the compiled step has read before training changed them."""
+        if self._compiled is not None and (names := self._compiled.capture()):
+            _logger.warning(
+                "the loss or the training step reads %s, which training has changed. TensorFlow "
+                "reads it only when it compiles the step, so the change has no effect until a "
+                "resumed run compiles the step again. Use a tf.Variable, or compile the model with "
+                "run_eagerly=True",
+                ", ".join(names),
+            )
+        self._compiled = None
+
+    def load_state(self, saved: SavedCallbacks, chief: SavedCallbacks | None = None) -> None:
+        """Restore a result of `state_dict`, or of `read_callbacks`; after `train_begin`.
+
+        Callbacks without a saved state start fresh, and states without a callback are dropped; both
+        are logged.
+
+        Args:
+            saved: The state, and the arrays that it refers to.
+            chief: The chief's, for callbacks left out of this worker's own.
+        """
+        state, arrays = saved
+        if state.get("version") != _VERSION:
+            raise InvalidCheckpointError(
+                f"the checkpoint's callbacks have version {state.get('version')!r}; this "
+                f"detcore-keras reads version {_VERSION}.\n  pip install --upgrade detcore-keras"
+            )
+        self._has_begun_epoch = state["has_begun_epoch"]
+        ended = state["ended_epoch"]
+        if ended is not None:
+            self._ended = (ended["epoch"], from_saved(ended["logs"], arrays))
+        sources = [saved] if chief is None else [chief, saved]
+        states, attributes = (
+            {
+                name: from_saved(value, its_arrays)
+                for its_state, its_arrays in sources
+                for name, value in its_state[kind].items()
+            }
+            for kind in ("callbacks", "attributes")
+        )
+        changed = {name for name, values in attributes.items() if values}
+        gone = (states.keys() | changed) - self._names
+        tell_changes(gone, self._stateful.keys() - states.keys())
+        for name, callback in self._stateful.items():
+            if states.get(name) is not None:
+                callback.load_state(states[name])
+        for name, tracker in self._trackers.items():
+            tracker.restore(attributes.get(name, {}))
+        restore_rows(self._tracked, state["rows"])
+
+    # -- epochs -----------------------------------------------------------------------------------
+
+    def _index(self, batch: int) -> int:
+        return batch % self._epoch_batches if self._epoch_batches else batch
+
+    def _open_epoch(self, total_batches: int) -> None:
+        """Begin the epoch of the batch after `total_batches`, if it has not begun."""
+        self._close_epoch({})
+        if self._epoch_batches and not self._has_begun_epoch:
+            self._has_begun_epoch = True
+            epoch = total_batches // self._epoch_batches
+            for callback in self.callbacks:
+                callback.on_epoch_begin(epoch, {})
+
+    def _end_epoch(self, total_batches: int) -> None:
+        self._has_begun_epoch = False
+        self._ended = (total_batches // self._epoch_batches - 1, {})
+
+    def _close_epoch(self, validation: Mapping[str, Any]) -> None:
+        if self._ended is not None:
+            epoch, logs = self._ended
+            self._ended = None
+            logs.update(validation)
+            for callback in self.callbacks:
+                callback.on_epoch_end(epoch, logs)
+
+    def _call(self, name: str, logs: Mapping[str, Any]) -> None:
+        shared = dict(logs)
+        for callback in self.callbacks:
+            getattr(callback, name)(shared)
+
+    def _of_detcore(self, hook: str) -> Sequence[Any]:
+        return [callback for callback in self.callbacks if hasattr(callback, hook)]
+
+
+def read_callbacks(directory: Path) -> SavedCallbacks:
+    """Read the state of the callbacks, for `CallbackMultiplexer.load_state`.
+
+    Raises:
+        InvalidCheckpointError: If a file is missing or damaged.
+    """
+    path = directory / _STATE_FILE
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InvalidCheckpointError(
+            f"the checkpoint has no {_STATE_FILE} (looked in {directory}), so callbacks cannot "
+            "continue where they were"
+        ) from error
+    except ValueError as error:
+        raise InvalidCheckpointError(f"{path} is damaged: {error}") from error
+    return state, read_arrays(directory / _ARRAYS_FILE)
+
+
+# Callbacks of Keras that write files, which the workers of a trial would overwrite mutually.
+_WRITERS = (
+    keras.callbacks.CSVLogger,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.RemoteMonitor,
+    keras.callbacks.TensorBoard,
+)
+
+
+def is_replaced(callback: Any) -> bool:
+    """Whether a callback is left out, because it would restore its own copy of the model."""
+    if not isinstance(callback, keras.callbacks.BackupAndRestore):
+        return False
+    _logger.info(
+        "keras.callbacks.%s is not used: detcore saves and resumes the training itself, and a "
+        "second copy of the model would overwrite the restored one",
+        type(callback).__name__,
+    )
+    return True
+
+
+def _is_chief_only(callback: Any) -> bool:
+    wanted = getattr(callback, "_chief_worker_only", None)
+    return bool(wanted) or isinstance(callback, _WRITERS)
+
+
+def _hooks(callbacks: Iterable[Any], name: str, older: str) -> list[Any]:
+    """Return the callbacks' hooks for a batch, without those that do nothing.
+
+    For hooks at the end of a batch, each with whether it accepts tensors.
+    """
+    found: list[Any] = []
+    for callback in callbacks:
+        if not wants_train_batches(callback):
+            continue
+        if overrides(callback, name) or overrides(callback, older):
+            hook: Callable[..., Any] = getattr(callback, name)
+            takes_tensors = bool(getattr(callback, "_supports_tf_logs", False))
+            found.append((hook, takes_tensors) if name.endswith("_end") else hook)
+    return found
+
+
+def _as_numbers(logs: Mapping[str, Any] | None) -> dict[str, Any]:
+    numbers: dict[str, Any] = {}
+    for name, value in (logs or {}).items():
+        array = np.asarray(value)
+        numbers[name] = array.item() if array.ndim == 0 else array
+    return numbers

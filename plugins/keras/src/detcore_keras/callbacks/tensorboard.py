@@ -1,0 +1,115 @@
+"""Write event files for TensorBoard into the trial's folder."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from detcore_keras.callbacks.callback_base import Callback
+from detcore_keras.frameworks import keras
+
+_logger = logging.getLogger("detcore.keras")
+_VAL = "val_"
+
+
+class TensorBoard(Callback, keras.callbacks.TensorBoard):  # type: ignore[misc]  # Keras has no types
+    """Write metrics, histograms and graphs for TensorBoard.
+
+    Like ``keras.callbacks.TensorBoard``, with these differences: the files go to the trial's folder
+    (``context.get_tensorboard_path()``) whatever `log_dir` says; data that Keras writes at the end
+    of an epoch is written at the end of a workload, counted in workloads; and everything is on disk
+    when a hook returns, so that a killed run leaves complete files.
+
+    Args:
+        *args: As for ``keras.callbacks.TensorBoard``.
+        **kwargs: As for ``keras.callbacks.TensorBoard``.
+    """
+
+    log_dir: str
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._own_log_dir = bool(args) or "log_dir" in kwargs
+        super().__init__(*args, **kwargs)
+        self.workload_end_count = 0
+
+    def use_log_dir(self, path: Path) -> None:
+        """Write to this folder; called before training begins.
+
+        Args:
+            path: The trial's folder for event files.
+        """
+        if self._own_log_dir and str(path) != str(self.log_dir):
+            _logger.warning(
+                "TensorBoard(log_dir=%r) is not used: event files go to the trial's folder %s",
+                self.log_dir,
+                path,
+            )
+        self.log_dir = str(path)
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Open the writers."""
+        super().on_train_begin(logs)
+        self.workload_end_count = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Do nothing; see `on_train_workload_begin`."""
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Do nothing; see `on_train_workload_end`."""
+
+    def on_train_workload_begin(
+        self,
+        total_batches_trained: int,
+        batches_requested: int | None,
+        logs: Mapping[str, Any],
+    ) -> None:
+        """Begin a workload, which takes the place of Keras's epoch."""
+        super().on_epoch_begin(self.workload_end_count, dict(logs))
+
+    def on_train_workload_end(self, total_batches_trained: int, logs: Mapping[str, Any]) -> None:
+        """Write the workload's metrics, and histograms if they are due."""
+        super().on_epoch_end(self.workload_end_count, dict(logs))
+        self.workload_end_count += 1
+        self._flush()
+
+    def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Write the validation metrics."""
+        plain = {name.removeprefix(_VAL): value for name, value in (logs or {}).items()}
+        super().on_test_end(plain)
+        self._flush()
+
+    def on_checkpoint_end(self, checkpoint_dir: str) -> None:
+        """Flush data of other code in the writers."""
+        self._flush()
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the counters."""
+        return {
+            "workload_end_count": self.workload_end_count,
+            "train_batches": int(self._global_train_batch),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the counters."""
+        self.workload_end_count = state["workload_end_count"]
+        self._global_train_batch = state["train_batches"]
+
+    def _flush(self) -> None:
+        for writer in self._writers.values():
+            writer.flush()
+
+
+class TFKerasTensorBoard(TensorBoard):
+    """The old name of `TensorBoard`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        warnings.warn(
+            "TFKerasTensorBoard is the old name of detcore_keras.callbacks.TensorBoard; it stays "
+            "until detcore-keras 1.0",
+            FutureWarning,
+            stacklevel=2,
+        )
+        super().__init__(*args, **kwargs)

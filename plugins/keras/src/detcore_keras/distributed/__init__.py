@@ -1,0 +1,1 @@
+"""Several workers: sums of gradients, shared variables and merged metrics."""

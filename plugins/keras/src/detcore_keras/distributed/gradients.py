@@ -1,0 +1,313 @@
+"""Sum gradients over batches and workers before an optimizer uses them.
+
+All training calls ``apply_gradients`` of an optimizer (Keras 3: ``apply``), whether from Keras's
+own ``train_step``, from ``minimize``, or from a training step of the user. The optimizer's class is
+therefore replaced by a subclass that passes on the mean. Later processing in the optimizer, such as
+clipping, works on the mean, as it would on one worker with the whole batch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from detcore.errors import InvalidExperimentError
+from detcore_keras.frameworks import KERAS_MAJOR, tf
+
+if TYPE_CHECKING:
+    from detcore.trial import TrialSetup
+    from detcore_keras.distributed.workers import Collective
+
+
+_T = TypeVar("_T")
+_EXCHANGE = "_detcore_exchange"
+
+
+def share_gradients(
+    optimizers: Sequence[Any], setup: TrialSetup, collective: Collective | None
+) -> None:
+    """Make optimizers sum gradients before they use them, if there is anything to sum.
+
+    An optimizer that is called by another one, such as the one inside a ``LossScaleOptimizer``,
+    receives gradients that were summed already, and sums nothing.
+
+    Args:
+        optimizers: Optimizers that have not been used yet; the same on all workers, in the same
+            order.
+        setup: Has the experiment's settings.
+        collective: Sums over the workers; None for a single worker.
+
+    Raises:
+        InvalidExperimentError: If an optimizer sums the gradients of several batches by itself.
+    """
+    frequency = setup.gradients.aggregation_frequency
+    averages = setup.gradients.average_aggregated_gradients
+    if frequency == 1 and collective is None:
+        return
+    turns = _Turns()
+    for index, optimizer in enumerate(optimizers):
+        _check_not_twice(optimizer, frequency)
+        exchange = _Exchange(f"optimizer_{index}", frequency, averages, collective, turns)
+        make = _with_apply if KERAS_MAJOR == 3 else _with_apply_gradients
+        # Past Keras's own `__setattr__`, which looks for hyperparameters.
+        object.__setattr__(optimizer, "__class__", make(type(optimizer), exchange))
+
+
+def accumulated_variables(optimizer: Any) -> list[Any]:
+    """Return the variables that hold an optimizer's gradients between two updates."""
+    exchange: _Exchange | None = getattr(type(optimizer), _EXCHANGE, None)
+    return [] if exchange is None else exchange.variables
+
+
+def sums_batches(optimizer: Any) -> bool:
+    """Whether an optimizer sums the gradients of several batches, in variables of `_Sums`."""
+    exchange: _Exchange | None = getattr(type(optimizer), _EXCHANGE, None)
+    return exchange is not None and exchange.frequency > 1
+
+
+class _Turns:
+    """Order of the optimizers of a trial: nested ones sum nothing, and exchanges with other
+    workers happen in the order of the code.
+    """
+
+    def __init__(self) -> None:
+        self.is_inside = False
+        self._graph: weakref.ref[Any] | None = None
+        self._latest: Any = None
+
+    def run(self, exchange: Callable[[], _T], marker: Callable[[_T], Any]) -> _T:
+        """Run an exchange after the previous one; `marker` returns a tensor of its result.
+
+        Otherwise nothing would order two exchanges of one graph, such as updates by two optimizers.
+        """
+        if tf.executing_eagerly():
+            return exchange()
+        graph = tf.compat.v1.get_default_graph()
+        follows = self._graph is not None and self._graph() is graph
+        with tf.control_dependencies([self._latest] if follows else []):
+            result = exchange()
+        self._graph, self._latest = weakref.ref(graph), marker(result)
+        return result
+
+    def call(self, update: Callable[[Any], Any], gradients: Any) -> Any:
+        self.is_inside = True
+        try:
+            return update(gradients)
+        finally:
+            self.is_inside = False
+
+
+class _Exchange:
+    """Sums the gradients of one optimizer."""
+
+    def __init__(
+        self,
+        name: str,
+        frequency: int,
+        averages: bool,
+        collective: Collective | None,
+        turns: _Turns,
+    ) -> None:
+        self._name = name
+        self.frequency = frequency
+        self._averages = averages
+        self._collective = collective
+        self._turns = turns
+        self._sums: dict[tuple[int, ...], _Sums] = {}
+
+    @property
+    def variables(self) -> list[Any]:
+        return [variable for sums in self._sums.values() for variable in sums.all_variables]
+
+    @property
+    def is_off(self) -> bool:
+        """Whether an enclosing optimizer has done it."""
+        return self._turns.is_inside
+
+    def apply(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        *,
+        update: Callable[[Sequence[Any]], Any],
+        build: Callable[[], None],
+        over_workers: bool = True,
+    ) -> None:
+        """Call `update` with the mean gradients: now, or at every k-th batch.
+
+        Args:
+            gradients: Tensors, possibly sparse, or None for variables without a gradient.
+            variables: Their variables.
+            update: Uses the gradients.
+            build: Makes the optimizer's variables.
+            over_workers: Whether to sum over the workers, too.
+        """
+        dense = [_dense(gradient) for gradient in gradients if gradient is not None]
+        if not dense:
+            self._turns.call(update, gradients)
+            return
+        if self.frequency == 1:
+            mean = self._turns.run(lambda: self._mean(dense, over_workers), lambda found: found[0])
+            self._turns.call(update, _with_missing(mean, gradients))
+            return
+        build()
+        present = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
+        sums = self._sums_of(present, dense)
+        sums.add(dense)
+
+        def use() -> Any:
+            mean = self._mean(sums.read(), over_workers)
+            self._turns.call(update, _with_missing(mean, gradients))
+            sums.reset()
+            return tf.constant(True)
+
+        def use_if_due() -> Any:
+            is_due = sums.count >= self.frequency
+            return tf.cond(is_due, use, lambda: tf.constant(False))
+
+        self._turns.run(use_if_due, lambda done: done)
+
+    def _mean(self, gradients: list[Any], over_workers: bool) -> list[Any]:
+        divisor = self.frequency if self._averages else 1
+        if self._collective is not None and over_workers:
+            with tf.name_scope(self._name):
+                gradients = self._collective.sum_gradients(gradients)
+            divisor *= self._collective.size
+        if divisor == 1:
+            return gradients
+        return [gradient / tf.cast(divisor, gradient.dtype) for gradient in gradients]
+
+    def _sums_of(self, variables: Sequence[Any], gradients: Sequence[Any]) -> _Sums:
+        # A step may update several groups of variables, each with a separate call.
+        key = tuple(id(variable) for variable in variables)
+        if key not in self._sums:
+            self._sums[key] = _Sums(self._name, variables, gradients)
+        return self._sums[key]
+
+
+class _Sums:
+    """The gradients of some variables, summed over batches."""
+
+    def __init__(self, name: str, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
+        self._variables = list(variables)  # kept alive, so that their ids are not reused
+        with tf.init_scope():
+            self.count = tf.Variable(
+                0, dtype=tf.int64, trainable=False, name=f"{name}/batches_added_up"
+            )
+            self._sums = [
+                tf.Variable(
+                    tf.zeros(variable.shape, gradient.dtype),
+                    trainable=False,
+                    name=f"{name}/gradient_{index}",
+                )
+                for index, (variable, gradient) in enumerate(zip(variables, gradients, strict=True))
+            ]
+
+    @property
+    def all_variables(self) -> list[Any]:
+        return [self.count, *self._sums]
+
+    def add(self, gradients: Iterable[Any]) -> None:
+        for total, gradient in zip(self._sums, gradients, strict=True):
+            total.assign_add(gradient)
+        self.count.assign_add(1)
+
+    def read(self) -> list[Any]:
+        return [total.read_value() for total in self._sums]
+
+    def reset(self) -> None:
+        for total in self._sums:
+            total.assign(tf.zeros(total.shape, total.dtype))
+        self.count.assign(0)
+
+
+def _with_apply_gradients(kind: type, exchange: _Exchange) -> type:
+    """Return a subclass of an optimizer class of Keras 2: new, legacy, or with loss scaling."""
+    signature = inspect.signature(kind.apply_gradients)  # type: ignore[attr-defined]
+
+    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        def update(gradients: Sequence[Any]) -> Any:
+            pairs = list(zip(gradients, variables, strict=True))
+            return kind.apply_gradients(self, pairs, *args, **kwargs)  # type: ignore[attr-defined]
+
+        def build() -> None:
+            with tf.init_scope():
+                make = getattr(self, "_create_all_weights", None)
+                (self.build if make is None else make)(variables)
+
+        pairs = list(grads_and_vars)
+        variables = [variable for _, variable in pairs]
+        gradients = [gradient for gradient, _ in pairs]
+        if exchange.is_off:
+            return update(gradients)
+        given = {**kwargs, **signature.bind(self, pairs, *args, **kwargs).arguments}
+        over_workers = given.get("experimental_aggregate_gradients", True) and not given.get(
+            "skip_gradients_aggregation", False
+        )
+        exchange.apply(gradients, variables, update=update, build=build, over_workers=over_workers)
+        return self.iterations
+
+    return _subclass(kind, exchange, apply_gradients=apply_gradients)
+
+
+def _with_apply(kind: type, exchange: _Exchange) -> type:
+    """Return a subclass of an optimizer class of Keras 3."""
+
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
+        def update(gradients: Sequence[Any]) -> Any:
+            return kind.apply(self, gradients, trainable_variables)  # type: ignore[attr-defined]
+
+        def build() -> None:
+            if not self.built:
+                self.build(variables)
+
+        gradients = list(grads)
+        if exchange.is_off:
+            update(gradients)
+            return
+        given = self._trainable_variables if trainable_variables is None else trainable_variables
+        variables = list(given)
+        exchange.apply(gradients, variables, update=update, build=build)
+
+    return _subclass(kind, exchange, apply=apply)
+
+
+def _subclass(kind: type, exchange: _Exchange, **methods: Any) -> type:
+    names = {
+        **methods,
+        _EXCHANGE: exchange,
+        # Under its original name the optimizer is saved with a model, and loaded, correctly.
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+    }
+    return types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(names))
+
+
+def _check_not_twice(optimizer: Any, frequency: int) -> None:
+    if frequency == 1 or KERAS_MAJOR == 2:
+        return
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if inner.gradient_accumulation_steps:
+        raise InvalidExperimentError(
+            f"optimizations.aggregation_frequency is {frequency}, and the optimizer "
+            f"{inner.name!r} was given gradient_accumulation_steps="
+            f"{inner.gradient_accumulation_steps}.\n"
+            "Gradients would be added up twice.\nSet only one of the two."
+        )
+
+
+def _dense(gradient: Any) -> Any:
+    # Sparse gradients of embeddings, too: an optimizer then does the same for any number of workers
+    # and batches, and one message holds a whole step. Gathering the rows of all workers would be
+    # smaller if few rows of a large table are used.
+    return tf.convert_to_tensor(gradient)
+
+
+def _with_missing(present: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    """Put None back for variables without a gradient."""
+    following = iter(present)
+    return [None if gradient is None else next(following) for gradient in given]

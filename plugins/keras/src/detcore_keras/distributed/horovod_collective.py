@@ -1,0 +1,91 @@
+"""Sum and broadcast over Horovod, for Keras 2."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import DistributedError, PluginNotFoundError
+from detcore_keras.frameworks import tf
+
+if TYPE_CHECKING:
+    from detcore.trial import PrepareOptions
+
+
+def start_horovod(options: PrepareOptions) -> None:
+    """Join the other workers' Horovod.
+
+    Args:
+        options: This worker's ranks.
+
+    Raises:
+        PluginNotFoundError: If Horovod, or its plugin of detcore, is not installed.
+        DistributedError: If Horovod's ranks differ from detcore's.
+    """
+    hvd = _horovod()
+    hvd.init()
+    seen, wanted = (hvd.rank(), hvd.size()), (options.rank, options.world_size)
+    if seen == (0, 1) and importlib.util.find_spec("detcore_horovod") is None:
+        raise PluginNotFoundError(
+            "the workers of a Keras 2 model find each other through detcore-horovod, which is not "
+            "installed.\nInstall it with: pip install 'detcore[horovod]'\n"
+            "Or set resources.slots_per_trial: 1."
+        )
+    if seen != wanted:
+        raise DistributedError(
+            f"Horovod says that this is rank {seen[0]} of {seen[1]}, but it is rank {wanted[0]} of "
+            f"{wanted[1]} of the trial.\n"
+            "Each worker would train with others than it shares its data with.\n"
+            "Start the workers with `detcore run`, or with `detcore launch --launcher horovod`, "
+            "which set Horovod's variables."
+        )
+
+
+class HorovodCollective:
+    """Horovod's collectives, as a `Collective`.
+
+    Args:
+        compress: Whether gradients travel as half-precision numbers.
+    """
+
+    def __init__(self, *, compress: bool) -> None:
+        self._hvd = _horovod()
+        self.size: int = self._hvd.size()
+        self.failure: DistributedError | None = None
+        kinds = self._hvd.Compression
+        self._compression = kinds.fp16 if compress else kinds.none
+
+    def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+        """Return the sums over the workers."""
+        # Workers match operations by name. At run time the name begins with the names of the
+        # functions that inlined it, which may differ between workers if one of them was traced for
+        # another kind of input. Only the last part counts, and must therefore be unique.
+        scope = tf.get_current_name_scope().replace("/", ".")
+        sums: list[Any] = self._hvd.grouped_allreduce(
+            list(gradients),
+            op=self._hvd.Sum,
+            compression=self._compression,
+            name=f"sum.{scope}" if scope else "sum",
+            ignore_name_scope=True,
+        )
+        return sums
+
+    def broadcast(self, variables: Sequence[Any]) -> None:
+        """Set variables to the chief's values."""
+        self._hvd.broadcast_variables(list(variables), root_rank=0)
+
+
+def _horovod() -> Any:
+    try:
+        return importlib.import_module("horovod.tensorflow")
+    except ImportError as error:
+        raise PluginNotFoundError(
+            f"several workers train a Keras model over Horovod, which cannot be imported: {error}."
+            "\nHorovod is built against the TensorFlow that is installed; cmake and a C++17 "
+            "compiler must be there.\n"
+            "  HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITH_GLOO=1 "
+            "HOROVOD_WITHOUT_MPI=1 pip install --no-build-isolation horovod==0.28.1\n"
+            "Or set resources.slots_per_trial: 1."
+        ) from error

@@ -1,0 +1,349 @@
+"""Define the context of a `TFKerasTrial`, and the settings of its data."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from detcore import TrialContext
+from detcore.data import CachingContext
+from detcore.errors import (
+    CheckFailedError,
+    DataError,
+    InvalidDataTypeError,
+    InvalidExperimentError,
+    InvalidModelError,
+    describe,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from detcore import Trial
+    from detcore.trial import TrialSetup
+
+
+class _Unset:
+    """Distinguishes an argument that was not given from None."""
+
+    def __repr__(self) -> str:
+        return "<not given>"
+
+
+_UNSET = _Unset()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FitOptions:
+    """Settings for feeding data; see `TFKerasTrialContext.configure_fit`."""
+
+    verbose: bool = True
+    class_weight: Mapping[int, float] | None = None
+    # A second thread would share numpy's generator with the training thread, so that the numbers
+    # that a Sequence draws would depend on timing; this must be requested explicitly.
+    workers: int = 0
+    use_multiprocessing: bool = False
+    max_queue_size: int = 10
+    shuffle: bool = True
+    validation_steps: int | None = None
+
+
+class SequenceAdapter:
+    """A ``keras.utils.Sequence`` whose items are prepared by background workers.
+
+    Examples::
+
+        SequenceAdapter(sequence, workers=0, use_multiprocessing=False)  # in the training thread
+        SequenceAdapter(sequence, workers=1, use_multiprocessing=True)   # one background process
+        SequenceAdapter(sequence, workers=2, use_multiprocessing=False)  # two background threads
+
+    These settings take precedence over ``context.configure_fit``.
+
+    Attributes:
+        sequence: The Sequence.
+        workers: Number of threads or processes; 0 for none.
+        use_multiprocessing: Whether workers are processes instead of threads.
+        max_queue_size: Number of items that may be ready ahead of training.
+    """
+
+    def __init__(
+        self,
+        sequence: Any,
+        use_multiprocessing: bool = False,
+        workers: int = 1,
+        max_queue_size: int = 10,
+    ) -> None:
+        """Check and keep the arguments.
+
+        Args:
+            sequence: The Sequence (``PyDataset``): an object with ``__len__``, ``__getitem__`` and
+                perhaps ``on_epoch_end``. Each item is one batch.
+            use_multiprocessing: Whether workers are processes; default: threads.
+            workers: Number of workers; >= 0.
+            max_queue_size: Number of items ready ahead; >= 1.
+
+        Raises:
+            InvalidDataTypeError: If `sequence` cannot be read by index.
+            DataError: If it is empty.
+            InvalidExperimentError: If a number is out of range.
+        """
+        if not (hasattr(sequence, "__len__") and hasattr(sequence, "__getitem__")):
+            raise InvalidDataTypeError(
+                f"SequenceAdapter was given {type(sequence).__name__}, which has no length or "
+                "cannot be read by index.\n"
+                "It takes a keras.utils.Sequence (PyDataset)."
+            )
+        if len(sequence) == 0:
+            raise DataError(
+                f"SequenceAdapter was given an empty {type(sequence).__name__}: its length is 0.\n"
+                "Training needs at least one batch."
+            )
+        if workers < 0 or max_queue_size < 1:
+            raise InvalidExperimentError(
+                f"SequenceAdapter was given workers={workers}, max_queue_size={max_queue_size}.\n"
+                "workers must be >= 0 and max_queue_size >= 1."
+            )
+        self.sequence = sequence
+        self.workers = workers
+        self.use_multiprocessing = bool(use_multiprocessing)
+        self.max_queue_size = max_queue_size
+
+    def __len__(self) -> int:
+        """Return the number of batches in one epoch."""
+        return len(self.sequence)
+
+
+class TFKerasTrialContext(TrialContext):
+    """The context of a `TFKerasTrial`.
+
+    Attributes:
+        distributed: The `DistributedContext` of the trial's workers.
+        experimental: The `TFKerasExperimentalContext`.
+    """
+
+    def __init__(self, setup: TrialSetup) -> None:
+        super().__init__(setup)
+        self.experimental = TFKerasExperimentalContext(self)
+        self.wrapped_models: list[Any] = []
+        self.wrapped_optimizers: list[Any] = []
+        self.wrapped_datasets: list[Any] = []
+        self._fit_settings: dict[str, Any] = {}
+
+    @property
+    def fit_options(self) -> FitOptions:
+        """The combined settings of all calls of `configure_fit`."""
+        return FitOptions(**self._fit_settings)
+
+    def wrap_model(self, model: Any) -> Any:
+        """Register the model to train. Call it before ``model.compile``.
+
+        Args:
+            model: A Keras model: functional, sequential or subclassed.
+
+        Returns:
+            The same model.
+
+        Raises:
+            InvalidModelError: If `model` is not a Keras model.
+        """
+        from detcore_keras.frameworks import keras
+
+        if not isinstance(model, keras.Model):
+            raise InvalidModelError(
+                f"context.wrap_model was given {describe(model)}, which is not a Keras model.\n"
+                f"A model is an instance of {keras.Model.__module__.partition('.')[0]}.Model; "
+                "build it, wrap it, then compile it."
+            )
+        if not any(model is known for known in self.wrapped_models):
+            self.wrapped_models.append(model)
+        return model
+
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        """Register an optimizer that the model uses in addition to the one of ``compile``.
+
+        Its state then becomes part of every checkpoint, and its gradients are averaged over the
+        workers, and summed over batches according to ``optimizations``. The optimizer given to
+        ``model.compile``, and optimizers that are attributes of the model, need no registration.
+
+        Args:
+            optimizer: A Keras optimizer object, not its name.
+
+        Returns:
+            The same optimizer.
+
+        Raises:
+            InvalidExperimentError: If `optimizer` is not an optimizer object.
+        """
+        from detcore_keras.state.variables import OPTIMIZERS
+
+        if not self.is_managed:
+            return optimizer
+        if not isinstance(optimizer, OPTIMIZERS):
+            raise InvalidExperimentError(
+                f"context.wrap_optimizer was given {describe(optimizer)}, not an optimizer.\n"
+                "Pass the object, such as keras.optimizers.Adam(1e-3), not its name."
+            )
+        if not any(optimizer is known for known in self.wrapped_optimizers):
+            self.wrapped_optimizers.append(optimizer)
+        return optimizer
+
+    def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
+        """Shard a ``tf.data.Dataset`` between the workers, and mark it as ready for training.
+
+        Call it right after the dataset is created, before shuffling and batching: sharding then
+        drops records before they cost anything. Every dataset needs a separate call.
+
+        Args:
+            dataset: The dataset; anything else is returned unchanged.
+            shard_dataset: False if the trial itself gives each worker different data.
+
+        Returns:
+            The dataset to use from here on.
+        """
+        from detcore_keras.frameworks import tf
+
+        if not self.is_managed or not isinstance(dataset, tf.data.Dataset):
+            return dataset
+        if self.experimental.is_caching_training_data:
+            raise CheckFailedError(
+                "context.wrap_dataset and context.experimental.cache_train_dataset were both used "
+                "in this trial.\n"
+                "A cached dataset is already sharded.\n"
+                "Use one of the two; a cached validation dataset needs cache_validation_dataset."
+            )
+        size = self.distributed.get_size()
+        if shard_dataset and size > 1:
+            dataset = dataset.shard(size, self.distributed.get_rank())
+        self.wrapped_datasets.append(dataset)
+        return dataset
+
+    def begin_instance(self, trial: Trial, checkpoint: Path | None) -> None:
+        """Make ``build_model`` build a single model, with the weights of a checkpoint."""
+        keras_trial: Any = trial
+        build = keras_trial.build_model
+        built: list[Any] = []
+
+        def build_model() -> Any:
+            if not built:
+                returned = build()
+                model = self.wrapped_models[-1] if self.wrapped_models else returned
+                model = model if returned is None else returned
+                if checkpoint is not None:
+                    from detcore_keras.load_model import load_weights_from_checkpoint_path
+
+                    load_weights_from_checkpoint_path(checkpoint, model)
+                built.append(model)
+            return built[0]
+
+        keras_trial.build_model = build_model
+
+    def configure_fit(
+        self,
+        verbose: bool | _Unset = _UNSET,
+        class_weight: Mapping[int, float] | _Unset | None = _UNSET,
+        workers: int | _Unset = _UNSET,
+        use_multiprocessing: bool | _Unset = _UNSET,
+        max_queue_size: int | _Unset = _UNSET,
+        shuffle: bool | _Unset = _UNSET,
+        validation_steps: int | _Unset | None = _UNSET,
+    ) -> None:
+        """Set how data is fed. Later calls change only the settings that they name.
+
+        Args:
+            verbose: Whether progress may be printed; default True.
+            class_weight: Factor of the loss for each class index; None for equal weights (default).
+            workers: Number of threads or processes that prepare the items of a ``Sequence``. With
+                0, the default, the training thread prepares them, which is exact after a resume.
+            use_multiprocessing: Whether workers are processes instead of threads; default False.
+            max_queue_size: Number of items that may be ready ahead; default 10.
+            shuffle: Whether arrays and Sequences are read in a new order each epoch; default True.
+                A ``tf.data.Dataset`` shuffles itself.
+            validation_steps: Batches in one validation of a ``tf.data.Dataset``; None for all of it
+                (default).
+
+        Raises:
+            InvalidExperimentError: If a value is of the wrong type or out of range.
+        """
+        given = {
+            "verbose": verbose,
+            "class_weight": class_weight,
+            "workers": workers,
+            "use_multiprocessing": use_multiprocessing,
+            "max_queue_size": max_queue_size,
+            "shuffle": shuffle,
+            "validation_steps": validation_steps,
+        }
+        given = {name: value for name, value in given.items() if not isinstance(value, _Unset)}
+        for name, value in given.items():
+            _check_fit_option(name, value)
+        self._fit_settings.update(given)
+
+
+class TFKerasExperimentalContext(CachingContext):
+    """Features that may still change; `TFKerasTrialContext` has one as ``experimental``."""
+
+    def __init__(self, context: TFKerasTrialContext) -> None:
+        super().__init__(context)
+        self._context = context
+
+    def _decorator(
+        self, key: Any, shuffle: bool, *, reshuffle: bool, train: bool
+    ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+        from detcore_keras.data.dataset_cache import CachedDataset
+
+        context = self._context
+
+        def decorate(make_dataset: Callable[[], Any]) -> Callable[[], Any]:
+            cached = CachedDataset(
+                key=key,
+                make_dataset=make_dataset,
+                root=context.setup.cache_dir,
+                shuffle_seed=context.get_trial_seed() if shuffle else None,
+                reshuffle=reshuffle,
+                shard=(context.distributed.get_rank(), context.distributed.get_size()),
+                drop_remainder=train,
+            )
+
+            def read() -> Any:
+                dataset = cached.open()
+                context.wrapped_datasets.append(dataset)
+                return dataset
+
+            return read
+
+        return decorate
+
+
+def _check_fit_option(name: str, value: object) -> None:
+    if name in {"verbose", "use_multiprocessing", "shuffle"}:
+        valid, wanted = isinstance(value, bool | int), "True or False"
+    elif name == "class_weight":
+        valid = value is None or _is_class_weight(value)
+        wanted = "a dict from class index to a number, or None"
+    elif name == "workers":
+        valid, wanted = _is_count(value, 0), "an integer >= 0"
+    elif name == "max_queue_size":
+        valid, wanted = _is_count(value, 1), "an integer >= 1"
+    else:
+        valid, wanted = value is None or _is_count(value, 1), "an integer >= 1, or None"
+    if not valid:
+        raise InvalidExperimentError(
+            f"context.configure_fit was given {name}={describe(value)}; it takes {wanted}."
+        )
+
+
+def _is_count(value: object, least: int) -> bool:
+    return (
+        isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= least
+    )
+
+
+def _is_class_weight(value: object) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and all(_is_count(label, 0) for label in cast("Mapping[object, object]", value))
+        and all(isinstance(factor, numbers.Real) for factor in value.values())
+    )

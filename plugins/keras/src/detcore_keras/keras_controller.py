@@ -1,0 +1,506 @@
+"""Train a `TFKerasTrial`: Keras owns the loop, and detcore's clock schedules its work."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.trial import ValidationResult
+from detcore_keras.callbacks.callback_checks import checked_callbacks, has_batch_hooks
+from detcore_keras.callbacks.callback_list import CallbackMultiplexer, read_callbacks
+from detcore_keras.data.feed import inputs_of
+from detcore_keras.data.training_data import POSITION_FILE, make_feed, read_position, write_position
+from detcore_keras.distributed.gradients import share_gradients
+from detcore_keras.distributed.workers import Workers, digest_weights
+from detcore_keras.frameworks import keep_eager, tf
+from detcore_keras.loop.endless_fit import (
+    epoch_batches,
+    fit_until_stopped,
+    keras_function,
+    num_epochs,
+)
+from detcore_keras.loop.evaluation import Evaluation
+from detcore_keras.loop.model_setup import (
+    checked_model,
+    list_trainable,
+    model_generators,
+    optimizers_of,
+    set_trainable,
+)
+from detcore_keras.loop.train_steps import (
+    TrainSteps,
+    class_weighted,
+    own_train_function,
+    slow_reason,
+)
+from detcore_keras.loop.units import (
+    FastUnits,
+    OwnFunctionUnits,
+    SingleUnits,
+    Units,
+    generated_batches,
+)
+from detcore_keras.state import training_state
+from detcore_keras.state.determined_checkpoint import check_legacy, load_legacy_weights
+from detcore_keras.state.host_memory import ArrayFiles, HostMemory
+from detcore_keras.state.random_state import (
+    RandomState,
+    capture_rng,
+    preserved_rng,
+    restore_rng,
+    vary_by_rank,
+)
+from detcore_keras.state.state_tensors import StateReader
+from detcore_keras.state.variables import raw_variable, training_variables
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from detcore.trial import Clock
+    from detcore.types import TensorInfo
+    from detcore_keras.keras_context import TFKerasTrialContext
+    from detcore_keras.keras_trial import TFKerasTrial
+
+
+_logger = logging.getLogger("detcore.keras")
+
+
+class KerasController:
+    """A `detcore.trial.LoopingController` for Keras.
+
+    Args:
+        trial: The user's trial.
+        context: Its context.
+
+    Raises:
+        DetcoreError: If the trial violates a rule: data of the wrong kind, a model that was not
+            wrapped or compiled.
+    """
+
+    def __init__(self, trial: TFKerasTrial, context: TFKerasTrialContext) -> None:
+        self._trial = trial
+        self._context = context
+        batch_size = context.get_per_slot_batch_size()
+        self._workers = Workers(context)
+        self._has_started = False
+        keep_eager()  # the trial's constructor may have turned it off, too
+        training_data = trial.build_training_data_loader()
+        validation_data = trial.build_validation_data_loader()
+        built = trial.build_model()
+        keep_eager()
+        model = checked_model(built, context)
+        options = context.fit_options
+        self._model = model
+        share_gradients(self._optimizers(), context.setup, self._workers.collective)
+        self._own_function = own_train_function(model)
+        self._traced = not (self._own_function or model.run_eagerly)
+        self._weigh = class_weighted(options.class_weight) if options.class_weight else None
+        self._feed = make_feed(
+            training_data,
+            context=context,
+            batch_size=batch_size,
+            weigh_dataset=self._weigh if self._own_function else None,
+        )
+        if context.ledger is not None:
+            self._feed.describe(context.ledger)
+        self._evaluation = Evaluation(
+            validation_data,
+            batch_size=batch_size,
+            options=options,
+            wrapped=context.wrapped_datasets,
+            seed=context.get_trial_seed(),
+            test_mode=context.test_mode,
+            distributed=context.distributed,
+        )
+        self._user_callbacks = checked_callbacks(trial.keras_callbacks())
+        self._steps_per_epoch = self._workers.steps_per_epoch(self._feed)
+        self._epoch_batches = epoch_batches(context, self._steps_per_epoch)
+        self._steps = self._make_steps()
+        self._callbacks: CallbackMultiplexer | None = None
+        self._is_finished = False
+        self._random: RandomState | None = None
+        self._trainable: list[bool] | None = None
+        self._memory = HostMemory()
+        self._tensors: Sequence[TensorInfo] = ()
+        self._state_reader: StateReader | None = None
+        if context.digests is not None:
+            context.digests.describe(
+                threads=tf.config.threading.get_intra_op_parallelism_threads(),
+                gpu=len(tf.config.list_physical_devices("GPU")),
+            )
+
+    def _make_steps(self) -> TrainSteps:
+        """Return the step that trains the model on a batch of the feed."""
+        return TrainSteps(
+            model=self._model,
+            element_spec=self._feed.element_spec,
+            inputs_spec=self._feed.inputs_spec,
+            fetch=self._feed.fetch,
+            weigh=self._weigh,
+            split=self._feed.split,
+            # XLA cannot compile the exchange of gradients.
+            may_compile=self._workers.size == 1,
+        )
+
+    def batches_per_epoch(self) -> int | None:
+        """Return the steps of one pass over the training data; None if unknown.
+
+        With several workers, a pass lasts until each has seen its share.
+        """
+        return self._steps_per_epoch
+
+    def run(self, clock: Clock) -> None:
+        """Train inside one ``model.fit`` until the clock says stop."""
+        self._build()
+        self._start_together()
+        self._is_finished = False
+        callbacks = self._begun_callbacks()
+        units = self._units(callbacks, clock)
+
+        def train() -> Mapping[str, float] | None:
+            if self._random is not None:
+                self._random.restore()
+                self._random = None
+            if self._trainable is not None:
+                # Keras 2 sets the flags of the time of ``compile`` when ``fit`` begins.
+                set_trainable(self._model, self._trainable)
+                self._trainable = None
+            metrics = units.train(clock.next_boundary, lambda: self._interrupted(clock))
+            # Otherwise, if set in the last batch before a boundary, it would end Keras's fit there.
+            self._heed_stop_training()
+            going = clock.boundary(
+                self._feed.position, metrics.means, metrics.batches, n_records=metrics.n_records
+            )
+            if going:
+                self._model.reset_metrics()
+            elif clock.stopped != "preempted":
+                self.finish(clock)
+            return metrics.means if going else None
+
+        def end() -> None:
+            if not self._is_finished:
+                callbacks.train_end(is_final=False)
+
+        try:
+            fit_until_stopped(self._model, train=train, on_end=end)
+        except tf.errors.OpError as error:
+            collective = self._workers.collective
+            if collective is not None and collective.failure is not None:
+                raise collective.failure from error
+            raise
+
+    def finish(self, clock: Clock) -> None:
+        """Save the model as Keras's ``fit`` leaves it, if that changes it."""
+        self._model.reset_metrics()
+        before = digest_weights(self._model, self._optimizers())
+        self._end_training()
+        if any(self._workers.all_gather(before != digest_weights(self._model, self._optimizers()))):
+            clock.save(self)
+
+    def _end_training(self) -> None:
+        """Do what ``fit`` does after the last batch: average the weights, call the callbacks."""
+        if self._is_finished:
+            return
+        self._is_finished = True
+        callbacks = self._begun_callbacks()
+        optimizer = self._model.optimizer
+        if hasattr(optimizer, "finalize_variable_values"):
+            optimizer.finalize_variable_values(self._model.trainable_variables)
+        callbacks.train_end()
+
+    def validate(self) -> ValidationResult:
+        """Evaluate the model; names of metrics begin with ``val_``.
+
+        Each of several workers evaluates its share of the data, with the chief's weights.
+        """
+        self._build()
+        self._start_together()
+        callbacks = self._begun_callbacks()
+        with preserved_rng(model_generators(self._model)):
+            callbacks.test_begin()
+            with self._workers.chief_weights(self._model):
+                logs, n_records = self._evaluation.run(self._model, callbacks.callbacks)
+        metrics = {f"val_{name}": value for name, value in logs.items()}
+        callbacks.test_end(metrics)
+        self._heed_stop_training()
+        return ValidationResult(metrics, n_records)
+
+    def save(self, directory: Path) -> None:
+        """Write model, optimizers, generators, data position and callbacks.
+
+        The chief writes all of it, and other workers only values that differ from the chief's.
+        Callbacks are called before the commit, so files that they add become part of the
+        checkpoint.
+        """
+        training_state.write_array_files(directory, self._capture(directory))
+
+    def snapshot(self, directory: Path) -> Callable[[], None]:
+        """Copy the state for `save`, and return a function that writes the copy.
+
+        Small files are written immediately, and so are all files if a callback reads the folder
+        (`detcore_keras.callbacks.Callback.on_checkpoint_end`). The copies' memory is kept for the
+        next snapshot.
+
+        Returns:
+            A function for another thread, to be called once.
+        """
+        return training_state.copied_to_write(directory, self._capture(directory), self._memory)
+
+    def tensors(self) -> Sequence[TensorInfo]:
+        """Return the variables in the last checkpoint, with the files they are in."""
+        return self._tensors
+
+    def state_tensors(self) -> Mapping[str, np.ndarray]:
+        """Return generators, weights and optimizers' variables as arrays by name."""
+        self._build()
+        self._start_together()
+        if self._state_reader is None or not self._traced:
+            exists = self._traced or self._has_started or self._feed.position > 0
+            self._state_reader = StateReader(*((self._model, self._optimizers()) if exists else ()))
+        return self._state_reader.read()
+
+    def _capture(self, directory: Path) -> ArrayFiles:
+        """Write small files; return the arrays, which may share the variables' memory."""
+        self._build()
+        self._start_together()
+        callbacks = self._begun_callbacks()
+        if any(self._workers.all_gather(self._context.get_stop_requested())):
+            self._end_training()  # no batch follows this checkpoint
+        optimizers = self._optimizers()
+        own = self._workers.own_variables(self._model, optimizers)
+        if self._workers.is_chief:
+            spec = inputs_of(self._feed.element_spec)
+            state = training_state.capture_training_state(self._model, optimizers, input_spec=spec)
+        else:
+            state = training_state.capture_own_state(self._model, optimizers, own)
+        if callbacks.terminates_on_nan:
+            training_state.refuse_nan(state, self._feed.position)
+        self._tensors = state.tensors()
+        state.write_record(directory)
+        files = dict(state.files)
+        capture_rng(directory)
+        position = {
+            "version": 1,
+            "untouched": self._feed.position == 0 and not self._traced,
+            "data": self._feed.save(directory),
+            "validation": self._evaluation.state_dict(),
+            "stop_requested": self._context.get_stop_requested(),
+            "is_finished": self._is_finished,
+            "trainable": list_trainable(self._model),
+        }
+        write_position(directory / POSITION_FILE, position)
+        if callbacks.reads_checkpoints:
+            training_state.write_array_files(directory, files)
+            files = {}
+            callbacks.checkpoint_end(directory)
+            self._heed_stop_training()
+        digests = self._workers.all_gather(callbacks.digests() if self._workers.size > 1 else {})
+        mine = {} if self._workers.is_chief else digests[self._workers.rank]
+        same = {name for name, digest in mine.items() if digests[0].get(name) == digest}
+        return {**files, **callbacks.capture(directory, leave_out=same)}
+
+    def restore(self, directory: Path) -> None:
+        """Read the files of `save`.
+
+        Raises:
+            InvalidCheckpointError: If they do not fit this model.
+            DataError: If they do not fit this data.
+        """
+        own = self._context.own_folder(directory)
+        position = read_position((own or directory) / POSITION_FILE)
+        self._build()
+        if own is None:
+            self._feed.seek(self._context.get_initial_batch())
+        else:
+            self._feed.restore(own, position["data"])
+        self._evaluation.load_state(position["validation"])
+        folders = dict.fromkeys((own or directory, directory))
+        saved_callbacks = [read_callbacks(folder) for folder in folders]
+        self._has_started = not position["untouched"]
+        if self._has_started and not self._traced:
+            self._build_by_training()
+        # The start of a callback may write weights, which the checkpoint's then replace.
+        callbacks = self._begun_callbacks(is_resumed=True)
+        if self._has_started:
+            self._restore_variables(directory, own)
+            self._trainable = position["trainable"]
+            set_trainable(self._model, self._trainable)
+        callbacks.load_state(*saved_callbacks)
+        if position["stop_requested"]:
+            self._context.set_stop_requested(True)
+        restore_rng(own or directory)
+        self._is_finished = position["is_finished"]
+        self._repeat_validation()
+        if own is None:
+            self._vary()
+            _logger.info(
+                "the checkpoint was saved by another number of workers: training continues at "
+                "batch %d, in the order for %d worker(s)",
+                self._feed.position,
+                self._workers.size,
+            )
+        # Callbacks that start, and any other code before the first step, may draw numbers that an
+        # uninterrupted run drew long before.
+        self._random = RandomState(model_generators(self._model))
+
+    def _repeat_validation(self) -> None:
+        """Show the callbacks a validation that followed the checkpoint and is already recorded."""
+        info = self._context.info
+        was_validated = info is not None and info.validated_metric is not None
+        if was_validated and any(self._workers.all_gather(bool(self._user_callbacks))):
+            self.validate()
+
+    def start_from(self, directory: Path) -> None:
+        """Load weights, optimizer state and counters from another trial's checkpoint.
+
+        From a checkpoint of Determined, only the weights. Hyperparameters (the learning rate),
+        callbacks, data and random generators are those of a fresh trial.
+
+        Raises:
+            InvalidCheckpointError: If it does not fit this model.
+        """
+        names = (POSITION_FILE, training_state.VARIABLES_FILE)
+        is_own = any((directory / name).exists() for name in names)
+        if is_own:
+            read_position(directory / POSITION_FILE)
+        else:
+            check_legacy(directory)
+        self._build()
+        self._start_together()
+        self._begun_callbacks()  # which may write weights, too
+        self._random = RandomState(model_generators(self._model))
+        if not self._traced:
+            self._build_by_training()
+            training_state.clear_step(self._model, self._optimizers())
+        if is_own:
+            training_state.take_over_training_state(self._model, self._optimizers(), directory)
+        else:
+            load_legacy_weights(self._model, directory)
+            _logger.info("it is a checkpoint of Determined: only its weights are taken over")
+
+    def close(self) -> None:
+        """Stop the data's workers."""
+        self._feed.close()
+        self._evaluation.close()
+
+    def _restore_variables(self, directory: Path, own: Path | None) -> None:
+        optimizers = self._optimizers()
+        training_state.restore_training_state(self._model, optimizers, directory)
+        if own is None:
+            folders = sorted((directory / "workers").glob("*"))
+            training_state.restore_mean_gradients(self._model, optimizers, directory, folders)
+        elif own != directory:
+            training_state.restore_own_state(self._model, optimizers, own)
+
+    def _start_together(self) -> None:
+        """Give all workers the chief's model, and each of them different random numbers; once.
+
+        If the first step makes the variables, this waits until after it.
+        """
+        if self._traced and not self._has_started:
+            self._has_started = True
+            self._share_start()
+
+    def _share_start(self) -> None:
+        self._workers.share_variables(self._model, self._optimizers())
+        self._vary()
+
+    def _vary(self) -> None:
+        if self._workers.size == 1:
+            return
+        found = training_variables(self._model, self._optimizers())
+        states = [*model_generators(self._model), *(f.variable for f in found if f.is_generator)]
+        vary_by_rank(
+            list({id(v.handle): v for v in map(raw_variable, states)}.values()),
+            seed=self._context.get_trial_seed(),
+            rank=self._workers.rank,
+            step=self._feed.position,
+        )
+
+    def _build(self) -> None:
+        """Make all variables, so that they can be saved and restored before the first step."""
+        if self._traced:
+            self._steps.build()
+
+    def _build_by_training(self) -> None:
+        """Make all variables by one step on a batch of the data; the caller undoes its effects.
+
+        For models whose step cannot be traced: eager ones, and those with a custom train function.
+        """
+        inputs = self._feed.peek()
+        if self._own_function:
+            batch = self._feed.fetch(inputs, 0)
+            train = keras_function(self._model, "train")
+            train(generated_batches(self._feed, self._weigh, lambda: itertools.repeat(batch)))
+        else:
+            self._steps.run_one(inputs, 0)
+
+    def _begun_callbacks(self, *, is_resumed: bool = False) -> CallbackMultiplexer:
+        """Return the callbacks, after notifying them once that training begins."""
+        if self._callbacks is None:
+            self._callbacks = CallbackMultiplexer(
+                self._user_callbacks,
+                model=self._model,
+                params={
+                    "epochs": num_epochs(self._context, self._epoch_batches),
+                    "verbose": int(self._context.fit_options.verbose and self._workers.is_chief),
+                },
+                batches_per_epoch=self._epoch_batches,
+                is_chief=self._workers.is_chief,
+                tensorboard_path=self._context.get_tensorboard_path(),
+                saved_elsewhere=[*self._optimizers(), *self._model._flatten_layers()],
+                trial=self._trial,
+            )
+            self._callbacks.train_begin(is_resumed=is_resumed)
+            self._heed_stop_training()
+        return self._callbacks
+
+    def _units(self, callbacks: CallbackMultiplexer, clock: Clock) -> Units:
+        reason = slow_reason(self._model, has_batch_hooks=has_batch_hooks(self._user_callbacks))
+        digests = self._context.digests
+        if reason is None and digests is not None and digests.reads_each_state:
+            reason = "the state after each step is digested"
+        told = self._workers.all_gather((reason, bool(self._user_callbacks)))
+        # A callback may exist only on the chief, but all workers must take the same path.
+        reason = next((reason for reason, _ in told if reason is not None), None)
+        has_callbacks = any(here for _, here in told)
+        shares_metrics = has_callbacks and self._workers.size > 1
+        waits = not (self._traced or self._has_started)
+        parts: dict[str, Any] = {
+            "model": self._model,
+            "feed": self._feed,
+            "callbacks": callbacks,
+            "ledger": self._context.ledger,
+            "digests": digests,
+            "epoch_batches": self._epoch_batches,
+            "stops_at_epochs": has_callbacks,
+            "slowest": clock.slowest if self._workers.size > 1 else float,
+            "mean_metrics": self._workers.mean_metrics if shares_metrics else None,
+            "after_first_batch": self._share_start if waits else None,
+        }
+        if reason is None and not self._feed.in_graph:
+            reason = "the data is neither arrays nor a tf.data.Dataset"
+        if reason is None and not self._steps.can_run_many:
+            reason = "train_step returns values whose shape changes"
+        if reason is None:
+            return FastUnits(self._steps, **parts)
+        _logger.info("training goes batch by batch, not many batches at once: %s", reason)
+        if self._own_function:
+            return OwnFunctionUnits(self._weigh, **parts)
+        return SingleUnits(self._steps, **parts)
+
+    def _interrupted(self, clock: Clock) -> bool:
+        self._heed_stop_training()
+        return clock.interrupt_requested
+
+    def _heed_stop_training(self) -> None:
+        """Turn ``model.stop_training``, set by a callback, into a request that the clock sees."""
+        if self._model.stop_training:
+            self._model.stop_training = False
+            self._context.set_stop_requested(True)
+
+    def _optimizers(self) -> list[Any]:
+        return optimizers_of(self._model, self._context)

@@ -1,0 +1,89 @@
+"""Define the class that users of Keras subclass."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+from detcore import Trial
+from detcore_keras.keras_context import TFKerasTrialContext
+
+
+class TFKerasTrial(Trial, abc.ABC):
+    """A Keras model, its data and its callbacks.
+
+    detcore calls the methods once per worker process, in this order: `build_training_data_loader`,
+    `build_validation_data_loader`, `build_model`, `keras_callbacks`. Training then runs inside one
+    ``model.fit``, with metrics, validation and checkpoints according to the experiment file.
+
+    Example::
+
+        class Digits(TFKerasTrial):
+            def __init__(self, context):
+                self.context = context
+
+            def build_model(self):
+                model = keras.Sequential([keras.layers.Dense(10)])
+                model = self.context.wrap_model(model)
+                model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+                return model
+
+            def build_training_data_loader(self):
+                return x_train, y_train
+
+            def build_validation_data_loader(self):
+                return x_test, y_test
+
+    Attributes:
+        trial_context_class: The class of the trial's context.
+    """
+
+    trial_context_class = TFKerasTrialContext
+    context: TFKerasTrialContext
+
+    def __init__(self, context: TFKerasTrialContext) -> None:
+        """Keep the context. Overriders should store it as ``self.context``.
+
+        Args:
+            context: Hyperparameters, ranks, paths, and the methods that wrap models and data.
+        """
+        super().__init__(context)
+
+    @abc.abstractmethod
+    def build_model(self) -> Any:
+        """Build the model: wrap it with ``self.context.wrap_model``, then compile it.
+
+        Returns:
+            The wrapped and compiled Keras model. (None is accepted for compatibility: the model
+            that was wrapped last is trained.)
+        """
+
+    @abc.abstractmethod
+    def build_training_data_loader(self) -> Any:
+        """Return the training data.
+
+        Returns:
+            One of: a tuple ``(x, y)`` or ``(x, y, sample_weight)`` of NumPy arrays, where each part
+            may be an array, a list or tuple of arrays, or a dict of arrays; a ``tf.data.Dataset``
+            of batches, wrapped with ``self.context.wrap_dataset``; a ``keras.utils.Sequence``
+            (``PyDataset``); or a `SequenceAdapter`. Arrays are cut into batches of
+            ``self.context.get_per_slot_batch_size()`` records; the last one of an epoch may be
+            smaller.
+        """
+
+    @abc.abstractmethod
+    def build_validation_data_loader(self) -> Any:
+        """Return the validation data, in one of the same kinds as the training data."""
+
+    def session_config(self) -> Any:
+        """Return a session configuration; has no effect on TensorFlow 2, kept for old trials."""
+        return None
+
+    def keras_callbacks(self) -> list[Any]:
+        """Return Keras callbacks to run while training; default: none.
+
+        Callbacks with batch-level hooks (``on_train_batch_begin``, ``on_train_batch_end``) make
+        training take one batch at a time; without them, many batches run inside one call of the
+        graph, which is several times faster for small models.
+        """
+        return []

@@ -1,0 +1,1 @@
+"""Training and validation steps, and the loops that run them inside Keras."""

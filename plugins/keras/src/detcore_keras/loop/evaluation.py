@@ -1,0 +1,315 @@
+"""Validate a model: one ``model.evaluate`` over data that is prepared once."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from detcore.data import shard_range
+from detcore.errors import DataError
+from detcore_keras.data.dataset_feed import check_dataset
+from detcore_keras.data.feed import (
+    as_arrays,
+    as_sequence,
+    batch_records,
+    batch_spec,
+    batch_tensors,
+    floats_as_keras,
+    leaves,
+    make_loader,
+    packed_as,
+    without_none_specs,
+)
+from detcore_keras.distributed.metric_merging import Tested, TestSteps, merged_results
+from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.keras_context import FitOptions
+from detcore_keras.loop.endless_fit import replaced_function, stand_in
+from detcore_keras.loop.train_steps import replaces_keras
+from detcore_keras.state.random_state import preserved_rng
+
+if TYPE_CHECKING:
+    from detcore.distributed import DistributedContext
+
+
+_logger = logging.getLogger("detcore.keras")
+
+_NO_LIMIT = 1 << 62
+# Arrays up to this size are held as tensors; NumPy slices larger ones, batch by batch.
+_TENSOR_BYTES = 512 << 20
+
+
+class Evaluation:
+    """The validation data, and the evaluation of a model on it.
+
+    Args:
+        data: Result of ``build_validation_data_loader``.
+        batch_size: Records per batch, for arrays.
+        options: Settings of ``configure_fit``.
+        wrapped: The datasets that ``wrap_dataset`` returned.
+        seed: The trial's seed.
+        test_mode: Whether to evaluate only one batch.
+        distributed: The workers; each evaluates its share of the batches or items, or the shard of
+            a dataset from ``wrap_dataset``.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        *,
+        batch_size: int,
+        options: FitOptions,
+        wrapped: Iterable[Any],
+        seed: int,
+        test_mode: bool,
+        distributed: DistributedContext,
+    ) -> None:
+        self._distributed = distributed
+        self._passes = 0
+        self._loader: Any = None
+        self._items: Callable[[], Generator[object, None, None]] | None = None
+        self._tests_each = False  # items that no dataset of one signature can hold
+        self._dataset: Any = None
+        self._is_sharded = distributed.size > 1 and isinstance(data, tf.data.Dataset)
+        self._steps: int | None = 1 if test_mode else None
+        self._test_steps: TestSteps | None = None
+        sequence = as_sequence(data)
+        if isinstance(data, tf.data.Dataset):
+            check_dataset(data, wrapped, "validation", may_be_empty=distributed.size > 1)
+            self._dataset = data
+            self._spec = without_none_specs(data.element_spec)
+            self._steps = self._steps or options.validation_steps
+        elif sequence is not None:
+            self._loader = make_loader(data, sequence, options, seed)
+            self._items = self._items_of(sequence.sequence)
+        else:
+            arrays = as_arrays(data, "validation")
+            # Whole batches, because losses with masks, and those of several outputs, are means of
+            # each batch.
+            mine = self._share(-(-len(leaves(arrays)[0]) // batch_size))
+            rows = slice(mine.start * batch_size, mine.stop * batch_size)
+            shares = [leaf[rows] for leaf in leaves(arrays)]
+            self._dataset = _from_arrays(packed_as(arrays, shares), batch_size)
+            self._spec = without_none_specs(self._dataset.element_spec)
+
+    def run(self, model: Any, callbacks: Sequence[Any] = ()) -> tuple[dict[str, float], int]:
+        """Return the model's metrics under Keras's own names, and their number of records.
+
+        Both are over all workers.
+
+        Args:
+            model: The compiled model; the same on all workers.
+            callbacks: The user's callbacks; batch-level test hooks are called.
+
+        Raises:
+            DataError: If there is no data on any worker.
+            InvalidModelError: If a metric cannot be combined from its parts on the workers.
+        """
+        if self._is_sharded and (reasons := _find_batch_means(model)):
+            self._is_sharded = False
+            _logger.warning(
+                "the validation dataset is split between %d workers, so its batches are not those "
+                "of one worker; %s weigh each batch by itself, and differ from the values of one "
+                "worker.\nReturn arrays or a Sequence as validation data for the same values.",
+                self._distributed.size,
+                " and ".join(reasons),
+            )
+        if replaces_keras(model, "make_test_function", "_make_function"):
+            tested = self._evaluate_by_own_function(model)
+        else:
+            tested = self._evaluate(model, [c for c in callbacks if _has_test_batch_hooks(c)])
+        self._end_pass()
+        if self._distributed.size > 1:
+            return merged_results(model, tested, self._distributed)
+        if not tested.num_batches:
+            raise DataError(
+                "the validation data is empty: it has 0 batches.\n"
+                "Look at what build_validation_data_loader filters out, and at drop_remainder."
+            )
+        numbers = {
+            name: float(value) for name, value in tested.outputs.items() if np.ndim(value) == 0
+        }
+        return numbers, tested.n_records
+
+    def _share(self, count: int) -> range:
+        """Return the indices of this worker's batches or items."""
+        rank, size = self._distributed.rank, self._distributed.size
+        return shard_range(count, rank=rank, world_size=size)
+
+    def _evaluate_by_own_function(self, model: Any) -> Tested:
+        """Let Keras call the test function that the model's class makes, and count its data."""
+        batches, records = (tf.Variable(0, dtype=tf.int64) for _ in range(2))
+
+        def counted(*batch: Any) -> Any:
+            batches.assign_add(1)
+            records.assign_add(tf.cast(batch_records(batch), tf.int64))
+            return batch
+
+        dataset = self._dataset
+        if self._items is not None:
+            dataset = tf.data.Dataset.from_generator(self._items, output_signature=self._spec)
+            dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self._mine)))
+        if self._steps is not None:
+            dataset = dataset.take(self._steps)
+        if not iter(dataset).get_next_as_optional().has_value():
+            return Tested({}, 0, 0)
+        logs = model.evaluate(dataset.map(counted), verbose=0, return_dict=True)
+        return Tested(logs, int(batches), int(records))
+
+    def _evaluate(self, model: Any, callbacks: Sequence[Any]) -> Tested:
+        if self._test_steps is None:
+            self._test_steps = TestSteps(model, self._spec)
+        steps = self._test_steps
+        tested: Tested | None = None
+
+        def test() -> Mapping[str, Any]:
+            nonlocal tested
+            tested = self._test(steps, callbacks)
+            return tested.outputs
+
+        with replaced_function(model, "test", test):
+            logs = model.evaluate(stand_in(), steps=1, verbose=0, return_dict=True)
+        assert tested is not None  # Keras called the function
+        return dataclasses.replace(tested, outputs=logs)
+
+    def _test(self, steps: TestSteps, callbacks: Sequence[object]) -> Tested:
+        limit = self._steps or _NO_LIMIT
+        is_fast = steps.can_run_all and not callbacks
+        if self._items is None:
+            run = (
+                steps.run_all if is_fast else functools.partial(steps.run_each, callbacks=callbacks)
+            )
+            return run(iter(self._dataset), limit)
+        items = self._items()
+        before, other = Tested({}, 0, 0), list[object]()
+        if is_fast and not self._tests_each:
+            before = steps.run_all(self._of_one_shape(items, other), limit)
+            if not other:
+                return before
+            self._tests_each = True
+        with contextlib.closing(items):
+            limit -= before.num_batches
+            rest = steps.run_each(itertools.chain(other, items), limit, callbacks)
+        return Tested(
+            rest.outputs, before.num_batches + rest.num_batches, before.n_records + rest.n_records
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return JSON values for `load_state`."""
+        loader = None if self._loader is None else self._loader.state_dict()
+        return {"passes": self._passes, "loader": loader}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Repeat the effects of earlier validations on data that reshuffles after each pass."""
+        if self._loader is not None and state["loader"] is not None:
+            self._loader.load_state(state["loader"])
+        elif self._dataset is not None:
+            for _ in range(state["passes"] - self._passes):
+                iter(self._dataset)
+        self._passes = state["passes"]
+
+    def close(self) -> None:
+        """Stop the workers."""
+        if self._loader is not None:
+            self._loader.close()
+
+    def _end_pass(self) -> None:
+        if self._loader is not None:
+            self._loader.end_epoch()
+        self._passes += 1
+
+    def _items_of(self, sequence: Any) -> Callable[[], Generator[object, None, None]]:
+        """Return a function that yields this worker's items; their shapes may differ."""
+        self._mine = self._share(len(sequence))
+        with preserved_rng():
+            self._spec = batch_spec(batch_tensors(self._loader.read_item(0), sequence))
+        self._tests_each = None in tf.nest.flatten(self._spec)
+
+        def items() -> Generator[object, None, None]:
+            with contextlib.closing(self._loader.batches(self._mine)) as loaded:
+                for item in loaded:
+                    yield batch_tensors(item, sequence)
+
+        return items
+
+    def _of_one_shape(self, items: Iterable[object], other: list[object]) -> object:
+        """Return an iterator of ``tf.data`` over items of one shape.
+
+        Args:
+            items: The items.
+            other: Gets the first that has another shape, at which the iterator ends.
+        """
+        specs = leaves(self._spec)
+
+        def fitting() -> Iterator[object]:
+            for item in items:
+                parts = leaves(item)
+                fits = len(parts) == len(specs) and all(
+                    spec.is_compatible_with(part) for spec, part in zip(specs, parts, strict=True)
+                )
+                if not fits:
+                    other.append(item)
+                    return
+                yield item
+
+        return iter(tf.data.Dataset.from_generator(fitting, output_signature=self._spec))
+
+
+def _from_arrays(arrays: Any, batch_size: int) -> Any:
+    """Return the arrays as a dataset of batches, sliced from whole tensors in the graph."""
+    parts = leaves(arrays)
+    num_records = len(parts[0])
+    num_batches = -(-num_records // batch_size)
+    if sum(part.nbytes for part in parts) > _TENSOR_BYTES:
+        return _from_large_arrays(arrays, batch_size, num_batches)
+    tensors = [floats_as_keras(part) for part in parts]
+
+    def cut(index: Any) -> Any:
+        start = index * batch_size
+        stop = tf.minimum(start + batch_size, num_records)
+        return packed_as(arrays, [tensor[start:stop] for tensor in tensors])
+
+    batches = tf.data.Dataset.range(num_batches)
+    return batches.map(cut).prefetch(1)
+
+
+def _from_large_arrays(arrays: Any, batch_size: int, num_batches: int) -> Any:
+    def cut(index: int) -> Any:
+        rows = slice(index * batch_size, (index + 1) * batch_size)
+        return packed_as(arrays, [floats_as_keras(part[rows]) for part in leaves(arrays)])
+
+    def batches() -> Iterator[Any]:
+        return (cut(index) for index in range(num_batches))
+
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=batch_spec(cut(0)))
+    return dataset.apply(tf.data.experimental.assert_cardinality(num_batches)).prefetch(1)
+
+
+def _find_batch_means(model: Any) -> list[str]:
+    """Return what in a model depends on which records share a batch.
+
+    With a mask, a loss is the mean over the batch's unmasked values. Keras 3 (3.15) counts each
+    batch once in the losses of single outputs, whatever its size.
+    """
+    found = []
+    if KERAS_MAJOR == 3 and getattr(model._compile_loss, "metrics", None):
+        found.append("the losses of its outputs")
+    if any(
+        isinstance(layer, keras.layers.Masking) or getattr(layer, "mask_zero", False)
+        for layer in model._flatten_layers()
+    ):
+        found.append("losses with masks")
+    return found
+
+
+def _has_test_batch_hooks(callback: Any) -> bool:
+    return any(
+        getattr(type(callback), name) is not getattr(keras.callbacks.Callback, name)
+        for name in ("on_test_batch_begin", "on_test_batch_end")
+    )

@@ -1,0 +1,172 @@
+"""Find and check the model to train, and its optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import InvalidCheckpointError, InvalidModelError, describe
+from detcore_keras.distributed.gradients import sums_batches
+from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.state.variables import OPTIMIZERS, layer_generators
+
+if TYPE_CHECKING:
+    from detcore_keras.keras_context import TFKerasTrialContext
+
+
+def checked_model(returned: Any, context: TFKerasTrialContext) -> Any:
+    """Return the model to train.
+
+    Args:
+        returned: Result of ``build_model``.
+        context: Has the list of wrapped models.
+
+    Raises:
+        InvalidModelError: If it is not a Keras model, was not wrapped or not compiled, or belongs
+            to a distribution strategy.
+    """
+    if returned is not None and not isinstance(returned, keras.Model):
+        raise InvalidModelError(
+            f"build_model returned {describe(returned)}, which is not a Keras model.\n"
+            "Return the model that context.wrap_model returned, after compiling it."
+        )
+    wrapped = context.wrapped_models
+    if not wrapped or (returned is not None and not any(returned is m for m in wrapped)):
+        raise InvalidModelError(
+            "build_model did not wrap the model that it returned.\n"
+            "detcore trains the model that context.wrap_model was given.\n"
+            "Add this before model.compile(...): model = self.context.wrap_model(model)"
+        )
+    model = wrapped[-1] if returned is None else returned
+    compiled = model.compiled if KERAS_MAJOR == 3 else model._is_compiled
+    if not compiled:
+        raise InvalidModelError(
+            f"build_model did not compile {model.name!r} ({type(model).__name__}).\n"
+            "The optimizer, the loss and the metrics come from compile.\n"
+            "Call model.compile(...) after context.wrap_model(model). A class that overrides "
+            "compile must call super().compile()."
+        )
+    if (
+        model.distribute_strategy is not tf.distribute.get_strategy()
+        or tf.distribute.has_strategy()
+    ):
+        raise InvalidModelError(
+            f"the model {model.name!r} was built under a distribution strategy "
+            f"({type(model.distribute_strategy).__name__}).\n"
+            "detcore runs one worker process for each device.\n"
+            "Build the model without a strategy, and set resources.slots_per_trial."
+        )
+    return model
+
+
+def optimizers_of(model: Any, context: TFKerasTrialContext) -> list[Any]:
+    """Return every optimizer whose state belongs to the training state.
+
+    The one given to ``compile``, those given to ``wrap_optimizer``, and those that are attributes
+    of the model, in this order.
+    """
+    own = [value for _, value in sorted(vars(model).items())]
+    found: list[Any] = []
+    for optimizer in [getattr(model, "optimizer", None), *context.wrapped_optimizers, *own]:
+        if isinstance(optimizer, OPTIMIZERS) and not any(optimizer is known for known in found):
+            found.append(optimizer)
+    return found
+
+
+def model_generators(model: Any) -> list[Any]:
+    """Return the variables that hold the random generators of a model's layers."""
+    if KERAS_MAJOR == 3:
+        return [v for v in model.variables if v.path.endswith("seed_generator_state")]
+    return list(layer_generators(model))
+
+
+def list_trainable(model: Any) -> list[bool]:
+    """Return whether each of the model's layers is trainable, nested layers included."""
+    return [bool(layer.trainable) for layer in model._flatten_layers()]
+
+
+def set_trainable(model: Any, flags: Sequence[bool]) -> None:
+    """Restore a result of `list_trainable`.
+
+    Raises:
+        InvalidCheckpointError: If the model has another number of layers.
+    """
+    layers = list(model._flatten_layers())
+    if len(layers) != len(flags):
+        raise InvalidCheckpointError(
+            f"the checkpoint is for a model of {len(flags)} layers; {model.name!r} has "
+            f"{len(layers)}.\nUse the code in the checkpoint's directory code/."
+        )
+    # Outer layers come first, because setting the flag of a layer sets it for the layers inside.
+    for layer, flag in zip(layers, flags, strict=True):
+        if bool(layer.trainable) is not flag:
+            layer.trainable = flag
+
+
+def build_ahead(model: Any, element_spec: Any) -> None:
+    """Make the variables of the optimizer and the metrics, as the first step would.
+
+    TensorFlow traces a step twice if its first trace makes variables. The same variables are made
+    here, with the same names, where all of the step is Keras's own: a functional or sequential
+    model with one output. Others are left to the trace.
+
+    Args:
+        model: The compiled model.
+        element_spec: Nested ``tf.TypeSpec`` of one batch.
+    """
+    output = _only_output(model)
+    target = element_spec[1] if isinstance(element_spec, tuple) and len(element_spec) > 1 else None
+    if output is None or not isinstance(target, tf.TensorSpec) or target.shape.rank is None:
+        return
+    build_optimizer(model)
+    metrics = model._compile_metrics if KERAS_MAJOR == 3 else model.compiled_metrics
+    if metrics is None or metrics.built:
+        return
+    if KERAS_MAJOR == 3:
+        metrics.build(keras.KerasTensor(target.shape.as_list(), target.dtype.name), output)
+    else:
+        metrics.build(output, target)
+
+
+def build_optimizer(model: Any) -> None:
+    """Create the variables of a model's optimizer, unless it exists already or is not Keras's."""
+    optimizer = model.optimizer
+    is_plain = isinstance(optimizer, keras.optimizers.Optimizer) and _is_from_keras(optimizer)
+    # Sums of gradients are made by the trace in any case.
+    if not is_plain or sums_batches(optimizer):
+        return
+    if has_built_optimizer(model):
+        return
+    if KERAS_MAJOR == 3:
+        optimizer.build(model.trainable_variables)
+    else:
+        with tf.name_scope(optimizer.name):
+            optimizer.build(model.trainable_variables)
+
+
+def has_built_optimizer(model: Any) -> bool:
+    """Whether the variables of a model's optimizer exist; a custom step may not use it."""
+    optimizer = model.optimizer
+    if KERAS_MAJOR == 3:
+        return bool(getattr(optimizer, "built", True))
+    return hasattr(optimizer, "_built") or hasattr(optimizer, "inner_optimizer")
+
+
+def _only_output(model: Any) -> Any:
+    """Return the symbolic output of a model whose step is Keras's own; None for other models."""
+    functional = getattr(model, "_functional", None) or model  # of a sequential model of Keras 3
+    # Neither Keras has a public name for the structure of the outputs; checked on 2.15 and 3.15.
+    output = getattr(functional, "_outputs_struct" if KERAS_MAJOR == 3 else "_nested_outputs", None)
+    steps = {"train_step", "compute_loss", "compute_metrics"}
+    if not _is_from_keras(model) or steps & vars(model).keys() or tf.nest.is_nested(output):
+        return None
+    # A layer of Keras 2 may make weights in the first step, and its optimizers keep to the first
+    # list of weights. Keras 3 builds its optimizers as early as this by itself.
+    if KERAS_MAJOR == 2 and not all(map(_is_from_keras, model._flatten_layers())):
+        return None
+    return output
+
+
+def _is_from_keras(value: Any) -> bool:
+    package, own = (kind.__module__.partition(".")[0] for kind in (keras.Model, type(value)))
+    return bool(package == own)

@@ -1,0 +1,292 @@
+"""Run one training step as a graph, and many of them in one graph execution.
+
+`TrainSteps.run_many` calls ``model.train_step`` in a ``tf.while_loop`` and collects the results of
+each step. The loop spends its time in TensorFlow's executor, not in Python: for small models that
+is several times faster than one call for each batch. The arithmetic is the same, bit for bit,
+because both use the same traced step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import InvalidModelError
+from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.loop.model_setup import build_ahead
+from detcore_keras.state.random_state import warn_of_unsaved_generators
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+# Key under which a step returns the ids of its records, next to the model's own metrics.
+RECORD_IDS = "detcore/record_ids"
+
+
+class TrainSteps:
+    """The model's training step, traced once for the data it is fed.
+
+    Args:
+        model: The compiled model.
+        element_spec: Nested ``tf.TypeSpec`` of one batch, ``(x, y)`` or ``(x, y, sample_weight)``.
+        inputs_spec: The same of a block of inputs; None to take it from the blocks.
+        fetch: Makes batch `index` (int32 scalar) of a block of inputs, in the graph.
+        weigh: Adds class weights to a batch; see `class_weighted`.
+        split: Splits a fetched batch, in the graph, into extra outputs (such as the ids of its
+            records) and the model's training data; None if there are no extra outputs.
+        may_compile: Whether XLA may compile the step, if the model says so.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Any,
+        element_spec: Any,
+        inputs_spec: Any,
+        fetch: Callable[[Any, Any], Any],
+        weigh: Callable[[Any], Any] | None = None,
+        split: Callable[[Any], tuple[Mapping[str, Any], Any]] | None = None,
+        may_compile: bool = True,
+    ) -> None:
+        self._model = model
+        self._may_compile = may_compile
+        self._element_spec = element_spec
+        self._inputs_spec = inputs_spec
+        self._fetch = fetch
+        self._weigh = weigh
+        self._split = split
+        self._step: Any = None
+        self._outputs: Mapping[str, Any] = {}
+        self._one: Any = None
+        self._many: Any = None
+
+    def build(self) -> None:
+        """Trace the step, which makes the model's and the optimizer's variables.
+
+        No step is run. Does nothing for a model that runs eagerly: its variables are made by its
+        first step.
+
+        Raises:
+            InvalidModelError: If ``train_step`` does not return a dict of tensors.
+        """
+        if self._step is not None or self._model.run_eagerly:
+            return
+        with compiled_trainable_state(self._model):
+            build_ahead(self._model, self._element_spec)
+            step = tf.function(self._graph_step(), autograph=False, reduce_retracing=True)
+            concrete = step.get_concrete_function(self._element_spec)
+        warn_of_unsaved_generators([concrete.graph])
+        self._outputs = _checked_outputs(self._model, concrete.structured_outputs)
+        self._step = step
+
+    @property
+    def can_run_many(self) -> bool:
+        """Whether every output has one fixed shape, so that the outputs of many steps stack."""
+        return all(
+            (name == RECORD_IDS or spec.shape.is_fully_defined())
+            for name, spec in self._outputs.items()
+        )
+
+    def run_one(self, inputs: Any, index: int) -> dict[str, Any]:
+        """Train on one batch and return the results of the step, as tensors."""
+        if self._model.run_eagerly:
+            extra, batch = self._take_apart(self._fetch(inputs, tf.constant(index)))
+            return {**_checked_outputs(self._model, self._train(batch)), **extra}
+        if self._one is None:
+            self._one = tf.function(self._one_from_block, autograph=False, reduce_retracing=True)
+            self._trace_for_any_size(self._one)
+        result: dict[str, Any] = self._one(inputs, tf.constant(index))
+        return result
+
+    def run_many(self, inputs: Any, count: int) -> dict[str, npt.NDArray[Any]]:
+        """Train on the first `count` batches of a block, in one graph execution.
+
+        Returns:
+            For each output of the step: its values, ``(count, ...)``. Record ids are flat,
+            ``(sum of the batch sizes,)``. The updates of the weights so far are one number.
+        """
+        if self._many is None:
+            self._many = tf.function(self._loop, autograph=False, reduce_retracing=True)
+            self._trace_for_any_size(self._many)
+        return {
+            name: value.numpy() for name, value in self._many(inputs, tf.constant(count)).items()
+        }
+
+    def _graph_step(self) -> Callable[[Any], Any]:
+        train = self._train
+        if KERAS_MAJOR == 3:
+            # Like Keras 3: `train_step` is used as written. Keras 2 converts it with AutoGraph.
+            train = tf.autograph.experimental.do_not_convert(train)
+        # Compiled or not according to the model; surrounding operations (such as hashes) cannot be.
+        jit = getattr(self._model, "jit_compile", None) if self._may_compile else False
+        train = tf.function(train, reduce_retracing=True, jit_compile=jit)
+
+        def step(data: Any) -> Any:
+            extra, batch = self._take_apart(data)
+            outputs = train(batch)
+            return {**outputs, **extra} if isinstance(outputs, Mapping) else outputs
+
+        return step
+
+    def _take_apart(self, data: Any) -> tuple[Mapping[str, Any], Any]:
+        extra: Mapping[str, Any] = {}
+        if self._split is not None:
+            extra, data = self._split(data)
+        if self._weigh is not None:
+            data = self._weigh(data)
+        return extra, without_optionals(data)
+
+    def _train(self, batch: Any) -> Any:
+        outputs = self._model.train_step(batch)
+        if isinstance(outputs, Mapping):
+            outputs = flat_tensors(outputs)
+        counter = getattr(self._model, "_train_counter", None)
+        if KERAS_MAJOR == 2 and counter is not None:
+            with tf.control_dependencies(tf.nest.flatten(outputs)):
+                counter.assign_add(1)
+        return outputs
+
+    def _trace_for_any_size(self, function: Any) -> None:
+        """Trace for every batch size at once; calls with concrete tensors then find this trace."""
+        if self._inputs_spec is not None:
+            function.get_concrete_function(self._inputs_spec, tf.TensorSpec((), tf.int32))
+
+    def _one_from_block(self, inputs: Any, index: Any) -> Any:
+        return self._step(self._fetch(inputs, index))
+
+    def _loop(self, inputs: Any, count: Any) -> dict[str, Any]:
+        arrays = {
+            name: tf.TensorArray(
+                spec.dtype,
+                size=count,
+                element_shape=spec.shape,
+                infer_shape=spec.shape.is_fully_defined(),
+            )
+            for name, spec in self._outputs.items()
+        }
+
+        def body(index: Any, arrays: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            outputs = self._step(self._fetch(inputs, index))
+            written = {name: arrays[name].write(index, outputs[name]) for name in arrays}
+            return index + 1, written
+
+        _, arrays = tf.while_loop(lambda index, _: index < count, body, (tf.constant(0), arrays))
+        return {name: _stacked(name, array) for name, array in arrays.items()}
+
+
+def slow_reason(model: Any, *, has_batch_hooks: bool) -> str | None:
+    """Return why the model's steps cannot run many at a time; None if they can.
+
+    Args:
+        model: The compiled model.
+        has_batch_hooks: Whether a callback needs to be called at each batch.
+    """
+    if own_train_function(model):
+        return f"{type(model).__name__} has a custom train function"
+    if model.run_eagerly:
+        return "the model is compiled with run_eagerly"
+    if has_batch_hooks:
+        return "a callback has batch-level hooks"
+    return None
+
+
+def own_train_function(model: Any) -> bool:
+    """Whether the user's class replaces the function that Keras calls for each batch."""
+    return replaces_keras(model, "make_train_function", "_make_function")
+
+
+def replaces_keras(model: Any, *methods: str) -> bool:
+    """Whether a model, or its class, overrides a Keras method."""
+    return any(
+        name in vars(model)
+        or getattr(type(model), name, None) is not getattr(keras.Model, name, None)
+        for name in methods
+    )
+
+
+@contextlib.contextmanager
+def compiled_trainable_state(model: Any) -> Iterator[None]:
+    """Train variables that were trainable on compilation, as Keras 2 does inside ``fit``."""
+    compiled = getattr(model, "_compiled_trainable_state", None)
+    if KERAS_MAJOR != 2 or not compiled:
+        yield
+        return
+    current = model._get_trainable_state()
+    model._set_trainable_state(compiled)
+    try:
+        yield
+    finally:
+        model._set_trainable_state(current)
+
+
+def class_weighted(class_weight: Mapping[int, float]) -> Callable[[Any], Any]:
+    """Return a graph function that turns class weights into sample weights.
+
+    As in Keras, classes are integers or one-hot rows, a class without a weight has weight 1, and
+    existing sample weights are multiplied.
+    """
+    size = max(int(label) for label in class_weight) + 1
+    factors = [float(class_weight.get(label, 1.0)) for label in range(size)]
+
+    def add_weights(data: Any) -> Any:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        if not isinstance(y, tf.Tensor):
+            raise InvalidModelError(
+                "class_weight is only for models with one output; this model's targets are "
+                f"{type(y).__name__}.\nGive sample weights with the data instead."
+            )
+        if y.shape.rank is not None and y.shape.rank >= 2 and y.shape[-1] != 1:
+            labels = tf.argmax(y, axis=-1, output_type=tf.int32)
+        else:
+            flat = tf.squeeze(y, axis=-1) if y.shape.rank is not None and y.shape.rank >= 2 else y
+            rounded = tf.round(flat) if flat.dtype.is_floating else flat
+            labels = tf.cast(rounded, tf.int32)
+        weights = tf.gather(tf.constant(factors, tf.float32), labels)
+        if sample_weight is not None:
+            weights = tf.cast(weights, sample_weight.dtype) * tf.reshape(
+                sample_weight, tf.shape(weights)
+            )
+        return x, y, weights
+
+    return add_weights
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]  # TensorFlow
+def flat_tensors(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Flatten metrics that are dicts; Keras reports their parts by their own names."""
+    flat: dict[str, Any] = {}
+    for name, value in outputs.items():
+        if isinstance(value, Mapping):
+            flat.update(flat_tensors(value))
+        else:
+            flat[name] = tf.convert_to_tensor(value)
+    return flat
+
+
+def _stacked(name: str, array: Any) -> Any:
+    return array.concat() if name == RECORD_IDS else array.stack()
+
+
+def without_optionals(data: Any) -> Any:
+    """Replace `tf.experimental.Optional`, a pipeline's None, by None, as Keras 3 does."""
+    if isinstance(data, tf.experimental.Optional):
+        return None
+    if isinstance(data, tuple | list):
+        parts = [without_optionals(part) for part in data]
+        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
+    if isinstance(data, dict):
+        return {name: without_optionals(part) for name, part in data.items()}
+    return data
+
+
+def _checked_outputs(model: Any, outputs: Any) -> Mapping[str, Any]:
+    if not isinstance(outputs, Mapping):
+        raise InvalidModelError(
+            f"{type(model).__name__}.train_step returned {type(outputs).__name__}, not a dict.\n"
+            "Its metrics are reported by name.\n"
+            "Return a dict such as {'loss': loss}, or what self.compute_metrics(...) returns."
+        )
+    typed: Mapping[str, Any] = outputs
+    return typed

@@ -1,0 +1,391 @@
+"""Train one unit, up to a given batch, fast or batch by batch."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detcore.errors import DataError, InvalidModelError, NotANumberError
+from detcore_keras.data.dataset_feed import DatasetFeed, iterate_on_demand
+from detcore_keras.data.feed import RECORD_COUNT, batch_records, leaves
+from detcore_keras.frameworks import tf
+from detcore_keras.loop.endless_fit import keras_function
+
+if TYPE_CHECKING:
+    from detcore.data import LedgerWriter, StepDigests
+    from detcore_keras.callbacks.callback_list import CallbackMultiplexer
+    from detcore_keras.data.feed import Feed
+    from detcore_keras.loop.train_steps import TrainSteps
+
+
+_logger = logging.getLogger("detcore.keras")
+
+# A signal is seen between two calls of the graph, so no call should last longer than this.
+_LONGEST_CALL_S = 0.5
+_FIRST_CALL_BATCHES = 8
+# Training may become slower over time, so the pace is measured occasionally in any case.
+_CALLS_BETWEEN_LOOKS = 10
+# Outputs of a step that are not the model's metrics.
+_PRIVATE = "detcore/"
+
+
+@dataclasses.dataclass
+class UnitMetrics:
+    """Metrics of consecutive batches, as ``train_step`` returned them: oldest first.
+
+    Attributes:
+        batches: Metrics of each batch.
+        means: Keras's running results over the unit; over all workers, if callbacks see them.
+        n_records: Records in this worker's batches; None if unknown.
+    """
+
+    batches: list[dict[str, float]] = dataclasses.field(default_factory=list)
+    means: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    n_records: int | None = 0
+
+
+class Units:
+    """Trains batches of a feed; subclasses implement the training.
+
+    Several workers train the same number of batches between two checks for an interrupt, and check
+    equally often, so the answer is the same for all of them.
+
+    Args:
+        model: The model.
+        feed: Source of batches.
+        callbacks: The user's callbacks.
+        ledger: Log of record ids, or None.
+        digests: Digests of each step, or None.
+        epoch_batches: Batches of an epoch, for the callbacks; 0 if unknown.
+        stops_at_epochs: Whether a callback of any worker may change something at an epoch's end.
+        slowest: Returns the longest time in seconds of any worker.
+        mean_metrics: Converts this worker's metrics over its records to those over all workers;
+            None to keep them.
+        after_first_batch: Called once, after the first batch, or None.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Any,
+        feed: Feed,
+        callbacks: CallbackMultiplexer,
+        ledger: LedgerWriter | None,
+        digests: StepDigests | None,
+        epoch_batches: int,
+        stops_at_epochs: bool,
+        slowest: Callable[[float], float],
+        mean_metrics: Callable[[Mapping[str, float], int | None], Mapping[str, float]] | None,
+        after_first_batch: Callable[[], None] | None = None,
+    ) -> None:
+        self.model = model
+        self.feed = feed
+        self.callbacks = callbacks
+        self.ledger = ledger
+        self.digests = digests
+        self.epoch_batches = epoch_batches
+        self.slowest = slowest
+        self._stops_at_epochs = stops_at_epochs
+        self._mean_metrics = mean_metrics
+        self._after_first_batch = after_first_batch
+        self._loss_is_finite = True
+        self._left_out: set[str] = set()
+
+    def train(self, until: int, interrupted: Callable[[], bool]) -> UnitMetrics:
+        """Train up to batch `until`, or to the batch at which `interrupted` becomes true.
+
+        Raises:
+            DataError: If the data ends.
+        """
+        metrics = UnitMetrics()
+        begin, records = self.feed.position, self.feed.records
+        self.callbacks.workload_begin(begin, until - begin)
+        is_interrupted = _Once(interrupted)
+        try:
+            while self.feed.position < until and not is_interrupted():
+                target = min(until, self._epoch_end())
+                metrics.batches.extend(self.advance(target - self.feed.position, is_interrupted))
+        except (StopIteration, tf.errors.OutOfRangeError) as error:
+            raise _out_of_data(self.feed) from error
+        self._warn_of_nan(begin, metrics)
+        known = records is not None and self.feed.records is not None
+        metrics.n_records = (self.feed.records or 0) - (records or 0) if known else None
+        metrics.means = metrics.batches[-1] if metrics.batches else {}
+        if self._mean_metrics is not None:
+            metrics.means = self._mean_metrics(metrics.means, metrics.n_records)
+        self.callbacks.workload_end(self.feed.position, metrics.means)
+        return metrics
+
+    def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
+        """Train 1 to `limit` batches and return the metrics of each.
+
+        `interrupted` was checked before the first of them.
+        """
+        raise NotImplementedError
+
+    def count(self, outputs: Mapping[str, Any], count: int) -> None:
+        """Record that batches were trained on; log their records."""
+        self.feed.advance(count, outputs)
+        if self._after_first_batch is not None:
+            self._after_first_batch()
+            self._after_first_batch = None
+        if self.ledger is not None:
+            values = {name: np.asarray(value) for name, value in outputs.items()}
+            self.feed.log(self.ledger, values, count)
+
+    def digest(self, digests: StepDigests, inputs: Any, count: int) -> None:
+        """Record digests of the batches of the block that were not counted yet, if they are due."""
+        first, every = self.feed.position + 1, digests.every
+        due = range(-first % every, count, every)
+        steps = range(first + due.start, first + count, every)
+        if steps:
+            batches = self.feed.identify(inputs, due)
+            for step, (record_ids, content) in zip(steps, batches, strict=True):
+                digests.log(step, record_ids, content)
+
+    def scalars(self, logs: Any) -> dict[str, float]:
+        """Return a batch's metrics as numbers; warn once about values that are not numbers."""
+        found: dict[str, float] = {}
+        for name, value in (logs or {}).items():
+            if name.startswith(_PRIVATE):
+                continue
+            array = np.asarray(value)
+            if array.ndim == 0:
+                found[name] = float(array)
+            else:
+                self.leave_out(name, array.shape)
+        return found
+
+    def leave_out(self, name: str, shape: tuple[int, ...]) -> None:
+        """Warn once that a metric is not reported."""
+        if name not in self._left_out:
+            self._left_out.add(name)
+            _logger.warning(
+                "metric %r is not reported: its shape is %s, not one number", name, shape
+            )
+
+    def _epoch_end(self) -> int:
+        """The next batch at which callbacks may change something: the end of the epoch."""
+        if not self.epoch_batches or not self._stops_at_epochs:
+            return 1 << 62
+        return (self.feed.position // self.epoch_batches + 1) * self.epoch_batches
+
+    def _warn_of_nan(self, begin: int, metrics: UnitMetrics) -> None:
+        for offset, batch in enumerate(metrics.batches):
+            finite = math.isfinite(batch.get("loss", 0.0))
+            if self._loss_is_finite and not finite:
+                if self.callbacks.terminates_on_nan:
+                    raise NotANumberError(
+                        f"the loss is {batch['loss']} at batch {begin + offset + 1}, and "
+                        "keras.callbacks.TerminateOnNaN ends training there.\n"
+                        "The latest checkpoint is from before it. Lower the learning rate, clip "
+                        "the gradients, or look for NaN in the data."
+                    )
+                _logger.warning(
+                    "the loss is %s at batch %d; training continues. A lower learning rate, "
+                    "gradient clipping, or a look for NaN in the data may help",
+                    batch["loss"],
+                    begin + offset + 1,
+                )
+            self._loss_is_finite = finite
+
+
+class FastUnits(Units):
+    """Many batches in one graph execution."""
+
+    def __init__(self, steps: TrainSteps, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._steps = steps
+        self._batch_s: float | None = None
+        self._calls = 0
+
+    def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
+        """Train as many batches as fit into about half a second."""
+        begin, pace = self.feed.position, self._pace()
+        target = begin + min(limit, pace)
+        rows: list[dict[str, float]] = []
+        seconds = 0.0
+        while self.feed.position < target:
+            inputs, count = self.feed.block(target - self.feed.position)
+            started = time.perf_counter()
+            outputs = self._steps.run_many(inputs, count)
+            seconds += time.perf_counter() - started
+            if self.digests is not None:
+                self.digest(self.digests, inputs, count)
+            self.count(outputs, count)
+            rows += self._rows(outputs, count)
+        self._calls += 1
+        # Asking the other workers is useless if the next stop is nearer than the pace. (This
+        # condition is the same for all of them.)
+        if target - begin == pace or self._calls % _CALLS_BETWEEN_LOOKS == 0:
+            self._note_pace(target - begin, self.slowest(seconds))
+        self.callbacks.batches_done(begin, target)
+        return rows
+
+    def _pace(self) -> int:
+        if self._batch_s is None:
+            return _FIRST_CALL_BATCHES
+        return max(1, int(_LONGEST_CALL_S / self._batch_s))
+
+    def _note_pace(self, count: int, seconds: float) -> None:
+        if self._batch_s is None:
+            # The first call traces and compiles, so its duration does not predict the next ones.
+            self._batch_s = _LONGEST_CALL_S / (4 * _FIRST_CALL_BATCHES)
+        else:
+            self._batch_s = max(seconds / count, 1e-6)
+
+    def _rows(self, outputs: Mapping[str, npt.NDArray[Any]], count: int) -> list[dict[str, float]]:
+        columns: dict[str, list[float]] = {}
+        for name, values in outputs.items():
+            if name.startswith(_PRIVATE):
+                continue
+            if values.ndim == 1:
+                columns[name] = values.astype(np.float64).tolist()
+            else:
+                self.leave_out(name, values.shape[1:])
+        if not columns:
+            return [{} for _ in range(count)]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+class SingleUnits(Units):
+    """One batch per call of the traced step, or of ``train_step`` itself if the model is eager."""
+
+    def __init__(self, steps: TrainSteps, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._steps = steps
+
+    def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
+        """Train one block, batch by batch, with the batch-level hooks around each."""
+        inputs, count = self.feed.block(limit)
+        feed, callbacks, run_one = self.feed, self.callbacks, self._steps.run_one
+        private = feed.split is not None
+        collected = []
+        for index in range(count):
+            callbacks.batch_begin(feed.position)
+            if self.digests is not None:
+                ((ids, arrays),) = feed.identify(inputs, range(1))
+                self.digests.log(feed.position + 1, ids, arrays)
+            outputs = run_one(inputs, index)
+            self.count(outputs, 1)
+            logs = _public(outputs) if private else outputs
+            collected.append(logs)
+            callbacks.batch_end(feed.position, logs)
+            if index + 1 < count and interrupted():
+                break
+        # Reading a value waits for its step, so it is postponed until all steps are under way.
+        return [self.scalars(logs) for logs in collected]
+
+
+class OwnFunctionUnits(Units):
+    """One batch per call of the train function that the user's class makes.
+
+    Args:
+        weigh: Adds class weights to a batch, or None.
+    """
+
+    def __init__(self, weigh: Callable[[Any], Any] | None, **parts: Any) -> None:
+        super().__init__(**parts)
+        steps = getattr(self.model, "steps_per_execution", 1) or 1
+        if int(steps.numpy() if hasattr(steps, "numpy") else steps) != 1:
+            raise InvalidModelError(
+                f"{type(self.model).__name__} has a custom train function and is compiled with "
+                f"steps_per_execution={int(steps)}.\n"
+                "Batches could not be counted, nor training stopped where the schedule says.\n"
+                "Leave out one of the two."
+            )
+        if self.ledger is not None and self.feed.split is not None:
+            raise InvalidModelError(
+                f"data_ledger is on, but {type(self.model).__name__} has a custom train function, "
+                "which reads the tf.data.Dataset itself.\n"
+                "Set data_ledger: false, override train_step instead, or train on arrays."
+            )
+        self._weigh = weigh
+        self._function: Callable[[Any], Any] | None = None
+        self._batches: Any = None
+        self._records = _static_records(self.feed.element_spec)
+
+    def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
+        """Train one batch."""
+        if self._function is None:
+            self._function = keras_function(self.model, "train")
+        if isinstance(self.feed, DatasetFeed) and self.feed.gives_iterators:
+            self._batches, _ = self.feed.block(1)
+        else:
+            self._batches = self._batches or self._generated()
+        self.callbacks.batch_begin(self.feed.position)
+        if self.digests is not None:
+            self.digests.log(self.feed.position + 1)
+        logs = self._function(self._batches)
+        self.count({} if self._records is None else {RECORD_COUNT: self._records}, 1)
+        self.callbacks.batch_end(self.feed.position, logs)
+        return [self.scalars(logs)]
+
+    def _generated(self) -> Any:
+        """Return a ``tf.data`` iterator over the feed's batches."""
+
+        def batches() -> Iterator[Any]:
+            while True:
+                inputs, _ = self.feed.block(1)
+                batch = self.feed.fetch(inputs, 0)
+                self._records = int(batch_records(batch))
+                yield batch
+
+        # The feed knows its position only after each step.
+        return generated_batches(self.feed, self._weigh, batches)
+
+
+def generated_batches(
+    feed: Feed, weigh: Callable[[Any], Any] | None, batches: Callable[[], Iterator[Any]]
+) -> Any:
+    """Return a ``tf.data`` iterator of batches that Python yields, without reading any ahead.
+
+    Args:
+        feed: The feed that they come from.
+        weigh: Adds class weights to a batch, or None.
+        batches: Returns an iterator of fetched batches.
+    """
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=feed.element_spec)
+    if weigh is not None and not isinstance(feed, DatasetFeed):
+        dataset = dataset.map(lambda *data: weigh(data))
+    return iterate_on_demand(dataset)
+
+
+class _Once:
+    """Asks until the answer is yes, and then no more."""
+
+    def __init__(self, question: Callable[[], bool]) -> None:
+        self._question = question
+        self._answer = False
+
+    def __call__(self) -> bool:
+        self._answer = self._answer or self._question()
+        return self._answer
+
+
+def _static_records(element_spec: Any) -> int | None:
+    """Return the records of each batch if the data's specification contains them."""
+    shape = leaves(element_spec)[0].shape
+    return shape[0] if shape.rank else None
+
+
+def _public(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in outputs.items() if not name.startswith(_PRIVATE)}
+
+
+def _out_of_data(feed: Feed) -> DataError:
+    if feed.position == 0:
+        return DataError("the training data is empty: it ended before the first batch.")
+    return DataError(
+        f"the training data ended after batch {feed.position}, in the middle of an epoch of "
+        f"{feed.batches_per_epoch} batches.\n"
+        "Each epoch must have as many batches as the first one.\n"
+        "Look for parts of the pipeline that drop records by chance."
+    )

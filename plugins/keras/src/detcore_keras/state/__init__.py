@@ -1,0 +1,1 @@
+"""The state of a training run: variables, random generators, and their files in checkpoints."""

@@ -1,0 +1,116 @@
+"""Store values of variables as npz files, bit for bit and without pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detcore.errors import InvalidCheckpointError
+from detcore_keras.frameworks import tf
+from detcore_keras.state.npz_files import read_npz
+
+_LENGTHS = ".lengths"
+
+
+def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Read an array file of a checkpoint without decoding; `decoded` returns the values.
+
+    Raises:
+        InvalidCheckpointError: If the file is missing or damaged, or contains anything but arrays
+            of numbers of the declared sizes.
+    """
+    try:
+        return read_npz(path)
+    except FileNotFoundError as error:
+        raise InvalidCheckpointError(
+            f"the checkpoint has no {path.name} (looked in {path.parent}).\n"
+            "It is incomplete, or was not written by detcore-keras."
+        ) from error
+
+
+def encoded(key: str, array: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+    """Return arrays of NumPy's own types with the same bits, without copying if possible.
+
+    Strings become their bytes and lengths; types that NumPy does not know (bfloat16, float8)
+    become unsigned integers of their size.
+    """
+    if array.dtype.kind in "OSU":
+        texts = [t if isinstance(t, bytes) else str(t).encode() for t in array.reshape(-1)]
+        lengths = np.array([len(text) for text in texts], np.int64)
+        return {
+            key: np.frombuffer(b"".join(texts), np.uint8),
+            key + _LENGTHS: lengths.reshape(array.shape),
+        }
+    if _is_foreign(array.dtype):
+        return {key: np.asarray(array, order="C").view(f"u{array.dtype.itemsize}")}
+    return {key: array}
+
+
+def decoded(arrays: Mapping[str, npt.NDArray[Any]], key: str, dtype: str) -> npt.NDArray[Any]:
+    """Return the values that were stored under a key.
+
+    Args:
+        arrays: Result of `read_arrays`.
+        key: The key.
+        dtype: TensorFlow's name of the type, such as ``"bfloat16"``.
+
+    Raises:
+        InvalidCheckpointError: If the key is missing, or holds values of another type.
+    """
+    array = _entry(arrays, key)
+    if dtype == "string":
+        return _texts(array, _entry(arrays, key + _LENGTHS), key)
+    wanted = _numpy_type(dtype)
+    if array.dtype == wanted:
+        return array
+    if _is_foreign(wanted) and array.dtype == np.dtype(f"u{wanted.itemsize}"):
+        return array.view(wanted)
+    raise InvalidCheckpointError(
+        f"the checkpoint's entry {key!r} holds {array.dtype}, although it is said to be {dtype}; "
+        "the two were not written together"
+    )
+
+
+def _entry(arrays: Mapping[str, npt.NDArray[Any]], key: str) -> npt.NDArray[Any]:
+    if key not in arrays:
+        raise InvalidCheckpointError(
+            f"the checkpoint's arrays have no entry {key!r}: its variables.json belongs to "
+            "another checkpoint, or a file was replaced"
+        )
+    return arrays[key]
+
+
+def _numpy_type(dtype: str) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
+    except (TypeError, ValueError, KeyError) as error:
+        raise InvalidCheckpointError(
+            f"the checkpoint names a type {dtype!r}, of which TensorFlow {tf.__version__} has no "
+            "arrays"
+        ) from error
+    return found
+
+
+def _is_foreign(dtype: np.dtype[Any]) -> bool:
+    """Whether a type is not one of NumPy's own."""
+    return dtype.kind == "V" or dtype.isbuiltin != 1
+
+
+def _texts(joined: npt.NDArray[Any], lengths: npt.NDArray[Any], key: str) -> npt.NDArray[Any]:
+    there = joined.nbytes
+    fits = lengths.dtype == np.int64 and bool(np.all((lengths >= 0) & (lengths <= there)))
+    if not fits or sum(lengths.reshape(-1).tolist()) != there:
+        raise InvalidCheckpointError(
+            f"the checkpoint's entry {key!r} holds {there} bytes of strings, which is not what "
+            "their lengths come to; the two were not written together"
+        )
+    content = joined.tobytes()
+    texts = np.empty(lengths.size, object)
+    ends = np.cumsum(lengths.reshape(-1))
+    for index, (end, length) in enumerate(zip(ends, lengths.reshape(-1), strict=True)):
+        texts[index] = content[end - length : end]
+    return texts.reshape(lengths.shape)

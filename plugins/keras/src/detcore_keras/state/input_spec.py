@@ -1,0 +1,97 @@
+"""Convert the shapes and types of a model's inputs to JSON, and build a model from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from detcore.errors import InvalidCheckpointError
+from detcore_keras.frameworks import tf
+
+
+def spec_to_json(spec: Any) -> Any:
+    """Turn a nested ``tf.TypeSpec`` into JSON values.
+
+    Parts of kinds without a JSON form here become None.
+    """
+    if isinstance(spec, tf.TensorSpec):
+        return {"kind": "tensor", **_shape_and_type(spec)}
+    if isinstance(spec, tf.SparseTensorSpec):
+        return {"kind": "sparse", **_shape_and_type(spec)}
+    if isinstance(spec, tf.RaggedTensorSpec):
+        ranks = {"ragged_rank": spec.ragged_rank, "row_splits": spec.row_splits_dtype.name}
+        return {"kind": "ragged", **_shape_and_type(spec), **ranks}
+    if isinstance(spec, Mapping):
+        return {"kind": "dict", "items": {name: spec_to_json(spec[name]) for name in spec}}
+    if isinstance(spec, tuple | list):
+        kind = "list" if isinstance(spec, list) else "tuple"
+        return {"kind": kind, "items": [spec_to_json(part) for part in spec]}
+    return None
+
+
+def spec_from_json(value: Any) -> Any:
+    """Return the nested ``tf.TypeSpec`` for a result of `spec_to_json`.
+
+    Raises:
+        InvalidCheckpointError: If the value is not such a result.
+    """
+    if value is None:
+        return None
+    try:
+        return _from_json(value)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidCheckpointError(
+            f"the checkpoint's input_spec is damaged: {error!r}"
+        ) from error
+
+
+def build_from_spec(model: Any, inputs: Any) -> None:
+    """Make a model's weights, without computing anything.
+
+    Args:
+        model: A Keras model whose weights are made by its first call.
+        inputs: Nested ``tf.TypeSpec`` of one batch of its inputs.
+
+    Raises:
+        InvalidCheckpointError: If the model cannot be called with such inputs.
+    """
+
+    def call(x: Any) -> Any:
+        return model(x, training=False)
+
+    try:
+        tf.function(call, autograph=False).get_concrete_function(inputs)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        raise InvalidCheckpointError(
+            f"the weights of {type(model).__name__} cannot be made by calling it with the inputs "
+            f"it was trained on ({inputs}): {type(error).__name__}: {error}\n"
+            "Either the code that builds the model has changed since the checkpoint was "
+            "saved, or the model has no call().\n"
+            "Make its weights in build_model, such as with model.build(input_shape)."
+        ) from error
+
+
+def _shape_and_type(spec: Any) -> dict[str, Any]:
+    shape = None if spec.shape.rank is None else spec.shape.as_list()
+    return {"shape": shape, "dtype": spec.dtype.name}
+
+
+def _from_json(value: Any) -> Any:
+    if value is None:
+        return None
+    kind = value["kind"]
+    if kind == "dict":
+        return {name: _from_json(part) for name, part in value["items"].items()}
+    if kind in {"list", "tuple"}:
+        parts = [_from_json(part) for part in value["items"]]
+        return parts if kind == "list" else tuple(parts)
+    shape, dtype = value["shape"], tf.as_dtype(value["dtype"])
+    if kind == "tensor":
+        return tf.TensorSpec(shape, dtype)
+    if kind == "sparse":
+        return tf.SparseTensorSpec(shape, dtype)
+    if kind == "ragged":
+        return tf.RaggedTensorSpec(
+            shape, dtype, value["ragged_rank"], tf.as_dtype(value["row_splits"])
+        )
+    raise ValueError(f"unknown kind {kind!r}")

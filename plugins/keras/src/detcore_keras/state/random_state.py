@@ -1,0 +1,282 @@
+"""Save, restore and preserve Python's, NumPy's, TensorFlow's and Keras's random generators."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import random
+import types
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detcore.errors import InvalidCheckpointError
+from detcore.trial import capture_random_state, restore_random_state
+from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.state.variables import raw_variable
+
+_logger = logging.getLogger("detcore.keras")
+
+RNG_FILE = "rng.json"
+_VERSION = 1
+# Odd and large, so that consecutive ranks and steps give unrelated seeds.
+_STRIDE = 0x9E3779B1
+# Operations of a graph that keep the state of their random generator themselves.
+_STATEFUL_OPERATIONS = frozenset(
+    {
+        "Multinomial",
+        "ParameterizedTruncatedNormal",
+        "RandomGamma",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "RandomStandardNormal",
+        "RandomUniform",
+        "RandomUniformInt",
+        "TruncatedNormal",
+    }
+)
+
+
+def capture_rng(directory: Path) -> None:
+    """Write the state of the process-wide random generators to ``rng.json``.
+
+    These are ``random``, ``numpy.random``, TensorFlow's global generator and its eager seeds, and
+    the seed generator that Keras 3 uses for layers and operations without a seed. Generators that
+    are attributes of the model are saved with the model. The state inside operations such as
+    ``tf.random.normal`` in a graph is not saved, because TensorFlow provides no way to read it.
+
+    Args:
+        directory: Folder to write into.
+    """
+    state = {
+        "version": _VERSION,
+        **capture_random_state(),
+        "tensorflow": _eager_state(),
+        "tensorflow_global_generator": _global_generator_state(),
+        "keras_global_seed": _keras_seed_state(),
+    }
+    (directory / RNG_FILE).write_text(json.dumps(state) + "\n", encoding="utf-8")
+
+
+def warn_of_unsaved_generators(graphs: Iterable[Any]) -> None:
+    """Warn of random operations in the graphs of a training step whose state cannot be saved.
+
+    Args:
+        graphs: Instances of ``tf.Graph``.
+    """
+    names = set()
+    for graph in graphs:
+        definition = graph.as_graph_def()
+        bodies = [function.node_def for function in definition.library.function]
+        for node in (node for body in [definition.node, *bodies] for node in body):
+            # The first graph of Keras 2 also initializes the variables.
+            if node.op in _STATEFUL_OPERATIONS and "/Initializer/" not in node.name:
+                names.add(node.op)
+    if names:
+        keras_2 = (
+            " For Dropout and similar layers, call "
+            "keras.backend.experimental.enable_tf_random_generator() before you build the model."
+        )
+        _logger.warning(
+            "the training step draws random numbers with TensorFlow operations whose state cannot "
+            "be saved (%s): a resumed run draws other numbers. Use keras.random with a "
+            "keras.random.SeedGenerator (Keras 3), tf.random.Generator or tf.random.stateless_*.%s",
+            ", ".join(sorted(names)),
+            keras_2 if KERAS_MAJOR == 2 else "",
+        )
+
+
+def find_graphs(function: Any, *, depth: int = 3) -> Iterator[Any]:
+    """Yield the graphs of a ``tf.function``, or of those that a Python function calls.
+
+    Args:
+        function: Such as ``model.train_function``, in which Keras 3 wraps a ``tf.function``.
+        depth: Closures to look into.
+    """
+    # TensorFlow has no public list of the traces of a function. Checked on 2.15 and 2.21.
+    if hasattr(function, "_list_all_concrete_functions"):
+        yield from (each.graph for each in function._list_all_concrete_functions())
+    elif depth:
+        for cell in getattr(function, "__closure__", None) or ():
+            if cell != types.CellType() and callable(cell.cell_contents):  # an empty cell raises
+                yield from find_graphs(cell.cell_contents, depth=depth - 1)
+
+
+def find_process_generators() -> dict[str, tf.Variable]:
+    """Return the states of TensorFlow's and Keras's process-wide generators that exist, by name."""
+    found = {"tensorflow": _find_tensorflow_generator(), "keras": _find_keras_generator()}
+    return {name: raw_variable(each.state) for name, each in found.items() if each is not None}
+
+
+def restore_rng(directory: Path) -> None:
+    """Restore the random generators from a file of `capture_rng`.
+
+    Args:
+        directory: The folder of the file.
+
+    Raises:
+        InvalidCheckpointError: If the file is missing or damaged.
+    """
+    path = directory / RNG_FILE
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        if state["version"] != _VERSION:
+            raise ValueError(f"version {state['version']!r}, but this is version {_VERSION}")
+        _restore_eager(state["tensorflow"])
+        _restore_global_generator(state["tensorflow_global_generator"])
+        _restore_keras_seed(state["keras_global_seed"])
+        # Last: making a generator for Keras draws from Python's.
+        restore_random_state(state)
+    except FileNotFoundError as error:
+        raise InvalidCheckpointError(
+            f"the checkpoint has no {RNG_FILE} (looked in {directory}), so random numbers cannot "
+            "continue where they were"
+        ) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidCheckpointError(f"{path} cannot be used: {error}") from error
+
+
+class RandomState:
+    """The state of every random generator, held in memory.
+
+    Args:
+        variables: Variables with generators of the model (dropout and similar layers).
+    """
+
+    def __init__(self, variables: Sequence[Any] = ()) -> None:
+        self._python = random.getstate()
+        self._numpy = np.random.get_state()
+        self._variables = _list_states(variables)
+        self._values = [tf.identity(variable) for variable in self._variables]
+
+    def restore(self) -> None:
+        """Restore all generators."""
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+        for variable, value in zip(self._variables, self._values, strict=True):
+            variable.assign(value)
+
+
+@contextlib.contextmanager
+def preserved_rng(variables: Sequence[Any] = ()) -> Iterator[None]:
+    """Restore the generators after the block to their state before it.
+
+    Args:
+        variables: See `RandomState`.
+    """
+    state = RandomState(variables)
+    try:
+        yield
+    finally:
+        state.restore()
+
+
+def vary_by_rank(variables: Sequence[Any], *, seed: int, rank: int, step: int) -> None:
+    """Make a worker draw other random numbers than the chief, whose numbers stay the same.
+
+    Args:
+        variables: See `RandomState`.
+        seed: The trial's seed.
+        rank: Rank of this worker; nothing changes for rank 0.
+        step: Batches completed.
+    """
+    if rank == 0:
+        return
+    offset = (rank * _STRIDE + step) % (1 << 31)
+    keras.utils.set_random_seed((seed + offset) % (1 << 31))
+    for state in _list_states(variables):
+        words = np.array(state.numpy())
+        # The last word is the seed in TensorFlow, and a count of draws in Keras 3.
+        words[-1] += np.array(offset, words.dtype)
+        state.assign(words)
+
+
+def _list_states(variables: Sequence[Any]) -> list[Any]:
+    generator = _find_tensorflow_generator()
+    return [*map(raw_variable, variables), *([] if generator is None else [generator.state])]
+
+
+def _eager_context() -> Any:
+    # TensorFlow has no public way to read the seed given to `tf.random.set_seed`, or the number of
+    # seeds that eager operations drew from it. Checked on 2.15 and 2.21.
+    from tensorflow.python.eager import context
+
+    return context.context()
+
+
+def _eager_state() -> dict[str, Any]:
+    context = _eager_context()
+    if context._seed is None:
+        return {"seed": None, "drawn": None}  # eager operations have random seeds
+    return {"seed": context._seed, "drawn": context._rng.getstate()}
+
+
+def _restore_eager(state: dict[str, Any]) -> None:
+    if state["seed"] is None:
+        return
+    tf.random.set_seed(state["seed"])
+    version, words, gauss = state["drawn"]
+    _eager_context()._rng.setstate((version, tuple(words), gauss))
+
+
+def _find_tensorflow_generator() -> Any:
+    from tensorflow.python.ops import stateful_random_ops
+
+    # The public `tf.random.get_global_generator` would make one with a random seed.
+    return stateful_random_ops.global_generator
+
+
+def _global_generator_state() -> dict[str, Any] | None:
+    generator = _find_tensorflow_generator()
+    if generator is None:
+        return None
+    words = [int(word) for word in generator.state.numpy()]
+    return {"algorithm": int(generator.algorithm), "state": words}
+
+
+def _restore_global_generator(state: dict[str, Any] | None) -> None:
+    if state is None:
+        return
+    words = np.array(state["state"], np.int64)
+    generator = _find_tensorflow_generator()
+    if generator is not None and int(generator.algorithm) == state["algorithm"]:
+        # The same variable: traced graphs read this one.
+        generator.state.assign(words)
+    else:
+        tf.random.set_global_generator(
+            tf.random.Generator.from_state(words, alg=state["algorithm"])
+        )
+
+
+def _find_keras_generator() -> Any:
+    if KERAS_MAJOR != 3:
+        return None
+    # Keras has no public name for it. Checked on 3.15.
+    from keras.src.backend.common import global_state
+    from keras.src.random import seed_generator
+
+    return global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+
+
+def _keras_seed_state() -> list[int] | None:
+    generator = _find_keras_generator()
+    return None if generator is None else [int(word) for word in generator.state.numpy()]
+
+
+def _restore_keras_seed(words: list[int] | None) -> None:
+    if KERAS_MAJOR != 3:
+        if words is not None:
+            raise ValueError("it holds the global seed of Keras 3, but this is Keras 2")
+        return
+    from keras.src.backend.common import global_state
+    from keras.src.random import seed_generator
+
+    if words is None:
+        # The next use makes one, with a seed from Python's generator.
+        global_state.set_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR, None)
+        return
+    state = seed_generator.global_seed_generator().state
+    state.assign(np.array(words, state.dtype))

@@ -1,0 +1,90 @@
+"""The training state as arrays by name, for step digests."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Collection, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from detcore_keras.frameworks import tf
+from detcore_keras.state.host_memory import host_array
+from detcore_keras.state.random_state import find_process_generators
+from detcore_keras.state.variables import training_variables
+
+_Array: TypeAlias = npt.NDArray[Any]
+
+_PREFIXES = {
+    "seeds": "random.",
+    "weights": "model.",
+    "extra": "model.",
+    "accumulated": "gradient.",
+    "optimizer": "optimizer.",
+    "hyperparameters": "optimizer.",
+}
+_ORDER = ("random.", "gradient.", "model.", "optimizer.")
+
+
+class StateReader:
+    """Reads generators, sums of gradients, weights and optimizers' variables as arrays by name.
+
+    Metrics and counters are left out: validations, which change nothing in training, change them.
+
+    Args:
+        model: The model, whose variables exist; None: only the process's generators are read.
+        optimizers: Its optimizers.
+    """
+
+    def __init__(self, model: Any = None, optimizers: Sequence[Any] = ()) -> None:
+        self._named = {} if model is None else _name_variables(model, optimizers)
+
+    def read(self) -> dict[str, _Array]:
+        """Return the values. The arrays may share the variables' memory; see `host_array`."""
+        found = {"random.python": _python_state(), "random.numpy": _numpy_state()}
+        for name, state in find_process_generators().items():
+            found[f"random.{name}"] = host_array(state).astype(np.int64)
+        for name, variable in self._named.items():
+            value = host_array(variable)
+            if value.dtype.hasobject:
+                value = np.frombuffer(repr(value.tolist()).encode(), np.uint8)
+            found[name] = value
+        return found
+
+
+def _name_variables(model: Any, optimizers: Sequence[Any]) -> dict[str, tf.Variable]:
+    named = []
+    for item in training_variables(model, optimizers):
+        prefix = _PREFIXES.get(item.group)
+        if prefix is not None:
+            named.append(("random." if item.is_generator else prefix, item))
+    found: dict[str, tf.Variable] = {}
+    for wanted in _ORDER:
+        for prefix, item in named:
+            if prefix == wanted:
+                # Names of Keras 2 end with the number of an output.
+                name = f"{prefix}{item.name.removesuffix(':0')}"
+                found[_unused(name, found)] = item.variable
+    return found
+
+
+def _python_state() -> _Array:
+    version, words, gauss = random.getstate()
+    packed = struct.pack(f"={len(words)}Q", *words)
+    return np.frombuffer(packed + repr((version, gauss)).encode(), np.uint8)
+
+
+def _numpy_state() -> _Array:
+    kind, words, *rest = np.random.get_state()
+    packed = np.asarray(words).tobytes()
+    return np.frombuffer(packed + repr((kind, *rest)).encode(), np.uint8)
+
+
+def _unused(name: str, names: Collection[str]) -> str:
+    number, unused = 1, name
+    while unused in names:
+        number += 1
+        unused = f"{name}#{number}"
+    return unused

@@ -1,0 +1,464 @@
+"""Save and restore everything that training changes: variables and random generators."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detcore.errors import InvalidCheckpointError, NotANumberError
+from detcore.types import TensorInfo
+from detcore_keras.frameworks import KERAS_MAJOR, tf
+from detcore_keras.state.array_files import decoded, encoded, read_arrays
+from detcore_keras.state.host_memory import ArrayFiles, HostMemory, host_array
+from detcore_keras.state.input_spec import spec_to_json
+from detcore_keras.state.npz_files import write_npz
+from detcore_keras.state.variables import Found, model_variables, same_name, training_variables
+
+VARIABLES_FILE = "variables.json"
+_VERSION = 1
+_OWN_FILE = "own.json"
+_OWN_ARRAYS = "own.npz"
+# Groups to load from another trial; its hyperparameters, random generators and partial sums of
+# metrics are left out.
+_LEARNED = frozenset({"weights", "extra", "optimizer", "counters"})
+_FILES = {
+    "weights": "weights.npz",
+    "extra": "weights.npz",
+    "optimizer": "optimizer.npz",
+    "hyperparameters": "optimizer.npz",
+    "accumulated": "optimizer.npz",
+    "seeds": "state.npz",
+    "metrics": "state.npz",
+    "counters": "state.npz",
+    "functions": "state.npz",
+}
+_ARRAY_FILES = frozenset(_FILES.values())
+# Required fields of a variable record.
+_ROW_TYPES = {"key": str, "group": str, "name": str, "shape": list, "dtype": str, "file": str}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TrainingState:
+    """Contents of the files of a checkpoint.
+
+    Attributes:
+        record_file: Name of the JSON file that lists the variables.
+        record: Its content.
+        files: The variables' values, by file and key. They may share the variables' memory: write
+            or copy them, and drop them before training continues.
+    """
+
+    record_file: str
+    record: Mapping[str, Any]
+    files: ArrayFiles
+
+    def write_record(self, directory: Path) -> None:
+        """Write the JSON file."""
+        text = json.dumps(self.record, indent=1) + "\n"
+        (directory / self.record_file).write_text(text, encoding="utf-8")
+
+    def tensors(self) -> list[TensorInfo]:
+        """Return the variables with their files."""
+        return [
+            TensorInfo(row["name"], tuple(row["shape"]), row["dtype"], row["file"])
+            for row in self.record["variables"]
+        ]
+
+
+def capture_training_state(
+    model: Any, optimizers: Sequence[Any], *, input_spec: Any = None
+) -> TrainingState:
+    """Return the current values of every variable that training changes.
+
+    The files are ``weights.npz`` (needed for prediction), ``optimizer.npz``, ``state.npz`` (random
+    generators of layers, metrics, counters) and ``variables.json``, which lists them in order.
+
+    Args:
+        model: The model.
+        optimizers: Optimizers whose state belongs to the training, including the model's own.
+        input_spec: Nested ``tf.TypeSpec`` of a batch of the model's inputs, from which a model
+            whose first call makes its weights can be built when the checkpoint is loaded.
+    """
+    files: dict[str, dict[str, npt.NDArray[Any]]] = {name: {} for name in sorted(_ARRAY_FILES)}
+    rows = []
+    for index, item in enumerate(training_variables(model, optimizers)):
+        value = host_array(item.variable)
+        row = _row(f"{index:05d}", item, value)
+        files[row["file"]].update(encoded(row["key"], value))
+        rows.append(row)
+    record = {
+        "version": _VERSION,
+        "keras_major": KERAS_MAJOR,
+        "tensorflow": tf.__version__,
+        "input_spec": spec_to_json(input_spec),
+        "variables": rows,
+    }
+    return TrainingState(VARIABLES_FILE, record, files)
+
+
+def write_array_files(directory: Path, files: ArrayFiles) -> None:
+    """Write arrays of NumPy's own types.
+
+    Args:
+        directory: Folder to write into.
+        files: The arrays, by file and key.
+    """
+    for name, arrays in files.items():
+        write_npz(directory / name, arrays)
+
+
+def copied_to_write(directory: Path, files: ArrayFiles, memory: HostMemory) -> Callable[[], None]:
+    """Copy arrays, and return a function that writes the copies, once and on any thread.
+
+    Args:
+        directory: Folder to write into.
+        files: As for `write_array_files`.
+        memory: Memory for the copies; it is returned once they are written.
+    """
+    copies, release = memory.copy(files)
+
+    def write() -> None:
+        try:
+            write_array_files(directory, copies)
+        finally:
+            release()
+
+    return write
+
+
+def restore_training_state(
+    model: Any, optimizers: Sequence[Any], directory: Path, *, leave_out: Collection[str] = ()
+) -> None:
+    """Restore every variable that training changes, bit for bit.
+
+    The variables must exist: the model and the optimizers were used once, or built.
+
+    Args:
+        model: The same model, made by the same code.
+        optimizers: The same optimizers, in the same order.
+        directory: Folder with the files of `capture_training_state`.
+        leave_out: Groups of variables that are neither compared nor restored.
+
+    Raises:
+        InvalidCheckpointError: If anything does not fit; the message lists all differences, and
+            nothing is changed.
+    """
+    rows = [row for row in _of_this_keras(directory)["variables"] if row["group"] not in leave_out]
+    variables = training_variables(model, optimizers)
+    _restore(rows, [item for item in variables if item.group not in leave_out], directory)
+
+
+def find_nan(state: TrainingState) -> str | None:
+    """Return the name of a weight that is NaN or infinite; None if all are finite."""
+    for row in state.record["variables"]:
+        is_weight = row["file"] == _FILES["weights"] and tf.as_dtype(row["dtype"]).is_floating
+        array = state.files[row["file"]].get(row["key"]) if is_weight else None
+        if array is not None and array.dtype.kind == "f" and not np.isfinite(array).all():
+            return str(row["name"])
+    return None
+
+
+def refuse_nan(state: TrainingState, step: int) -> None:
+    """Raise an error if a weight is not finite, so that no checkpoint of it is saved.
+
+    Args:
+        state: The contents of the checkpoint.
+        step: Batches trained.
+
+    Raises:
+        NotANumberError: If a weight is NaN or infinite.
+    """
+    name = find_nan(state)
+    if name is not None:
+        raise NotANumberError(
+            f"the weight {name} is not finite at batch {step}, and TerminateOnNaN ends training.\n"
+            "The latest checkpoint is from before it. Lower the learning rate, clip the "
+            "gradients, or look for NaN in the data."
+        )
+
+
+def capture_own_state(
+    model: Any, optimizers: Sequence[Any], indices: Sequence[int]
+) -> TrainingState:
+    """Return the current values of one worker's variables that differ from the chief's.
+
+    Args:
+        model: The model.
+        optimizers: As for `capture_training_state`.
+        indices: Indices of these variables.
+    """
+    found = training_variables(model, optimizers)
+    rows: list[dict[str, Any]] = []
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for index in indices:
+        value = host_array(found[index].variable)
+        row = _row(f"{index:05d}", found[index], value)
+        rows.append({**row, "index": index, "file": _OWN_ARRAYS})
+        arrays.update(encoded(row["key"], value))
+    return TrainingState(_OWN_FILE, {"version": _VERSION, "variables": rows}, {_OWN_ARRAYS: arrays})
+
+
+def restore_own_state(model: Any, optimizers: Sequence[Any], directory: Path) -> None:
+    """Restore the variables from `capture_own_state`; after `restore_training_state`.
+
+    Raises:
+        InvalidCheckpointError: If they do not fit; nothing is changed then.
+    """
+    rows = _read_record(directory / _OWN_FILE)["variables"]
+    found = training_variables(model, optimizers)
+    fitting = [row for row in rows if row.get("index", len(found)) < len(found)]
+    if len(fitting) < len(rows):
+        raise InvalidCheckpointError(
+            f"{directory / _OWN_FILE} is for a model of more than the {len(found)} variables here"
+        )
+    _restore(rows, [found[row["index"]] for row in rows], directory)
+
+
+def restore_mean_gradients(
+    model: Any, optimizers: Sequence[Any], directory: Path, own_folders: Sequence[Path]
+) -> None:
+    """Set summed gradients in a checkpoint to their mean over the checkpoint's workers.
+
+    For a different number of workers, all of which then take part in the next update.
+
+    Args:
+        model: The model, restored from `directory`.
+        optimizers: As for `capture_training_state`.
+        directory: The checkpoint.
+        own_folders: Folders of the values of each worker but the chief.
+    """
+    found = training_variables(model, optimizers)
+    parts = {i: [item.variable.numpy()] for i, item in enumerate(found) if _is_gradient(item)}
+    for folder in own_folders:
+        rows = {row.get("index"): row for row in _read_record(folder / _OWN_FILE)["variables"]}
+        arrays = read_arrays(folder / _OWN_ARRAYS)
+        for index, values in parts.items():
+            row = rows.get(index)
+            own = None if row is None else decoded(arrays, row["key"], row["dtype"])
+            values.append(values[0] if own is None else own)
+    for index, values in parts.items():
+        total = np.sum([value.astype(np.float64) for value in values], axis=0)
+        mean = (total / len(values)).astype(values[0].dtype)
+        found[index].variable.assign(mean)
+
+
+def _is_gradient(item: Found) -> bool:
+    return item.group == "accumulated" and bool(item.variable.dtype.is_floating)
+
+
+def take_over_training_state(model: Any, optimizers: Sequence[Any], directory: Path) -> None:
+    """Load weights, optimizer state and counters from another trial.
+
+    Hyperparameters that are variables (the learning rate), random generators and metrics stay
+    unchanged.
+
+    Args:
+        model: A model of the same structure; its variables exist.
+        optimizers: Optimizers of the same kinds, in the same order.
+        directory: Folder with the files of `capture_training_state`.
+
+    Raises:
+        InvalidCheckpointError: If anything does not fit; nothing is changed then.
+    """
+    rows = [row for row in _of_this_keras(directory)["variables"] if row["group"] in _LEARNED]
+    found = [item for item in training_variables(model, optimizers) if item.group in _LEARNED]
+    _restore(rows, found, directory)
+
+
+def clear_step(model: Any, optimizers: Sequence[Any]) -> None:
+    """Undo the effects of a step that `take_over_training_state` does not replace.
+
+    These are metrics, sums of gradients, and the states of recurrent layers.
+
+    Args:
+        model: The model; it has trained one batch.
+        optimizers: As for `capture_training_state`.
+    """
+    model.reset_metrics()
+    for item in training_variables(model, optimizers):
+        if item.group == "accumulated":
+            item.variable.assign(tf.zeros_like(item.variable))
+    for layer in model._flatten_layers(include_self=False):
+        if getattr(layer, "stateful", False):
+            (layer.reset_state if KERAS_MAJOR == 3 else layer.reset_states)()
+
+
+def _of_this_keras(directory: Path) -> dict[str, Any]:
+    record = read_variables_file(directory)
+    if record.get("keras_major") != KERAS_MAJOR:
+        raise InvalidCheckpointError(
+            f"the checkpoint was written with Keras {record.get('keras_major')} "
+            f"(TensorFlow {record.get('tensorflow')}); this is Keras {KERAS_MAJOR} "
+            f"(TensorFlow {tf.__version__}).\n"
+            "Their optimizers and random generators keep different state, so training cannot "
+            "resume exactly.\n"
+            "Resume with the Keras that wrote it; the weights alone can be loaded here, with "
+            "detcore_keras.load_model_from_checkpoint_path."
+        )
+    return record
+
+
+def restore_weights(model: Any, directory: Path) -> None:
+    """Load the variables that a model needs to predict; the rest of the checkpoint is not read.
+
+    Args:
+        model: A model of the same structure, with its weights made. Layers may be numbered
+            otherwise (``dense_1`` for ``dense``).
+        directory: Folder with the files of `capture_training_state`.
+
+    Raises:
+        InvalidCheckpointError: If anything does not fit; nothing is changed then.
+    """
+    record = read_variables_file(directory)
+    rows = [row for row in record["variables"] if row["group"] in {"weights", "extra"}]
+    _restore(rows, model_variables(model), directory)
+
+
+def read_variables_file(directory: Path) -> dict[str, Any]:
+    """Return the content of ``variables.json``.
+
+    Raises:
+        InvalidCheckpointError: If it is missing, damaged, or of a newer version.
+    """
+    return _read_record(directory / VARIABLES_FILE)
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InvalidCheckpointError(
+            f"{path.parent} has no {path.name}, so it is not a checkpoint of detcore-keras.\n"
+            "A checkpoint's folder holds trial.json, variables.json and weights.npz."
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidCheckpointError(f"{path} is damaged: {error}") from error
+    if not isinstance(record, dict) or record.get("version") != _VERSION:
+        version = record.get("version") if isinstance(record, dict) else None
+        raise InvalidCheckpointError(
+            f"{path} has version {version!r}; this detcore-keras reads version {_VERSION}.\n"
+            "It was written by another version.\n  pip install --upgrade detcore-keras"
+        )
+    rows = record.get("variables")
+    if not isinstance(rows, list):
+        raise InvalidCheckpointError(f"{path} is damaged: it lists no variables")
+    for number, row in enumerate(rows):
+        problem = _problem_of_row(row, path.name)
+        if problem is not None:
+            raise InvalidCheckpointError(
+                f"{path} is damaged: entry {number} of its variables {problem}"
+            )
+    return record
+
+
+def _problem_of_row(row: Any, record_file: str) -> str | None:
+    """Return the fault of an entry of a record, which may be malicious; None if it is valid."""
+    if not isinstance(row, dict):
+        return "is no object"
+    for field, kind in _ROW_TYPES.items():
+        if not isinstance(row.get(field), kind):
+            return f"has no {field!r}, or one of another type"
+    if not all(type(size) is int and size >= 0 for size in row["shape"]):
+        return f"has the shape {row['shape']}"
+    if row["group"] not in _FILES:
+        return f"has the group {row['group']!r}, which is none of {', '.join(_FILES)}"
+    files = {_OWN_ARRAYS} if record_file == _OWN_FILE else _ARRAY_FILES
+    if row["file"] not in files:
+        # This also excludes paths that lead elsewhere.
+        return f"names the file {row['file']!r}, which is none of {', '.join(sorted(files))}"
+    index = row.get("index", 0)
+    if type(index) is not int or index < 0:
+        return f"has the index {index!r}"
+    return None
+
+
+def _row(key: str, item: Found, value: npt.NDArray[Any]) -> dict[str, Any]:
+    return {
+        "key": key,
+        "group": item.group,
+        "name": item.name,
+        "shape": list(value.shape),
+        "dtype": tf.as_dtype(item.variable.dtype).name,
+        "file": _FILES[item.group],
+    }
+
+
+def _restore(rows: Sequence[Mapping[str, Any]], found: Sequence[Found], directory: Path) -> None:
+    rows = _in_order_of_groups(rows, lambda row: row["group"])
+    found = _in_order_of_groups(found, lambda item: item.group)
+    problems = _differences(rows, found)
+    if problems:
+        listed = "\n".join(f"  {problem}" for problem in problems)
+        raise InvalidCheckpointError(
+            f"the checkpoint in {directory} does not fit this model; {len(problems)} "
+            f"difference(s):\n{listed}\n"
+            "The code that builds the model or the optimizer, or a hyperparameter it uses, has "
+            "changed since the checkpoint was saved.\n"
+            "Use the code in the checkpoint's folder code/, or start training again."
+        )
+    files = {row["file"]: read_arrays(directory / row["file"]) for row in rows}
+    values = [decoded(files[row["file"]], row["key"], row["dtype"]) for row in rows]
+    for value, row in zip(values, rows, strict=True):
+        if list(value.shape) != row["shape"]:
+            raise InvalidCheckpointError(
+                f"{directory / row['file']}: {row['name']} has shape {list(value.shape)}, but "
+                f"{VARIABLES_FILE} says {row['shape']}; the two files do not belong together"
+            )
+    for value, row, item in zip(values, rows, found, strict=True):
+        item.variable.assign(tf.constant(value, tf.as_dtype(row["dtype"])))
+
+
+def _in_order_of_groups(items: Sequence[Any], group: Any) -> list[Any]:
+    order = list(_FILES)
+    return sorted(items, key=lambda item: order.index(group(item)))
+
+
+def _differences(rows: Sequence[Mapping[str, Any]], found: Sequence[Found]) -> list[str]:
+    problems = []
+    for group in _FILES:
+        saved = [row for row in rows if row["group"] == group]
+        here = [item for item in found if item.group == group]
+        if len(saved) == len(here):
+            problems += [
+                problem
+                for row, item in zip(saved, here, strict=True)
+                if (problem := _difference(row, item))
+            ]
+        else:
+            problems += _unmatched(group, saved, here)
+    return problems
+
+
+def _difference(row: Mapping[str, Any], item: Found) -> str | None:
+    shape, dtype = item.variable.shape, tf.as_dtype(item.variable.dtype).name
+    if not same_name(row["name"], item.name):
+        return f"{row['group']}: saved {row['name']!r}, here {item.name!r} in its place"
+    if not shape.is_compatible_with(row["shape"]):
+        return f"{row['name']}: saved with shape {_shape(row['shape'])}, here {_shape(shape)}"
+    if dtype != row["dtype"]:
+        return f"{row['name']}: saved as {row['dtype']}, here {dtype}"
+    return None
+
+
+def _unmatched(group: str, saved: Sequence[Mapping[str, Any]], here: Sequence[Found]) -> list[str]:
+    """Describe the variables without a counterpart on the other side."""
+    rest = list(here)
+    problems = [f"{group}: {len(saved)} variable(s) saved, {len(here)} here"]
+    for row in saved:
+        partner = next((item for item in rest if _difference(row, item) is None), None)
+        if partner is None:
+            problems.append(f"{group}: {row['name']} {_shape(row['shape'])} only in the checkpoint")
+        else:
+            rest.remove(partner)
+    problems += [f"{group}: {item.name} {_shape(item.variable.shape)} only here" for item in rest]
+    return problems
+
+
+def _shape(shape: Any) -> str:
+    return str(tuple(shape))
