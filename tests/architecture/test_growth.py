@@ -17,7 +17,7 @@ from detcore.core._outcome import describe_cause
 from detcore.errors import ConfigError
 from detcore.launch._lines import LineCutter
 from detcore_report import escape
-from detcore_server._log import hide_secrets
+from detcore_server.http.server_log import hide_secrets
 
 HEAD = "entrypoint: a:b\nsearcher: {name: single, metric: loss, max_length: {batches: 1}}\n"
 FILES: dict[str, Callable[[int], str]] = {

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from detcore.environment import Environment
 from detcore.hooks import PluginManager
 from detcore_server import ServerSettings, make_app
-from detcore_server._database import ServerDatabase
+from detcore_server.server_database import ServerDatabase
 
 __all__ = ["make_token", "served", "served_app"]
 

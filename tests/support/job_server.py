@@ -16,7 +16,7 @@ from toy_command import MODEL_DIR, TOY_PLUGIN, toy_config
 
 from detcore.client.http import HandIn, PackedContext, Session, open_session, pack
 from detcore.environment import read_environment
-from detcore_server._database import ServerDatabase
+from detcore_server.server_database import ServerDatabase
 from detcore_testing import DetcoreCommand
 
 __all__ = ["MODEL_DIR", "JobServer", "toy_config", "wait_for"]

@@ -13,8 +13,8 @@ from typing import Any
 
 import argon2
 
-from detcore_server._accounts import prehash
-from detcore_server._database import ServerDatabase
+from detcore_server.server_database import ServerDatabase
+from detcore_server.users.accounts import prehash
 
 __all__ = ["PASSWORD", "SLOW_TO_JUDGE", "USER", "RunningServer", "quick_hash"]
 
@@ -23,8 +23,8 @@ PASSWORD = "Correct-horse-7"
 # A setup: judging takes seconds and nothing can interrupt it; no real input takes as long.
 SLOW_TO_JUDGE = """
 import time
-from detcore_server import _hand_in
-_hand_in._DEADLINE_S = 0.5
+from detcore_server.jobs import submit
+submit._DEADLINE_S = 0.5
 check = _hand_in.check
 _hand_in.check = lambda *arguments: (time.sleep(3), check(*arguments))[1]
 """

@@ -57,7 +57,7 @@ _ALLOWED_TO_DIFFER = frozenset({
 _PARENT_MODULES = (
     "detcore.launch.worker",
     "detcore_horovod._agent",
-    "detcore_server._submission_runner",
+    "detcore_server.jobs.submission_runner",
 )
 _WARM_PACKAGES = frozenset({"detcore", "detcore_replay"})
 _PARENT_SCRIPTS = ("doc_driver.py",)

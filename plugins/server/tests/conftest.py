@@ -10,7 +10,7 @@ from databases import Places, places, run_postgresql
 from postgresql_server import PostgreSQLServer
 from running_server import RunningServer
 
-from detcore_server._database import ServerDatabase
+from detcore_server.server_database import ServerDatabase
 
 __all__ = ["places"]
 

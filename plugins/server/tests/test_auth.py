@@ -17,10 +17,10 @@ from plain_http import Answer, PlainHttp
 from running_server import PASSWORD, USER, RunningServer
 
 from detcore.errors import DatabaseError
-from detcore_server._accounts import hash_password, is_password, prehash
-from detcore_server._auth import find_token
-from detcore_server._database import ServerDatabase, token_digest
-from detcore_server._throttle import Throttle
+from detcore_server.server_database import ServerDatabase, token_digest
+from detcore_server.users.accounts import hash_password, is_password, prehash
+from detcore_server.users.authentication import find_token
+from detcore_server.users.throttle import Throttle
 
 API = "/api/detcore/v1"
 NEW_PASSWORD = "Another-horse-8"

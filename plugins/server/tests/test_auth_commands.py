@@ -27,8 +27,8 @@ from detcore.client.http import (
 from detcore.client.http._credentials import kept_token
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, ForbiddenError, StorageError, UnauthenticatedError
-from detcore_server._accounts import hash_password, is_password
-from detcore_server._database import ServerDatabase
+from detcore_server.server_database import ServerDatabase
+from detcore_server.users.accounts import hash_password, is_password
 
 LATER = 9e12
 NOWHERE = "http://127.0.0.1:9"

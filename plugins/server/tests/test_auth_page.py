@@ -12,7 +12,7 @@ from running_server import RunningServer
 from detcore.environment import read_environment
 from detcore.hooks import PluginManager
 from detcore_server import ServerSettings, make_app
-from detcore_server._auth import _origin, set_cookie
+from detcore_server.users.authentication import _origin, set_cookie
 
 
 def test_answers_are_kept_by_nobody_and_shown_in_no_other_page(

@@ -16,7 +16,7 @@ from running_server import RunningServer
 from detcore.environment import read_environment
 from detcore.hooks import PluginManager
 from detcore_server import ServerSettings, make_app
-from detcore_server._database import ServerDatabase, new_token, token_digest
+from detcore_server.server_database import ServerDatabase, new_token, token_digest
 
 OPEN = {
     ("POST", "/api/detcore/v1/login"),

@@ -11,9 +11,9 @@ from job_server import wait_for
 from plain_http import PlainHttp, connect_to, read_to_the_end
 from running_server import PASSWORD, USER, RunningServer
 
-from detcore_server._accounts import prehash
-from detcore_server._database import ServerDatabase, token_digest
-from detcore_server._log import LOGGER, configure_logging, hide_secrets
+from detcore_server.http.server_log import LOGGER, configure_logging, hide_secrets
+from detcore_server.server_database import ServerDatabase, token_digest
+from detcore_server.users.accounts import prehash
 
 WRONG = "Wrong-horse-9"
 NEW = "Newer-horse-10"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from detcore_server._client_models import MOST_DEPTH, Metadata, is_too_deep
+from detcore_server.api.client_models import MOST_DEPTH, Metadata, is_too_deep
 
 METADATA: TypeAdapter[dict[str, Any]] = TypeAdapter(Metadata)
 

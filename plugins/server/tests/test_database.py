@@ -9,7 +9,7 @@ import pytest
 
 from detcore.errors import DatabaseError, NotFoundError
 from detcore.types import ExperimentState
-from detcore_server._database import ServerDatabase, new_token, token_digest
+from detcore_server.server_database import ServerDatabase, new_token, token_digest
 
 HOUR_S = 3600.0
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detcore_server._page._filter import FilterError, parse_filter
+from detcore_server.pages.table_filter import FilterError, parse_filter
 
 NAMES = {
     "loss": "best", "lr": "hparams.opt.lr", "opt.lr": "hparams.opt.lr", "optimizer": "hparams.opt",

@@ -24,12 +24,12 @@ from detcore.hooks import PluginManager
 from detcore.runner import experiment_folder, experiment_lock
 from detcore.types import Control, ExperimentState
 from detcore_server import ServerSettings
-from detcore_server._database import ServerDatabase, TokenRecord
-from detcore_server._job_routes import Submission
-from detcore_server._job_routes import _take as hand_in_at
-from detcore_server._jobs import Jobs
-from detcore_server._state import ServerState
-from detcore_server._uploads import Uploads
+from detcore_server.api.job_routes import Submission
+from detcore_server.api.job_routes import _take as hand_in_at
+from detcore_server.jobs.job_queue import Jobs
+from detcore_server.jobs.uploads import Uploads
+from detcore_server.server_database import ServerDatabase, TokenRecord
+from detcore_server.state import ServerState
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_a_runner_that_somebody_ends_while_it_starts_has_not_failed(
     database = state.database
     clock = SimpleNamespace(now=1000.0)
     clock.monotonic = lambda: clock.now
-    monkeypatch.setattr("detcore_server._jobs.time", clock)
+    monkeypatch.setattr("detcore_server.jobs.job_queue.time", clock)
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*_: object) -> subprocess.Popen[bytes]:

@@ -23,7 +23,7 @@ from plain_http import PlainHttp
 
 from detcore.client.http import Session
 from detcore.environment import read_environment
-from detcore_server._database import ServerDatabase
+from detcore_server.server_database import ServerDatabase
 
 EXAMPLES = os.environ.get("DETCORE_SCHEMA_EXAMPLES", "3")
 CONFIG = Path(__file__).with_name("schemathesis.toml")

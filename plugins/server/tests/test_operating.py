@@ -18,9 +18,9 @@ from toy_command import Detcore
 from detcore.client import Determined
 from detcore.database import revisions
 from detcore.errors import ConfigError, DatabaseError
-from detcore_server._accounts import hash_password
-from detcore_server._backup import back_up, describe_database, put_back
-from detcore_server._database import ServerDatabase
+from detcore_server.commands.backup import back_up, describe_database, put_back
+from detcore_server.server_database import ServerDatabase
+from detcore_server.users.accounts import hash_password
 
 # -- backup ---------------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ def test_a_backup_among_20_writers_is_whole_and_restores(tmp_path: Path) -> None
 def count_elsewhere(url: str) -> int:
     """Return how many models another process finds."""
     code = f"""
-from detcore_server._database import ServerDatabase
+from detcore_server.server_database import ServerDatabase
 with ServerDatabase.open({url!r}) as database:
     print(len(database.list_models()))
 """

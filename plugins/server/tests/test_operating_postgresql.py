@@ -14,7 +14,7 @@ from toy_command import MODEL_DIR, TOY_PLUGIN, OnPostgresql
 from detcore.client import Determined
 from detcore.database import Database
 from detcore.errors import ConfigError, DatabaseError, DetcoreError
-from detcore_server._backup import back_up, describe_database
+from detcore_server.commands.backup import back_up, describe_database
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ from detcore.checkpoint import verify_checkpoint
 from detcore.database import MetricRecord, OutputLog
 from detcore.storage import LocalStorage
 from detcore.types import Control, ExperimentState, TrialState
-from detcore_server._database import ServerDatabase
+from detcore_server.server_database import ServerDatabase
 
 
 @dataclasses.dataclass
@@ -170,7 +170,7 @@ def test_headers_and_files(site: Site) -> None:
         assert again.status == 304
     library = site.stranger.ask("GET", "/ui/static/uplot/uPlot.iife.min.js")
     assert library.text.startswith("/*! https://github.com/leeoniya/uPlot (v1.6.32) */")
-    folder = importlib.resources.files("detcore_server._page").joinpath("static/uplot")
+    folder = importlib.resources.files("detcore_server.pages").joinpath("static/uplot")
     assert "Permission is hereby granted" in folder.joinpath("LICENSE").read_text()
     for name in ("..%2Ftemplates%2Fbase.html", "../templates/base.html", "base.html"):
         assert site.client.ask("GET", f"/ui/static/{name}").status == 404, name

@@ -17,9 +17,9 @@ from detcore.cli import main
 from detcore.cli._context import CliContext
 from detcore.environment import read_environment
 from detcore_server import ServerSettings
-from detcore_server._database import ServerDatabase
-from detcore_server._serve_command import _warnings as startup_warnings
-from detcore_server._serve_command import serve as serve_command
+from detcore_server.commands.serve_command import _warnings as startup_warnings
+from detcore_server.commands.serve_command import serve as serve_command
+from detcore_server.server_database import ServerDatabase
 
 
 @pytest.mark.cold

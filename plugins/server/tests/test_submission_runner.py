@@ -70,7 +70,7 @@ FAILS = """
 import sys
 from detcore.database import DatabaseUnavailableError
 from detcore.errors import DatabaseError
-from detcore_server import _submission_runner
+from detcore_server.jobs import submission_runner
 from detcore.runner._search_log import SearchLog
 
 def record(*_, **__):
@@ -104,7 +104,7 @@ class Job:
         home = str(self._detcore.home)
         told = {"experiment_id": self.id, "home": home, "database_url": self.url}
         process = subprocess.Popen(
-            [sys.executable, *(program or ("-m", "detcore_server._submission_runner"))],
+            [sys.executable, *(program or ("-m", "detcore_server.jobs.submission_runner"))],
             env=self._detcore.variables(),
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -16,7 +16,7 @@ import pytest
 from job_server import wait_for
 from page_records import add_search
 
-from detcore_server._database import ServerDatabase
+from detcore_server.server_database import ServerDatabase
 
 # A browser that notes what it was asked to open.
 BROWSER = (

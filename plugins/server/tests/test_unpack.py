@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from detcore.client.http import pack
 from detcore.errors import UnsafePathError
-from detcore_server._unpack import UnpackLimits, unpack
+from detcore_server.jobs.unpack import UnpackLimits, unpack
 
 LIMITS = UnpackLimits(size_bytes=10_000, num_entries=20)
 Member = tuple[tarfile.TarInfo, bytes]

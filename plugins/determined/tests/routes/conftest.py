@@ -10,7 +10,7 @@ from client_store import ClientStore
 from determined_client import Client, Filled, client_environment, fill
 from running_server import RunningServer
 
-from detcore_server._database import ServerDatabase
+from detcore_server.server_database import ServerDatabase
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from client_store import FILES
 from determined_client import Client, Filled
 from running_server import PASSWORD, USER, RunningServer
 
-from detcore_server._database import ServerDatabase
+from detcore_server.server_database import ServerDatabase
 
 
 def _table(text: str) -> list[dict[str, str]]:

@@ -24,7 +24,7 @@ from running_server import PASSWORD, USER, RunningServer
 from detcore._log.events import CheckpointDamaged, CheckpointStarted
 from detcore.database import OutputLog
 from detcore.types import ExperimentState
-from detcore_server._database import ServerDatabase
+from detcore_server.server_database import ServerDatabase
 
 _MIB = 1 << 20
 
@@ -87,7 +87,7 @@ def test_nothing_is_told_without_a_token(api: Api) -> None:
 
 @pytest.mark.parametrize("is_hashed", [True, False])
 def test_a_password_may_come_hashed(served: RunningServer, is_hashed: bool) -> None:
-    from detcore_server._accounts import prehash
+    from detcore_server.users.accounts import prehash
 
     sent = prehash(PASSWORD) if is_hashed else PASSWORD
     login = {"username": USER, "password": sent, "isHashed": is_hashed}
@@ -109,7 +109,7 @@ def test_an_administrator_does_not_lock_himself_out(api: Api) -> None:
 
 
 def test_a_password_that_comes_as_it_is_has_to_be_long(api: Api) -> None:
-    from detcore_server._accounts import prehash
+    from detcore_server.users.accounts import prehash
 
     users = "/api/v1/users"
     new = {"user": {"username": "erin"}, "isHashed": False}
@@ -257,7 +257,7 @@ def test_states_of_what_runs(api: Api, store: ClientStore) -> None:
     running = store.experiment(state=ExperimentState.RUNNING)
     trial = store.trial(running, rate=1.0)
     script = (
-        "import sys; from detcore_server._database import ServerDatabase\n"
+        "import sys; from detcore_server.server_database import ServerDatabase\n"
         "with ServerDatabase.open(sys.argv[1]) as database:\n"
         "    print(database.create_experiment(config={}, config_text=None, model_dir='', name='g'))"
     )

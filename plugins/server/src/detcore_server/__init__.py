@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore_server._app import make_app
-    from detcore_server._auth import Records, Requester
-    from detcore_server._settings import ServerSettings
+    from detcore_server.app import make_app
+    from detcore_server.settings import ServerSettings
+    from detcore_server.users.authentication import Records, Requester
 
 __version__ = "0.1.0"
 
@@ -21,8 +21,8 @@ __all__ = ["Records", "Requester", "ServerSettings", "make_app"]
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_app": "make_app",
-        "_auth": "Records Requester",
-        "_settings": "ServerSettings",
+        "app": "make_app",
+        "settings": "ServerSettings",
+        "users.authentication": "Records Requester",
     },
 )

@@ -15,9 +15,9 @@ __all__ = ["detcore_register_commands"]
 @hookimpl
 def detcore_register_commands() -> list[click.Command]:
     """Register ``detcore serve``, ``detcore ui``, ``detcore user`` and ``detcore database``."""
-    from detcore_server._database_commands import database_group
-    from detcore_server._serve_command import serve
-    from detcore_server._ui_command import ui
-    from detcore_server._user_commands import user_group
+    from detcore_server.commands.database_commands import database_group
+    from detcore_server.commands.serve_command import serve
+    from detcore_server.commands.ui_command import ui
+    from detcore_server.commands.user_commands import user_group
 
     return [serve, ui, user_group, database_group]

@@ -5,14 +5,14 @@ experiments, and the limits and errors of the server's own routes. It imports Fa
 imports this module where it makes its router, never where it registers the hook.
 """
 
-from detcore_server._accounts import add_user, change_user, log_in, log_out
-from detcore_server._auth import Admin, Id, State, Token, address_of
-from detcore_server._client_models import MOST_DEPTH, is_too_deep
-from detcore_server._database import SubmissionRecord, UserRecord
-from detcore_server._errors import ErrorAnswer, error_body
-from detcore_server._hand_in import Submission, hand_in, incoming_folder
-from detcore_server._limits import allow_body
-from detcore_server._state import ServerState
+from detcore_server.api.client_models import MOST_DEPTH, is_too_deep
+from detcore_server.http.body_limits import allow_body
+from detcore_server.http.error_answers import ErrorAnswer, error_body
+from detcore_server.jobs.submit import Submission, hand_in, incoming_folder
+from detcore_server.server_database import SubmissionRecord, UserRecord
+from detcore_server.state import ServerState
+from detcore_server.users.accounts import add_user, change_user, log_in, log_out
+from detcore_server.users.authentication import Admin, Id, State, Token, address_of
 
 __all__ = [
     "MOST_DEPTH",

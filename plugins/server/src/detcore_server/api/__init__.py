@@ -1,0 +1,1 @@
+"""The routes of the client, ``/api/...``: each a function that answers with a document."""

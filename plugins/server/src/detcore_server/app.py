@@ -1,0 +1,116 @@
+"""The application: routes of every part, each behind its guard."""
+
+from __future__ import annotations
+
+import contextlib
+import pkgutil
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, Depends, FastAPI
+
+from detcore import __version__
+from detcore.errors import RunError
+from detcore.hooks import describe_error
+from detcore_server.api import client_routes, job_routes, user_routes
+from detcore_server.http.body_limits import BodyLimits
+from detcore_server.http.error_answers import ErrorAnswer, install_error_handlers
+from detcore_server.http.front import Front
+from detcore_server.pages import page_routes
+from detcore_server.state import ServerState
+from detcore_server.users.authentication import Requester, require_user
+from detcore_server.users.visit import OwnHost
+
+if TYPE_CHECKING:
+    from detcore.hooks import PluginManager
+    from detcore_server.settings import ServerSettings
+    from detcore_server.users.visit import Visit
+
+
+def make_app(settings: ServerSettings, *, visit: Visit | None = None) -> FastAPI:
+    """Return the application of a server; its database is open until the application ends.
+
+    Args:
+        settings: The server's settings.
+        visit: The link of the one person who is served: they get the page and no other route, and
+            no submitted experiment is started, because a server that uses the same records may
+            start it. None: users log in.
+
+    Raises:
+        DatabaseError: If the database cannot be opened.
+        RunError: If the routes of a plugin cannot be made.
+    """
+    routers_of_plugins = make_routers(settings.plugins) if visit is None else []
+    state = ServerState.open(settings, visit=visit)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if visit is None:
+            state.jobs.start()
+        try:
+            yield
+        finally:
+            state.jobs.stop()
+            state.close()
+
+    app = FastAPI(
+        title="detcore",
+        version=__version__,
+        lifespan=lifespan,
+        # The document is open only with a token, and its viewers need assets from outside.
+        openapi_url=None,
+        responses={
+            "4XX": {"model": ErrorAnswer},
+            "5XX": {"model": ErrorAnswer},
+        },
+    )
+    app.state.detcore = state
+    install_error_handlers(app)
+    app.add_middleware(BodyLimits, state=state)
+    if visit is not None:
+        app.add_middleware(OwnHost, port=settings.port)
+    app.add_middleware(Front)
+    app.include_router(page_routes.make_router(is_personal=visit is not None))
+    if visit is not None:
+        return app
+    for routes in (user_routes, client_routes, job_routes):
+        app.include_router(routes.router)
+    # Behind all others, so that they replace none.
+    for router in routers_of_plugins:
+        app.include_router(router)
+
+    @app.get("/openapi.json", include_in_schema=False)
+    def get_openapi(_: Requester) -> dict[str, Any]:
+        return app.openapi()
+
+    return app
+
+
+def make_routers(plugins: PluginManager) -> list[APIRouter]:
+    """Return the routers of all plugins.
+
+    Raises:
+        RunError: If a plugin's router cannot be made.
+    """
+    routers = []
+    for name, routes in plugins.routes().items():
+        guards = [] if routes.has_guards else [Depends(require_user)]
+        router = APIRouter(dependencies=guards)
+        try:
+            router.include_router(_load(routes.make_router))
+        except Exception as error:
+            plugin = plugins.provider_of_routes(name)
+            raise RunError(
+                f"the server cannot start: the plugin {plugin.label} fails to make its routes "
+                f"{name!r} ({routes.make_router}): {describe_error(error)}.\n"
+                f"Start it without them: detcore --no-plugin {plugin.name} serve"
+            ) from error
+        routers.append(router)
+    return routers
+
+
+def _load(place: str) -> APIRouter:
+    router = pkgutil.resolve_name(place)()
+    if not isinstance(router, APIRouter):
+        raise TypeError(f"it returned {router!r}, which is no fastapi.APIRouter")
+    return router

@@ -1,0 +1,1 @@
+"""The commands ``detcore serve``, ``ui``, ``user`` and ``database``."""

@@ -1,0 +1,1 @@
+"""What every request and answer passes: connections, limits, headers, errors and the log."""

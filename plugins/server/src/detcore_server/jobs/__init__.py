@@ -1,0 +1,1 @@
+"""Submitted experiments: uploaded, checked, recorded, queued and run."""

@@ -1,0 +1,384 @@
+"""Submitted experiments: each has a runner, a separate process; some wait for their turn.
+
+The records are the queue. An experiment is RUNNING from its submission on; the server owns it until
+a runner takes over. A server that finds an experiment whose process is gone, be it an earlier
+server or the runner, resumes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detcore.environment import child_environment
+from detcore.errors import DetcoreError, ForbiddenError, RunError
+from detcore.launch.worker import EXIT_COME_BACK
+from detcore.runner import experiment_folder, settle_experiment
+from detcore.types import Control, ExperimentState
+from detcore_server.jobs.submission_runner import RunnerInstructions
+from detcore_server.jobs.submit import remove_leftovers
+from detcore_server.server_database import SubmissionRecord
+
+if TYPE_CHECKING:
+    from detcore.client import EmbeddedTransport
+    from detcore_server.server_database import ServerDatabase, TokenRecord
+    from detcore_server.settings import ServerSettings
+
+
+_logger = logging.getLogger("detcore.server")
+
+_POLL_INTERVAL_S = 0.5
+_OPEN = ("QUEUED", "STARTED")
+_LOG = "runner.log"
+# A runner that lasted longer had not failed to start.
+_LASTED_S = 60.0
+_MOST_FAILURES = 3
+_LONGEST_PAUSE_S = 60.0
+_TAIL_BYTES = 4096
+# Not SIGKILL: the system sends it when memory is short, which would happen again.
+_SENT = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+# The user's code must see neither credentials nor the address of the records.
+_SECRET = (
+    "DETCORE_DB",
+    "DETCORE_MASTER",
+    "DETCORE_PASSWORD",
+    "DETCORE_TOKEN",
+    "DETCORE_USER",
+    "DET_MASTER",
+    "DET_MASTER_ADDR",
+    "DET_MASTER_PORT",
+    "DET_PASS",
+    "DET_USER",
+)
+
+
+@dataclasses.dataclass(slots=True)
+class _Failures:
+    """How many runners of an experiment in a row ended before the experiment did.
+
+    Attributes:
+        num_ends: How many ended.
+        count: How many ended by themselves, not by a signal from outside; a runner may get one
+            before it handles signals.
+        due_at: When the next one is started, by the monotonic clock.
+    """
+
+    num_ends: int = 0
+    count: int = 0
+    due_at: float = 0.0
+
+    def note(self, lasted_s: float, code: int | None) -> None:
+        """Record one more, with the exit code of its process; None: it did not start."""
+        # A runner that already handles signals exits with this code when the machine shuts down.
+        if code == EXIT_COME_BACK or lasted_s > _LASTED_S:
+            self.num_ends = self.count = 0
+        else:
+            self.num_ends += 1
+            self.count += not _is_from_outside(code)
+        pause_s = 0.0 if self.num_ends < 2 else min(_LONGEST_PAUSE_S, 2.0 ** (self.num_ends - 1))
+        self.due_at = time.monotonic() + pause_s
+
+
+@dataclasses.dataclass(slots=True)
+class _Runner:
+    process: subprocess.Popen[bytes]
+    started_at: float
+
+
+class Jobs:
+    """Starts runners, as many at once as the settings allow, and supervises them in a thread.
+
+    Args:
+        settings: Settings of the server.
+        database: Its records.
+        transport: Carries out actions on experiments.
+    """
+
+    def __init__(
+        self, settings: ServerSettings, database: ServerDatabase, transport: EmbeddedTransport
+    ) -> None:
+        self._settings = settings
+        self._database = database
+        self._transport = transport
+        self._runners: dict[int, _Runner] = {}
+        self._ended: dict[int, _Failures] = {}
+        self._stops = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to supervise submitted experiments, including those of an earlier server."""
+        remove_leftovers(self._settings.environment.home)
+        self._thread = threading.Thread(target=self._run, name="detcore-jobs", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Start no more runners; those that are at work continue."""
+        self._stops.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    # -- control ----------------------------------------------------------------------------------
+
+    def control(self, requester: TokenRecord, experiment_id: int, action: str) -> None:
+        """Activate, pause, cancel, kill, archive, unarchive or delete an experiment.
+
+        Args:
+            requester: The user.
+            experiment_id: The experiment.
+            action: The action.
+
+        Raises:
+            NotFoundError: If there is no such experiment.
+            ForbiddenError: If the user is neither an administrator nor the one who submitted it.
+            RunError: If its state does not allow it.
+        """
+        self._database.get_experiment(experiment_id)
+        submission = self.require_owner(requester, experiment_id)
+        if submission is not None and action == "activate":
+            self._activate(submission)
+            return
+        is_asked = (
+            submission is not None
+            and submission.state is ExperimentState.RUNNING
+            and submission.phase != "ENDED"
+            and action in {known.value for known in Control}
+            # Server or runner: the process that owns it may change at any moment, but each reads
+            # the request from the records.
+            and self._database.request_control(experiment_id, Control(action))
+        )
+        if not is_asked:
+            self._transport.control_experiment(experiment_id, action)
+
+    def control_trial(self, requester: TokenRecord, trial_id: int, action: str) -> None:
+        """Cancel or kill a trial.
+
+        Args:
+            requester: The user.
+            trial_id: The trial.
+            action: The action.
+
+        Raises:
+            NotFoundError: If there is no such trial.
+            ForbiddenError: As `control`.
+            RunError: If it is over.
+        """
+        experiment_id = self._database.get_trial(trial_id).experiment_id
+        submission = self.require_owner(requester, experiment_id)
+        searcher = self._database.get_experiment(experiment_id).config.get("searcher") or {}
+        if submission is not None and searcher.get("name") == "single":
+            self.control(requester, experiment_id, action)
+        else:
+            self._transport.control_trial(trial_id, action)
+
+    def may_control(self, requester: TokenRecord, experiment_id: int) -> bool:
+        """Return whether `require_owner` lets a user pass."""
+        return _is_owner(requester, self._database.get_submission(experiment_id))
+
+    def require_owner(self, requester: TokenRecord, experiment_id: int) -> SubmissionRecord | None:
+        """Check that a user may change an experiment and delete its checkpoints.
+
+        Returns:
+            Its submission; None: it was not submitted.
+
+        Raises:
+            ForbiddenError: If the user is neither an administrator nor the one who submitted it.
+        """
+        submission = self._database.get_submission(experiment_id)
+        if _is_owner(requester, submission):
+            return submission
+        whose = "it was started on the server's machine.\nAn administrator may."
+        if submission is not None:
+            whose = f"{submission.user_name!r} handed it in.\nAn administrator may, too."
+        raise ForbiddenError(
+            f"the user {requester.user_name!r} may not do this with experiment {experiment_id}: "
+            f"{whose}"
+        )
+
+    def _activate(self, submission: SubmissionRecord) -> None:
+        number = submission.experiment_id
+        self._ended.pop(number, None)
+        if self._database.queue_again(number):
+            return
+        if self._database.get_experiment(number).state is ExperimentState.COMPLETED:
+            raise RunError(
+                f"experiment {number} is complete: there is nothing to go on with.\n"
+                "Start a new one, with searcher.source_checkpoint_uuid to begin with its weights."
+            )
+        if submission.control is Control.PAUSE:
+            # A runner that is pausing because of it then leaves the experiment RUNNING.
+            self._database.request_control(number, None)
+            self._database.queue_again(number)  # it may just have ended
+
+    def num_before(self, experiment_id: int) -> int | None:
+        """Return how many experiments must end or begin before one begins; None: it has begun."""
+        open_ones = self._database.list_submissions(phases=_OPEN)
+        mine = next((one for one in open_ones if one.experiment_id == experiment_id), None)
+        if mine is None or mine.phase != "QUEUED":
+            return None
+        return sum(one.phase == "STARTED" or one.experiment_id < experiment_id for one in open_ones)
+
+    # -- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stops.wait(_POLL_INTERVAL_S):
+            try:
+                self._look()
+            except (DetcoreError, OSError) as error:
+                # The database is unreachable or full; the next look may succeed.
+                _logger.warning("handed-in experiments are not looked after just now: %s", error)
+            except Exception:  # no error may stop the thread
+                _logger.exception("handed-in experiments are not looked after just now")
+
+    def _look(self) -> None:
+        """Record which experiments have ended, and start waiting ones while there is room."""
+        num_at_work = 0
+        waiting = []
+        open_ones = self._database.list_submissions(phases=_OPEN)
+        for number in self._runners.keys() - {one.experiment_id for one in open_ones}:
+            self._forget(number)  # it was deleted
+        for submission in open_ones:
+            number = submission.experiment_id
+            if submission.state is not ExperimentState.RUNNING:
+                self._forget(number)
+                self._database.set_submission_phase(number, "ENDED")
+            elif self._is_at_work(submission):
+                num_at_work += submission.phase == "STARTED"
+            else:
+                waiting.append(submission)
+        # Those that had begun come first.
+        waiting.sort(key=lambda submission: submission.phase != "STARTED")
+        for submission in waiting:
+            if self._stops.is_set() or not self._database.adopt_experiment(
+                submission.experiment_id
+            ):
+                continue
+            if submission.control is not None:
+                self._settle(submission.experiment_id, submission.control)
+            elif num_at_work < self._settings.max_experiments:
+                num_at_work += 1
+                self._go_on(submission)
+
+    def _is_at_work(self, submission: SubmissionRecord) -> bool:
+        """Return whether a runner that this server started is alive, or another one may be."""
+        runner = self._runners.get(submission.experiment_id)
+        if runner is not None and runner.process.poll() is None:
+            return True
+        return (
+            submission.process is not None
+            and not self._database.is_this_process(submission.process)
+            and self._database.process_is_alive(submission.process) is not False
+        )
+
+    def _forget(self, experiment_id: int) -> None:
+        runner = self._runners.pop(experiment_id, None)
+        if runner is not None:
+            threading.Thread(target=runner.process.wait, daemon=True).start()
+        self._ended.pop(experiment_id, None)
+
+    def _settle(self, experiment_id: int, control: Control) -> None:
+        """Carry out a request for an experiment without a runner."""
+        with contextlib.suppress(RunError):  # its last workers are still ending
+            settle_experiment(
+                experiment_id,
+                control=control,
+                database=self._database,
+                environment=self._settings.environment,
+            )
+
+    def _go_on(self, submission: SubmissionRecord) -> None:
+        number = submission.experiment_id
+        ended = self._ended.setdefault(number, _Failures())
+        runner = self._runners.pop(number, None)
+        if runner is not None:
+            code = runner.process.wait()
+            ended.note(time.monotonic() - runner.started_at, code)
+            _logger.warning("the runner of experiment %d ended with code %d", number, code)
+        if ended.count >= _MOST_FAILURES:
+            self._give_up(number, ended.count)
+        elif time.monotonic() >= ended.due_at:
+            self._database.set_submission_phase(number, "STARTED")
+            try:
+                process = self._start(submission)
+            except OSError as error:
+                _logger.warning("no runner can be started for experiment %d: %s", number, error)
+                ended.note(0.0, None)
+            else:
+                self._runners[number] = _Runner(process, time.monotonic())
+
+    def _give_up(self, experiment_id: int, count: int) -> None:
+        log = self._folder(experiment_id) / _LOG
+        error = f"its runner ended {count} times, one after the other; the last: {_last_line(log)}"
+        self._database.set_experiment_state(experiment_id, ExperimentState.ERROR, error=error)
+
+    def _start(self, submission: SubmissionRecord) -> subprocess.Popen[bytes]:
+        """Start a runner, which outlives this process."""
+        settings = self._settings
+        told = RunnerInstructions(
+            experiment_id=submission.experiment_id,
+            home=str(settings.environment.home),
+            database_url=settings.environment.database_url,
+            test_mode=submission.test_mode,
+            allowed_plugins=_listed(settings.plugins.allowed),
+            disabled_plugins=_listed(settings.plugins.disabled) or [],
+        )
+        folder = self._folder(submission.experiment_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        number = str(submission.experiment_id)
+        with (folder / _LOG).open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "detcore_server.jobs.submission_runner", number],
+                env=child_environment({}, without=_SECRET),
+                cwd=settings.environment.home,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(json.dumps(dataclasses.asdict(told)).encode())
+        return process
+
+    def _folder(self, experiment_id: int) -> Path:
+        return experiment_folder(self._settings.environment, experiment_id)
+
+
+def _is_owner(requester: TokenRecord, submission: SubmissionRecord | None) -> bool:
+    return requester.is_admin or (
+        submission is not None and submission.user_id == requester.user_id
+    )
+
+
+def _is_from_outside(code: int | None) -> bool:
+    """Return whether a signal from outside ended a process; shells report signal n as 128 + n."""
+    return code is not None and (-code if code < 0 else code - 128) in _SENT
+
+
+def _listed(names: frozenset[str] | None) -> list[str] | None:
+    return None if names is None else sorted(names)
+
+
+def _last_line(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return lines[-1].strip()[:300] if lines else f"it said nothing ({log})"

@@ -1,0 +1,181 @@
+"""Trials side by side: their hyperparameters, metrics and curves."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from detcore.database import ingest_reports
+from detcore.describe import format_number
+from detcore.errors import NotFoundError
+from detcore_report import Chart, legend, read_view
+from detcore_server.pages.page_charts import page_charts
+from detcore_server.pages.render import render, svg
+from detcore_server.users.authentication import State
+
+if TYPE_CHECKING:
+    from detcore_report import Curve, ExperimentView
+    from detcore_server.state import ServerState
+
+
+MAX_SIDE_BY_SIDE = 8
+_PARTS = 250
+Numbers = Annotated[list[int], Query()]
+
+router = APIRouter()
+
+
+@router.get("/ui/compare")
+def show_across(
+    request: Request,
+    state: State,
+    trials: str = "",
+    trial: Numbers = [],  # noqa: B006  (FastAPI copies it)
+    experiment: Numbers = [],  # noqa: B006  (FastAPI copies it)
+) -> Response:
+    """Show trials of any experiments side by side."""
+    trial_ids = [*(int(text) for text in re.findall(r"[0-9]{1,9}", trials)), *trial]
+    for number in experiment[:MAX_SIDE_BY_SIDE]:
+        best = read_view(state.database, number, parts=1).best
+        trial_ids += [] if best is None else [best.id]
+    compared = compare_trials(state, trial_ids)
+    records = compared["records"]
+    return render(
+        request, "across.html", **compared,
+        experiments={
+            number: state.database.get_experiment(record.experiment_id)
+            for number, record in records.items()
+        },
+        is_live=any(record.state.value == "RUNNING" for record in records.values()),
+    )  # fmt: skip
+
+
+def compare_trials(
+    state: ServerState, trial_ids: Sequence[int], experiment_id: int | None = None
+) -> dict[str, Any]:
+    """Return the values for a template that shows trials side by side.
+
+    Args:
+        state: The server.
+        trial_ids: The chosen trials; the first ones are shown.
+        experiment_id: The experiment that they belong to; None: any.
+    """
+    trial_ids = list(dict.fromkeys(trial_ids))
+    chosen = trial_ids[:MAX_SIDE_BY_SIDE]
+    known = state.database.get_trials(chosen)
+    records = {
+        number: known[number]
+        for number in chosen
+        if number in known and experiment_id in (None, known[number].experiment_id)
+    }
+    members: dict[int, list[int]] = {}
+    for number, record in records.items():
+        members.setdefault(record.experiment_id, []).append(number)
+    view = None
+    if len(records) > 1:
+        views = _read_views(state, members)
+        view = views[0] if len(views) == 1 else _merge(views, [*records])
+    return {
+        "records": records,
+        "chosen": [*records],
+        "missing": [number for number in chosen if number not in records],
+        "num_left_out": len(trial_ids) - len(chosen),
+        "max_side_by_side": MAX_SIDE_BY_SIDE,
+        "view": view,
+        "hyperparameters": [] if view is None else _hyperparameter_lines(view),
+        "metrics": [] if view is None else _metric_lines(view),
+        "charts": [] if view is None else page_charts(view),
+        "legend": svg("" if view is None else legend(view)),
+    }
+
+
+def _read_views(state: ServerState, members: Mapping[int, Sequence[int]]) -> list[ExperimentView]:
+    """Return a view of each experiment, ranked by the metric of the first one if it has that."""
+    views: list[ExperimentView] = []
+    for experiment_id, ids in members.items():
+        ingest_reports(state.database, state.settings.environment.home, experiment_id=experiment_id)
+        read = functools.partial(
+            read_view, state.database, experiment_id, only=ids, all_metrics=True, parts=_PARTS
+        )
+        if not views:
+            views.append(read())
+            continue
+        try:
+            view = read(metric=views[0].metric, smaller_is_better=views[0].smaller_is_better)
+        except NotFoundError:  # it reports other metrics
+            view = read()
+            unranked = [
+                dataclasses.replace(trial, value=None, value_step=None, last=None, rank=None)
+                for trial in view.trials
+            ]
+            view = dataclasses.replace(view, trials=unranked)
+        views.append(view)
+    return views
+
+
+def _merge(views: Sequence[ExperimentView], chosen: Sequence[int]) -> ExperimentView:
+    """Return one view of the trials of several, in the order in which they were chosen."""
+    found = {trial.id: trial for view in views for trial in view.trials}
+    trials = [
+        dataclasses.replace(found[number], number=place, rank=None)
+        for place, number in enumerate(number for number in chosen if number in found)
+    ]
+    curves: dict[tuple[str, str], Chart] = {}
+    for view in views:
+        for chart in view.charts:
+            key = (chart.kind, chart.metric)
+            known = curves[key].curves if key in curves else ()
+            curves[key] = dataclasses.replace(chart, curves=[*known, *chart.curves])
+    return dataclasses.replace(
+        views[0], trials=trials, charts=list(curves.values()), num_trials=len(trials)
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Line:
+    """A row of a table; `differs`: it is a hyperparameter with more than one value."""
+
+    name: str
+    cells: Sequence[str]
+    differs: bool = False
+
+
+def _hyperparameter_lines(view: ExperimentView) -> list[_Line]:
+    """Return the hyperparameters; those that differ come first."""
+    lines = []
+    for name in dict.fromkeys(name for trial in view.trials for name in trial.hparams):
+        values = [
+            (repr(trial.hparams[name]), format_number(trial.hparams[name]))
+            if name in trial.hparams
+            else ("", "-")
+            for trial in view.trials
+        ]
+        lines.append(_Line(name, [cell for _, cell in values], len({*values}) > 1))
+    return sorted(lines, key=lambda line: not line.differs)
+
+
+def _metric_lines(view: ExperimentView) -> list[_Line]:
+    """Return the best value of the metric that decides, and the last one of each."""
+    lines = [
+        _Line(
+            f"best {view.metric or 'metric'}", [format_number(trial.value) for trial in view.trials]
+        ),
+        _Line("reached at step", [format_number(trial.value_step) for trial in view.trials]),
+    ]
+    for chart in view.charts:
+        curves = {curve.trial_id: curve for curve in chart.curves}
+        cells = [_last(curves.get(trial.id)) for trial in view.trials]
+        lines.append(_Line(f"last {chart.metric} ({chart.kind})", cells))
+    return lines
+
+
+def _last(curve: Curve | None) -> str:
+    if curve is None or not curve.points:
+        return "-"
+    step, value = curve.points[-1]
+    return f"{format_number(value)} at {step}"

@@ -1,0 +1,398 @@
+"""An experiment: curves, hyperparameters, trials side by side, checkpoints, configuration."""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from fastapi import APIRouter, Form, HTTPException, Query, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import BaseModel
+
+from detcore.client.http import answer_read
+from detcore.database import ingest_reports
+from detcore.describe import (
+    can_resume,
+    describe_experiment,
+    describe_state,
+    metric_value,
+    summarize_config,
+    took_s,
+)
+from detcore.types import TrialState
+from detcore_report import (
+    draw_parallel,
+    draw_scatters,
+    importance_table,
+    legend,
+    read_view,
+    select_trials,
+    trial_classes,
+)
+from detcore_server.api.client_models import Action
+from detcore_server.pages.compare_pages import MAX_SIDE_BY_SIDE, Numbers, compare_trials
+from detcore_server.pages.lineage import ancestors
+from detcore_server.pages.list_pages import Paging
+from detcore_server.pages.now import read_now
+from detcore_server.pages.page_charts import page_charts
+from detcore_server.pages.render import DescriptionForm, render, svg
+from detcore_server.pages.trial_groups import group_choices, group_trials
+from detcore_server.pages.trial_log import Traceback, last_traceback, read_tail
+from detcore_server.pages.trial_table import TrialTable, make_table, table_csv
+from detcore_server.pages.verification import READABLE
+from detcore_server.users.authentication import Id, PageUser, State
+
+if TYPE_CHECKING:
+    from detcore.database import TrialRecord
+    from detcore_report import ExperimentView
+    from detcore_server.server_database import TokenRecord
+    from detcore_server.state import ServerState
+
+
+_QUOTES = ("'", '"')
+_CHECKPOINTS_SHOWN = 100
+_MAX_ROWS = 200
+# Parts that curves are cut into, so that a page with many stays small.
+_POINTS_ON_A_PAGE = 8000
+_MIN_PARTS, _MAX_PARTS = 40, 250
+_Page = Annotated[int, Query(ge=1, le=10**6)]
+
+
+class _MetricQuery(BaseModel):
+    """The metric that ranks the trials; "": as the searcher does."""
+
+    metric: str = ""
+    better: Literal["", "smaller", "larger"] = ""
+
+
+class _FilterQuery(_MetricQuery):
+    """Which trials are shown, too."""
+
+    where: str = ""
+
+
+class _MarkQuery(_FilterQuery):
+    """A part of an axis, which was marked with the pointer."""
+
+    axis: str
+    low: float
+    high: float
+
+
+class _TableQuery(_FilterQuery):
+    """How the table of trials is shown, too."""
+
+    sort: str = ""
+    column: list[str] = []
+    group: str = ""
+
+
+_AS_SEARCHED = _MetricQuery()
+_Table = Annotated[_TableQuery, Query()]
+
+
+router = APIRouter(prefix="/ui/experiments/{experiment_id}")
+
+
+@router.get("")
+def show_curves(
+    request: Request,
+    state: State,
+    user: PageUser,
+    experiment_id: Id,
+    asked: _Table,
+) -> Response:
+    # Of very many trials, the page has only the best, but a filter and groups look at all.
+    max_rows = None if asked.where or asked.sort or asked.group else _MAX_ROWS
+    view = _read(state, experiment_id, asked, max_rows=max_rows)
+    classes = trial_classes(view)
+    head = _head(state, user, view)
+    failed = state.database.list_trials(experiment_id, states=[TrialState.ERROR])
+    groups = group_trials(view, asked.group)
+    return render(
+        request, "curves.html", tab="curves", **head,
+        now=(
+            read_now(state.database, view, state.machine, state.settings.environment.home)
+            if head["is_live"] else None
+        ),
+        failed=failed, traceback=_last_failure(view, failed),
+        table=make_table(view, where=asked.where, sort=asked.sort, chosen=asked.column),
+        others=[
+            (key, value) for key, value in request.query_params.multi_items()
+            if key not in ("where", "sort", "column")
+        ],
+        groups=groups, group=asked.group, group_choices=group_choices(view),
+        notes=view.record.notes,
+        charts=page_charts(view, groups=groups), legend=svg(legend(view)),
+        view=view,
+        colours={trial: name.split()[1] for trial, name in classes.items()},
+        summary=summarize_config(_masked(state, experiment_id)),
+        max_side_by_side=MAX_SIDE_BY_SIDE,
+    )  # fmt: skip
+
+
+@router.get("/trials.csv")
+def get_trials(
+    state: State,
+    experiment_id: Id,
+    asked: _Table,
+) -> Response:
+    view = _read(state, experiment_id, asked, max_rows=None)
+    table = make_table(view, where=asked.where, sort=asked.sort, chosen=asked.column, max_rows=None)
+    if table.error is not None:
+        raise HTTPException(422, table.error)
+    name = f"experiment-{experiment_id}-trials.csv"
+    disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(table_csv(table), media_type="text/csv", headers=disposition)
+
+
+@router.get("/hyperparameters")
+def show_hyperparameters(
+    request: Request,
+    state: State,
+    user: PageUser,
+    experiment_id: Id,
+    asked: Annotated[_FilterQuery, Query()],
+) -> Response:
+    whole, table, view = _read_filtered(state, experiment_id, asked)
+    return render(
+        request, "hyperparameters.html", tab="hyperparameters",
+        **_head(state, user, whole), view=view, legend=svg(legend(view)), table=table,
+        axes=json.dumps([axis.name for axis in view.axes]),
+        importance=svg(importance_table(whole)), asked=asked,
+        scatters=svg(draw_scatters(view)), parallel=svg(draw_parallel(view)),
+    )  # fmt: skip
+
+
+@router.get("/hyperparameters/mark")
+def mark_axis(
+    request: Request,
+    state: State,
+    experiment_id: Id,
+    asked: Annotated[_MarkQuery, Query()],
+) -> Response:
+    view = _read_filtered(state, experiment_id, asked)[2]
+    added = _filter_axis(view, asked.axis, asked.low, asked.high)
+    where = f"({asked.where}) and {added}" if asked.where and added else added or asked.where
+    query = {**asked.model_dump(include={"metric", "better"}), "where": where}
+    encoded = urllib.parse.urlencode({key: text for key, text in query.items() if text})
+    return RedirectResponse(f"/ui/experiments/{experiment_id}/hyperparameters?{encoded}", 303)
+
+
+@router.get("/compare")
+def show_side_by_side(
+    request: Request,
+    state: State,
+    user: PageUser,
+    experiment_id: Id,
+    trial: Numbers = [],  # noqa: B006  (FastAPI copies it)
+) -> Response:
+    """Show trials of the experiment side by side."""
+    whole = _read(state, experiment_id)
+    return render(
+        request, "compare.html", tab="compare", **_head(state, user, whole), whole=whole,
+        **compare_trials(state, trial, experiment_id),
+    )  # fmt: skip
+
+
+@router.get("/checkpoints")
+def show_checkpoints(
+    request: Request, state: State, user: PageUser, experiment_id: Id, page: _Page = 1
+) -> Response:
+    head = _head_only(state, user, experiment_id)
+    database = state.database
+    found = database.list_checkpoints(experiment_id=experiment_id)[::-1]
+    metric = head["row"]["metric"]
+    values = {} if metric is None else database.checkpoint_metrics(experiment_id, metric)
+    paging = Paging(page, _CHECKPOINTS_SHOWN, len(found))
+    return render(
+        request, "checkpoints.html", tab="checkpoints", **head,
+        checkpoints=[
+            (record, values.get(record.uuid))
+            for record in found[paging.offset : paging.offset + _CHECKPOINTS_SHOWN]
+        ],
+        metric=metric, paging=paging, verifier=state.verifier,
+        kept_bytes=sum(record.size_bytes for record in found if record.state in READABLE),
+        ancestors=ancestors(database, database.get_experiment(experiment_id)),
+    )  # fmt: skip
+
+
+@router.get("/configuration")
+def show_configuration(
+    request: Request, state: State, user: PageUser, experiment_id: Id
+) -> Response:
+    import yaml
+
+    head = _head_only(state, user, experiment_id)
+    return render(
+        request, "configuration.html", tab="configuration", **head,
+        record=state.database.get_experiment(experiment_id),
+        config=yaml.safe_dump(
+            _masked(state, experiment_id), sort_keys=False, allow_unicode=True
+        ),
+    )  # fmt: skip
+
+
+@router.post("/control")
+def control(
+    state: State,
+    user: PageUser,
+    experiment_id: Id,
+    action: Annotated[Action, Form()],
+) -> Response:
+    state.jobs.control(user, experiment_id, action)
+    return RedirectResponse(f"/ui/experiments/{experiment_id}", 303)
+
+
+@router.post("/describe")
+def describe(
+    state: State,
+    user: PageUser,
+    experiment_id: Id,
+    written: DescriptionForm,
+) -> Response:
+    state.jobs.require_owner(user, experiment_id)
+    state.database.describe_experiment(
+        experiment_id, labels=written.label_list(), notes=written.plain_notes()
+    )
+    return RedirectResponse(f"/ui/experiments/{experiment_id}#notes", 303)
+
+
+def _read(
+    state: ServerState,
+    experiment_id: int,
+    asked: _MetricQuery = _AS_SEARCHED,
+    *,
+    max_rows: int | None = _MAX_ROWS,
+) -> ExperimentView:
+    """Read an experiment, with everything that its workers have reported so far."""
+    database = state.database
+    ingest_reports(database, state.settings.environment.home, experiment_id=experiment_id)
+    num_trials = database.count_trials().get(experiment_id, 1)
+    parts = max(_MIN_PARTS, min(_MAX_PARTS, _POINTS_ON_A_PAGE // num_trials))
+    return read_view(
+        database, experiment_id, metric=asked.metric or None,
+        smaller_is_better={"smaller": True, "larger": False}.get(asked.better), parts=parts,
+        max_rows=max_rows,
+    )  # fmt: skip
+
+
+def _read_filtered(
+    state: ServerState, experiment_id: int, asked: _FilterQuery
+) -> tuple[ExperimentView, TrialTable, ExperimentView]:
+    """Return an experiment, its trials that pass a filter, and those of them that are drawn."""
+    whole = _read(state, experiment_id, asked, max_rows=None)
+    table = make_table(whole, where=asked.where, max_rows=None)
+    return whole, table, select_trials(whole, [trial for trial, _ in table.rows])
+
+
+def _last_failure(
+    view: ExperimentView, failed: Sequence[TrialRecord]
+) -> tuple[int, Traceback] | None:
+    """Return the trial that failed last, and the traceback in its log."""
+    if not failed:
+        return None
+    last = max(failed, key=lambda one: (one.ended_at or one.created_at, one.id))
+    found = last_traceback(read_tail(last), view.record.model_dir)
+    return None if found is None else (last.id, found)
+
+
+def _head_only(state: ServerState, user: TokenRecord, experiment_id: int) -> dict[str, Any]:
+    database = state.database
+    ingest_reports(database, state.settings.environment.home, experiment_id=experiment_id)
+    record = database.get_experiment(experiment_id)
+    num_trials = len(database.list_trials(experiment_id))
+    return _head_of(state, user, describe_experiment(database, record, num_trials), record.config)
+
+
+def _head(state: ServerState, user: TokenRecord, view: ExperimentView) -> dict[str, Any]:
+    head = _head_of(state, user, dict(view.overview), view.record.config)
+    best = view.best
+    head["best"] = None
+    if best is not None:
+        head["best"] = {"trial": best.id, "value": best.value, "step": best.value_step,
+                        "metric": view.metric}  # fmt: skip
+    return head
+
+
+def _head_of(
+    state: ServerState, user: TokenRecord, row: dict[str, Any], config: Any
+) -> dict[str, Any]:
+    """Return the values that every page about an experiment shows at its top."""
+    value = metric_value(row, row["metric"])
+    best = None
+    if value is not None:
+        found = row["best_validation"]
+        best = {"trial": found["trial_id"], "value": value, "step": found["steps_completed"],
+                "metric": row["metric"]}  # fmt: skip
+    submission = state.database.get_submission(row["id"])
+    is_queued = submission is not None and submission.phase == "QUEUED"
+    is_starting = submission is not None and submission.phase == "STARTED"
+    running = row["state"] == "RUNNING" and row["is_alive"] is not False
+    can_stop = row["state"] == "RUNNING" and not config.get("is_standalone")
+    return {
+        "row": row,
+        "submission": submission,
+        "told": (
+            "waits for its turn"
+            if is_queued
+            else describe_state(row["state"], row["is_alive"], row["host"])
+        ),
+        "took": took_s(row),
+        "best": best,
+        "labels": [str(text) for text in config.get("labels") or ()],
+        "may_control": state.jobs.may_control(user, row["id"]),
+        "can_stop": can_stop or is_queued,
+        "can_activate": (
+            not (is_queued or is_starting) and can_resume(config, row["state"], row["is_alive"])
+        ),
+        "is_live": running or is_queued or is_starting,
+    }
+
+
+def _masked(state: ServerState, experiment_id: int) -> Any:
+    """Return the configuration of an experiment without its secrets."""
+    record = answer_read(state.database, "get_experiment", {"experiment_id": experiment_id})
+    return record["config"]
+
+
+def _filter_axis(view: ExperimentView, name: str, low: float, high: float) -> str:
+    """Return the filter that the trials pass whose values are in a part of an axis.
+
+    Args:
+        view: The experiment.
+        name: The axis: a hyperparameter, or the metric.
+        low: Where the part begins, 0 (the bottom of the axis) to 1.
+        high: Where it ends.
+
+    Returns:
+        The filter; "" if there is no such axis, no trial is in it, or no filter can name it.
+    """
+    axis = next((axis for axis in view.axes if axis.name == name), None)
+    if axis is None or "`" in name:
+        return ""
+    is_metric = axis is view.axes[-1]
+    chosen = [
+        trial.value if is_metric else trial.hparams.get(name)
+        for trial in view.trials
+        if low <= axis.positions.get(trial.id, -1.0) <= high
+    ]
+    operand = "best" if is_metric else f"`hparams.{name}`"
+    numbers = [
+        value for value in chosen
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    ]  # fmt: skip
+    if numbers and len(numbers) == len(chosen):
+        return f"{min(numbers)!r} <= {operand} <= {max(numbers)!r}"
+    texts = dict.fromkeys(filter(None, map(_literal, chosen)))
+    parts = [f"{operand} == {text}" for text in texts]
+    return parts[0] if len(parts) == 1 else f"({' or '.join(parts)})" if parts else ""
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, (int, float)):
+        return str(value).lower()
+    quote = next((quote for quote in _QUOTES if quote not in str(value)), None)
+    return "" if quote is None or not isinstance(value, str) else f"{quote}{value}{quote}"

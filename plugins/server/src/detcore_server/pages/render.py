@@ -1,0 +1,145 @@
+"""Web pages as answers: templates and errors."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import hashlib
+import shlex
+import urllib.parse
+from typing import TYPE_CHECKING, Annotated, Any
+
+import jinja2
+from fastapi import Form, Request, Response
+from markupsafe import Markup
+from pydantic import BaseModel, Field
+
+from detcore.describe import format_bytes, format_duration, format_number
+from detcore_report import cut, escape
+from detcore_server.pages.trial_table import sort_query, table_query
+
+if TYPE_CHECKING:
+    pass
+
+
+# The first page.
+HOME = "/ui/experiments"
+
+
+def svg(html: str) -> Markup:
+    """Return HTML that `detcore_report` made, marked to need no escaping."""
+    return Markup(html)
+
+
+def _safe(value: object) -> object:
+    """Return a value as text of a page, without the signs that turn or end the text around it."""
+    return value if isinstance(value, Markup) else svg(escape(value))
+
+
+def _time(moment: datetime.datetime | None) -> object:
+    """Return a moment as an element; the script shows it in the time zone of the browser."""
+    if moment is None:
+        return "-"
+    utc = moment.astimezone(datetime.timezone.utc)
+    return Markup('<time datetime="{}">{}</time>').format(
+        utc.strftime("%Y-%m-%dT%H:%M:%SZ"), utc.strftime("%Y-%m-%d %H:%M:%S UTC")
+    )
+
+
+def _utc(seconds: float) -> str:
+    """Return a moment as text, for a `<time>`; one that no calendar has is the first of all."""
+    try:
+        moment = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        moment = datetime.datetime.fromtimestamp(0, datetime.timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    templates = jinja2.Environment(
+        loader=jinja2.PackageLoader("detcore_server.pages"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_safe,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.globals.update(table_query=table_query, sort_query=sort_query)
+    templates.filters.update(
+        bytes=format_bytes,
+        cut=cut,
+        duration=format_duration,
+        number=format_number,
+        shell=shlex.quote,
+        time=_time,
+        utc=_utc,
+        quoted=lambda value: urllib.parse.quote(str(value), safe=""),
+    )
+    return templates
+
+
+def render(
+    request: Request,
+    template: str,
+    *,
+    status: int = 200,
+    **values: Any,
+) -> Response:
+    """Return a page.
+
+    Args:
+        request: The request that it answers.
+        template: Name of the template.
+        status: HTTP status.
+        values: Values for the template.
+    """
+    text = _templates().get_template(template).render(
+        user=getattr(request.state, "user", None), path=request.url.path,
+        is_personal=request.app.state.detcore.visit is not None, **values,
+    )  # fmt: skip
+    return answer_bytes(request, text.encode(), "text/html", status)
+
+
+def answer_bytes(request: Request, body: bytes, media_type: str, status: int = 200) -> Response:
+    """Return a body, or 304 if the browser has it."""
+    headers = {"ETag": f'"{hashlib.sha256(body).hexdigest()[:32]}"'}
+    if status == 200 and request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    return Response(body, status, headers, media_type)
+
+
+def is_page(path: str) -> bool:
+    """Return whether a path is one of the page: its answers are for browsers, errors included."""
+    return path in ("/", "/ui") or path.startswith("/ui/")
+
+
+def error_page(request: Request, status: int, message: str) -> Response:
+    """Return a page that shows an error."""
+    if status == 404:
+        # Further lines are for users of the server's own terminal.
+        message = message.partition("\n")[0]
+    titles = {403: "Not allowed", 404: "Not found", 422: "Not understood"}
+    return render(
+        request, "error.html", status=status, title=titles.get(status, "That did not work"),
+        message=cut(message, 4000),
+    )  # fmt: skip
+
+
+class _Description(BaseModel):
+    """The form in which labels and notes of an experiment or a trial are written."""
+
+    labels: Annotated[str, Field(max_length=10_000)] = ""
+    notes: Annotated[str, Field(max_length=100_000)] = ""
+
+    def label_list(self) -> list[str]:
+        """Return the labels, each once."""
+        texts = (text.strip() for text in self.labels.split(","))
+        return list(dict.fromkeys(text for text in texts if text))
+
+    def plain_notes(self) -> str:
+        """Return the notes with the line ends of Unix."""
+        return self.notes.replace("\r\n", "\n").strip()
+
+
+DescriptionForm = Annotated[_Description, Form()]

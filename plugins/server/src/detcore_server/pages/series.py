@@ -1,0 +1,117 @@
+"""Curves as numbers, for the charts that a browser draws."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from fastapi import APIRouter, HTTPException, Query, Response
+from fastapi.responses import JSONResponse
+
+from detcore.database import ingest_reports
+from detcore_server.users.authentication import State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from detcore.database import Database, MetricCurve, TrialRecord
+
+
+_MAX_TRIALS = 200
+# Of all curves of an answer; a browser draws more no faster than it can be looked at.
+_MAX_POINTS = 40_000
+_MIN_PARTS = 40
+_MAX_CHECKPOINTS = 1000
+_Step = Annotated[int, Query(ge=0, le=2**63 - 1)]
+
+router = APIRouter()
+
+
+@router.get("/ui/series")
+def get_series(
+    state: State,
+    metric: str,
+    kind: Literal["training", "validation"],
+    trials: str,
+    first: _Step = 0,
+    last: _Step = 2**63 - 1,
+    width: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> Response:
+    database = state.database
+    trial_ids = _parse_ids(trials)
+    parts = max(_MIN_PARTS, min(width, _MAX_POINTS // (2 * len(trial_ids))))
+    records = database.get_trials(trial_ids)
+    answers = []
+    for experiment_id in dict.fromkeys(record.experiment_id for record in records.values()):
+        ingest_reports(database, state.settings.environment.home, experiment_id=experiment_id)
+        config = database.get_experiment(experiment_id).config
+        curves = database.metric_curves(
+            experiment_id, kind, metric, parts=parts, trial_ids=trial_ids, steps=(first, last)
+        )
+        saved = _saved_steps(database, experiment_id, first, last)
+        answers += [
+            _answer(records[number], curve, config, saved.get(number, ()))
+            for number, curve in curves.items()
+        ]
+    return JSONResponse({"trials": answers})
+
+
+def _parse_ids(text: str) -> list[int]:
+    numbers = text.split(",")
+    if not all(number.isascii() and number.isdigit() for number in numbers):
+        raise HTTPException(
+            422,
+            f"trials is {text[:100]!r}: ids of trials with commas between them are expected, "
+            "such as 3,4,7.",
+        )
+    if len(numbers) > _MAX_TRIALS:
+        raise HTTPException(
+            422, f"these are {len(numbers)} trials: at most {_MAX_TRIALS} are drawn at once."
+        )
+    return [min(int(number[:12]), 2**31 - 1) for number in numbers]
+
+
+def _answer(
+    trial: TrialRecord, curve: MetricCurve, config: Mapping[str, object], saved: Sequence[int]
+) -> dict[str, object]:
+    """Return a curve; values that are not finite are left out, and counted."""
+    found = [
+        (step, value, moment)
+        for (step, value), moment in zip(curve.points, curve.times, strict=True)
+        if _is_finite(value)
+    ]
+    return {
+        "id": trial.id,
+        "steps": [step for step, _, _ in found],
+        "values": [value for _, value, _ in found],
+        "seconds": [round(moment - trial.created_at.timestamp(), 3) for _, _, moment in found],
+        "steps_per_epoch": _steps_per_epoch(trial, config),
+        "saved": saved,
+        "num_not_finite": len(curve.points) - len(found) + curve.num_nan,
+    }
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float holds
+        return False
+
+
+def _steps_per_epoch(trial: TrialRecord, config: Mapping[str, object]) -> float | None:
+    """Return the steps of one pass over the data, or None if the configuration does not say."""
+    num_records, size = config.get("records_per_epoch"), trial.hparams.get("global_batch_size")
+    if isinstance(num_records, int) and isinstance(size, int) and num_records > 0 and size > 0:
+        return num_records / size
+    return None
+
+
+def _saved_steps(
+    database: Database, experiment_id: int, first: int, last: int
+) -> dict[int, list[int]]:
+    """Return by trial after how many steps its checkpoints were saved."""
+    steps: dict[int, list[int]] = {}
+    for record in database.list_checkpoints(experiment_id=experiment_id)[-_MAX_CHECKPOINTS:]:
+        if record.state == "COMPLETED" and first <= record.steps_completed <= last:
+            steps.setdefault(record.trial_id, []).append(record.steps_completed)
+    return steps

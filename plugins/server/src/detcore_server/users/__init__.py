@@ -1,0 +1,1 @@
+"""Users: passwords, tokens, and the guards of the routes."""

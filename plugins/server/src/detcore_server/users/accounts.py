@@ -1,0 +1,275 @@
+"""Users: their names, passwords and rights; logging in and out.
+
+Passwords are kept as Argon2 hashes, made over a first hash that old clients send instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+import argon2
+from pydantic import BaseModel, Field
+
+from detcore.errors import (
+    ForbiddenError,
+    InvalidArgumentError,
+    LogInThrottledError,
+    NotFoundError,
+    describe,
+)
+from detcore_server.server_database import new_token, token_digest
+
+if TYPE_CHECKING:
+    from detcore_server.server_database import TokenRecord, UserRecord
+    from detcore_server.state import ServerState
+
+
+MAX_NAME = 64
+MAX_PASSWORD = 1024
+_MIN_PASSWORD = 8
+# SHA-512 in hexadecimal digits; see `prehash`.
+_PREHASHED = "[0-9a-f]{128}"
+# The earlier system's clients send SHA-512 of this and the password, never the password.
+_SALT = "GubPEmmotfiK9TMD6Zdw"
+
+
+def prehash(password: str) -> str:
+    """Return the hash that the earlier system's clients send of a password; "" if it is empty."""
+    if not password:
+        return ""
+    return hashlib.sha512((_SALT + password).encode(errors="surrogatepass")).hexdigest()
+
+
+def hash_password(password: str, *, is_prehashed: bool = False) -> str:
+    """Return the hash to store for a password.
+
+    Args:
+        password: The password.
+        is_prehashed: Whether it is a result of `prehash`.
+    """
+    return argon2.PasswordHasher().hash(password if is_prehashed else prehash(password))
+
+
+def is_password(password: str, kept: str | None, *, is_prehashed: bool = False) -> bool:
+    """Return whether a password matches a stored hash; False for None, after the same time."""
+    hasher = argon2.PasswordHasher()
+    costs = f"m={hasher.memory_cost},t={hasher.time_cost},p={hasher.parallelism}"
+    # No password has this hash.
+    unmatched = f"$argon2id$v=19${costs}${'A' * 22}${'A' * 43}"
+    try:
+        hasher.verify(kept or unmatched, password if is_prehashed else prehash(password))
+    except argon2.exceptions.VerificationError:
+        return False
+    return kept is not None
+
+
+def check_name(name: str) -> str:
+    """Return the name of a new user.
+
+    Raises:
+        InvalidArgumentError: If it cannot be one.
+    """
+    if name and len(name) <= MAX_NAME and name.isprintable() and name == name.strip():
+        return name
+    raise InvalidArgumentError(
+        f"{describe(name)} cannot be the name of a user: it has 1 to {MAX_NAME} characters that "
+        "can be printed, and no space at its ends."
+    )
+
+
+def check_new_password(password: str, *, is_prehashed: bool = False) -> str:
+    """Return a new password.
+
+    Args:
+        password: The password.
+        is_prehashed: Whether it is a result of `prehash`.
+
+    Raises:
+        InvalidArgumentError: If its length is not allowed; the message does not show it.
+    """
+    if is_prehashed:
+        if re.fullmatch(_PREHASHED, password):
+            return password
+        raise InvalidArgumentError("a hashed password has 128 hexadecimal digits")
+    if _MIN_PASSWORD <= len(password) <= MAX_PASSWORD:
+        return password
+    raise InvalidArgumentError(
+        f"a password has {_MIN_PASSWORD} to {MAX_PASSWORD} characters; this one has "
+        f"{len(password)}."
+    )
+
+
+async def add_user(
+    state: ServerState,
+    name: str,
+    password: str,
+    *,
+    is_admin: bool = False,
+    is_prehashed: bool = False,
+) -> UserRecord:
+    """Add a user, who is active.
+
+    Args:
+        state: The server.
+        name: Name of the user.
+        password: The user's password.
+        is_admin: Whether the user is an administrator.
+        is_prehashed: Whether the password is hashed as Determined's client does it.
+
+    Raises:
+        InvalidArgumentError: If the name or the password cannot be one.
+        DatabaseError: If there is such a user.
+    """
+    check_name(name)
+    check_new_password(password, is_prehashed=is_prehashed)
+
+    def run() -> UserRecord:
+        kept = hash_password(password, is_prehashed=is_prehashed)
+        return state.database.create_user(name, password_hash=kept, is_admin=is_admin)
+
+    return await anyio.to_thread.run_sync(run, limiter=state.hashing)
+
+
+async def change_user(
+    state: ServerState,
+    requester: TokenRecord,
+    user_id: int,
+    *,
+    password: str | None = None,
+    is_active: bool | None = None,
+    is_admin: bool | None = None,
+    is_prehashed: bool = False,
+) -> UserRecord:
+    """Change a user: an administrator changes anything, others their own password.
+
+    A new password, and a user's deactivation, revoke all tokens of the user.
+
+    Args:
+        state: The server.
+        requester: Token of the user who requests the change.
+        user_id: The user to change.
+        password: The new password; None: it stays.
+        is_active: Whether the user may log in; None: no change.
+        is_admin: Whether the user is an administrator; None: no change.
+        is_prehashed: Whether the password is hashed as Determined's client does it.
+
+    Raises:
+        ForbiddenError: If the requester may not do this.
+        InvalidArgumentError: If the password cannot be one.
+        NotFoundError: If there is no such user.
+    """
+    _check_rights(requester, user_id, is_active=is_active, is_admin=is_admin)
+    if password is not None:
+        check_new_password(password, is_prehashed=is_prehashed)
+
+    def run() -> UserRecord:
+        given = {"is_active": is_active, "is_admin": is_admin}
+        changed: dict[str, Any] = {
+            name: value for name, value in given.items() if value is not None
+        }
+        if password is not None:
+            changed["password_hash"] = hash_password(password, is_prehashed=is_prehashed)
+        if not changed:
+            return state.database.get_user(user_id)
+        return state.database.update_user(user_id, **changed)
+
+    return await anyio.to_thread.run_sync(run, limiter=state.hashing)
+
+
+def _check_rights(
+    requester: TokenRecord, user_id: int, *, is_active: bool | None, is_admin: bool | None
+) -> None:
+    is_own = user_id == requester.user_id
+    if not requester.is_admin and not (is_own and is_active is None and is_admin is None):
+        raise ForbiddenError("only an administrator may change other users, or who is one")
+    if is_own and (is_active is False or is_admin is False):
+        raise ForbiddenError(
+            "an administrator cannot do this to himself: nobody might be left who manages users.\n"
+            "Another one can, or: detcore user deactivate NAME, where the records are."
+        )
+
+
+class LoggedIn(BaseModel):
+    """A token, and when it expires (seconds since 1970)."""
+
+    token: str = Field(repr=False)
+    expires_at: float
+    name: str = ""
+    is_admin: bool = False
+
+
+async def log_in(
+    state: ServerState, name: str, password: str, *, is_prehashed: bool, address: str
+) -> LoggedIn:
+    """Return a new token for a user's name and password.
+
+    Args:
+        state: The server.
+        name: Name of the user.
+        password: The user's password.
+        is_prehashed: Whether the password is a result of `prehash`.
+        address: Address of the client; see `address_of`.
+
+    Raises:
+        ForbiddenError: If there is no such user, or the password is wrong; it does not say which.
+        LogInThrottledError: If too many wrong passwords were tried.
+    """
+    user = await check_password(state, name, password, is_prehashed=is_prehashed, address=address)
+    return await anyio.to_thread.run_sync(_issue, state, user)
+
+
+async def check_password(
+    state: ServerState, name: str, password: str, *, is_prehashed: bool, address: str
+) -> UserRecord:
+    """Return the user with a name and password.
+
+    Raises:
+        ForbiddenError: If there is no such user, or the password is wrong; it does not say which.
+        LogInThrottledError: If too many wrong passwords were tried.
+    """
+    wait_s = state.throttle.begin(name, address)
+    if wait_s:
+        raise LogInThrottledError(
+            f"too many attempts to log in: try again in {wait_s} seconds.", retry_after_s=wait_s
+        )
+    user = await anyio.to_thread.run_sync(
+        _whose, state, name, password, is_prehashed, limiter=state.hashing
+    )
+    if user is None:
+        raise ForbiddenError("invalid credentials")
+    state.throttle.succeed(name, address)
+    return user
+
+
+def _whose(state: ServerState, name: str, password: str, is_prehashed: bool) -> UserRecord | None:
+    try:
+        user = state.database.get_user(name)
+    except NotFoundError:
+        user = None
+    known = user.password_hash if user is not None and user.is_active else None
+    # Hash even for unknown users, so that timing does not reveal which accounts exist.
+    is_right = is_password(password, known, is_prehashed=is_prehashed)
+    return user if is_right else None
+
+
+def _issue(state: ServerState, user: UserRecord) -> LoggedIn:
+    token = new_token()
+    expires_at = time.time() + state.settings.token_lifetime_s
+    is_noted = state.database.add_token(
+        token_digest(token),
+        user_id=user.id,
+        expires_at=expires_at,
+        password_hash=user.password_hash,
+    )
+    if not is_noted:
+        raise ForbiddenError("invalid credentials")  # it was changed a moment ago
+    return LoggedIn(token=token, expires_at=expires_at, name=user.name, is_admin=user.is_admin)
+
+
+def log_out(state: ServerState, token: str) -> None:
+    """Revoke a token."""
+    state.database.remove_token(token_digest(token))
