@@ -20,7 +20,7 @@ from storage_servers import ACCESS_KEY, BUCKET, SECRET_KEY, gcs_settings, s3_set
 from detcore.errors import StorageError
 from detcore.storage import StorageBackend
 from detcore_storage import FsspecStorage, GcsStorage, S3Storage
-from detcore_storage._check import check_storage
+from detcore_storage.store_check import check_storage
 
 Open = Callable[..., StorageBackend]
 NETWORK = ["s3", "gcs"]

@@ -81,7 +81,7 @@ def test_an_emulator_gets_no_credentials_and_a_bucket_its_project() -> None:
 def test_only_where_tls_guards_them_bytes_are_not_signed(
     endpoint_url: str | None, is_unsigned: bool
 ) -> None:
-    from detcore_storage._s3_clients import S3Clients
+    from detcore_storage.s3_clients import S3Clients
 
     fields = {"bucket": "bucket", "access_key": "a", "secret_key": "b", "region": "r"}
     settings = S3Settings.model_validate({**fields, "endpoint_url": endpoint_url})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from detcore.storage import Entry, LocalStorage
-from detcore_storage._check import check_storage
+from detcore_storage.store_check import check_storage
 
 NAMES = [
     "write and read", "list", "overwrite", "names are taken literally", "conditional put",

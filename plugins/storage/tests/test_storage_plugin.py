@@ -13,8 +13,8 @@ from detcore.hooks import PluginManager
 def test_it_is_found_through_its_entry_point(tmp_path: Path) -> None:
     plugins = PluginManager(read_environment({"DETCORE_HOME": str(tmp_path)}))
     types = plugins.storage_types()
-    assert types["s3"].settings == "detcore_storage._settings:S3Settings"
-    assert types["gcs"].settings == "detcore_storage._settings:GcsSettings"
+    assert types["s3"].settings == "detcore_storage.storage_settings:S3Settings"
+    assert types["gcs"].settings == "detcore_storage.storage_settings:GcsSettings"
     assert not [p for p in plugins.problems() if "detcore-storage" in str(p)]
 
 

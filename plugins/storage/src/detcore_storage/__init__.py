@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore_storage._fsspec import FsspecStorage
-    from detcore_storage._gcs import GcsStorage
-    from detcore_storage._retries import RetryPolicy, retry, retry_async
-    from detcore_storage._s3 import S3Storage
-    from detcore_storage._settings import GcsSettings, S3Settings
+    from detcore_storage.fsspec_storage import FsspecStorage
+    from detcore_storage.gcs_storage import GcsStorage
+    from detcore_storage.retries import RetryPolicy, retry, retry_async
+    from detcore_storage.s3_storage import S3Storage
+    from detcore_storage.storage_settings import GcsSettings, S3Settings
 
 __version__ = "0.1.0"
 
@@ -32,10 +32,10 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_fsspec": "FsspecStorage",
-        "_gcs": "GcsStorage",
-        "_retries": "RetryPolicy retry retry_async",
-        "_s3": "S3Storage",
-        "_settings": "GcsSettings S3Settings",
+        "fsspec_storage": "FsspecStorage",
+        "gcs_storage": "GcsStorage",
+        "retries": "RetryPolicy retry retry_async",
+        "s3_storage": "S3Storage",
+        "storage_settings": "GcsSettings S3Settings",
     },
 )

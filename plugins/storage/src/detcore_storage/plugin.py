@@ -16,7 +16,7 @@ __all__ = ["detcore_register_commands", "detcore_register_storage"]
 @hookimpl
 def detcore_register_commands() -> click.Command:
     """Register ``detcore storage``."""
-    from detcore_storage._command import storage_group
+    from detcore_storage.storage_command import storage_group
 
     return storage_group
 
@@ -28,13 +28,13 @@ def detcore_register_storage() -> list[StorageType]:
         StorageType(
             name="s3",
             schemes=("s3",),
-            settings="detcore_storage._settings:S3Settings",
-            backend="detcore_storage._s3:open_s3",
+            settings="detcore_storage.storage_settings:S3Settings",
+            backend="detcore_storage.s3_storage:open_s3",
         ),
         StorageType(
             name="gcs",
             schemes=("gs", "gcs"),
-            settings="detcore_storage._settings:GcsSettings",
-            backend="detcore_storage._gcs:open_gcs",
+            settings="detcore_storage.storage_settings:GcsSettings",
+            backend="detcore_storage.gcs_storage:open_gcs",
         ),
     ]

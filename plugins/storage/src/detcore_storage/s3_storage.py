@@ -27,15 +27,15 @@ from detcore.storage import (
     digest_bytes,
     run_all,
 )
-from detcore_storage._remote import RemoteStorage, bucket_needed, read_parts
-from detcore_storage._retries import RetryPolicy, retry, translated
+from detcore_storage.remote_storage import RemoteStorage, bucket_needed, read_parts
+from detcore_storage.retries import RetryPolicy, retry, translated
 
 if TYPE_CHECKING:
     from obstore import GetOptions
     from obstore.store import S3Store
 
-    from detcore_storage._s3_clients import S3Clients
-    from detcore_storage._settings import S3Settings
+    from detcore_storage.s3_clients import S3Clients
+    from detcore_storage.storage_settings import S3Settings
 
 
 T = TypeVar("T")
@@ -383,7 +383,7 @@ class S3Storage(RemoteStorage):
         clients = self._opened
         if clients is None:
             try:
-                from detcore_storage._s3_clients import S3Clients
+                from detcore_storage.s3_clients import S3Clients
             except ImportError as error:
                 raise StorageError(
                     f"the storage {self.url} needs a package that is not installed.\n"

@@ -25,8 +25,8 @@ from detcore.storage import (
     digest_bytes,
     run_all,
 )
-from detcore_storage._remote import RemoteStorage, read_parts
-from detcore_storage._retries import RetryPolicy, retry_async, translated
+from detcore_storage.remote_storage import RemoteStorage, read_parts
+from detcore_storage.retries import RetryPolicy, retry_async, translated
 
 # Up to this many files are examined one by one; for more, a listing is cheaper.
 _FEW = 2

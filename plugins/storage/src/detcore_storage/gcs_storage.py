@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from detcore.storage import Capabilities, Digester, FileDigest, Progress
-from detcore_storage._fsspec import FsspecStorage
-from detcore_storage._remote import bucket_needed
-from detcore_storage._retries import RetryPolicy, retry_async
+from detcore_storage.fsspec_storage import FsspecStorage
+from detcore_storage.remote_storage import bucket_needed
+from detcore_storage.retries import RetryPolicy, retry_async
 
 if TYPE_CHECKING:
-    from detcore_storage._settings import GcsSettings
+    from detcore_storage.storage_settings import GcsSettings
 
 
 # An upload sends its parts one after the other. gcsfs's default of 50 MB is 3.4 times slower. Large

@@ -26,7 +26,7 @@ from detcore.errors import ConfigError
 if TYPE_CHECKING:
     from detcore.cli import CliContext
     from detcore.storage import Capabilities, StorageBackend
-    from detcore_storage._check import Finding
+    from detcore_storage.store_check import Finding
     from detcore_testing.torture import CrashPoint, TortureReport
 
 
@@ -61,7 +61,7 @@ def check(ctx: click.Context, where: str, as_json: bool) -> None:
 
     Everything happens below a new prefix, which is removed again.
     """
-    from detcore_storage._check import check_storage
+    from detcore_storage.store_check import check_storage
 
     with _opened(ctx.obj, where) as storage:
         findings = list(check_storage(storage))

@@ -17,7 +17,7 @@ import botocore.session
 from obstore.store import S3Store
 
 if TYPE_CHECKING:
-    from detcore_storage._settings import S3Settings
+    from detcore_storage.storage_settings import S3Settings
 
 
 class S3Clients:
