@@ -56,7 +56,7 @@ _ALLOWED_TO_DIFFER = frozenset({
 # The programs and commands that start further processes.
 _PARENT_MODULES = (
     "detcore.launch.worker",
-    "detcore_horovod._agent",
+    "detcore_horovod.worker_agent",
     "detcore_server.jobs.submission_runner",
 )
 _WARM_PACKAGES = frozenset({"detcore", "detcore_replay"})

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from detcore.errors import WorkerError
-from detcore_horovod._run import chief_address, interface_towards
+from detcore_horovod.horovodrun import chief_address, interface_towards
 
 
 def test_the_way_to_loopback_addresses() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from detcore_horovod._server import MemoryStore, RendezvousServer, _Server, is_own_peer
+from detcore_horovod.rendezvous_server import MemoryStore, RendezvousServer, _Server, is_own_peer
 
 
 @pytest.fixture

@@ -11,4 +11,6 @@ __all__ = ["detcore_register_rendezvous"]
 @hookimpl
 def detcore_register_rendezvous() -> RendezvousType:
     """Register the service over which ``hvd.init()`` finds the other workers."""
-    return RendezvousType(name="horovod", service="detcore_horovod._service:HorovodService")
+    return RendezvousType(
+        name="horovod", service="detcore_horovod.rendezvous_service:HorovodService"
+    )

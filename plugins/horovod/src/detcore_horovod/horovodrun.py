@@ -18,7 +18,7 @@ from pathlib import Path
 
 from detcore.errors import ConfigError, WorkerError
 from detcore.launch.nodes import HostsRequest, Line, LineCutter, Sink, Workers, interface_with
-from detcore_horovod._agent import MARK
+from detcore_horovod.worker_agent import MARK
 
 # As for the workers of one machine; see `detcore.launch.nodes.Workers`.
 _NOTICE_S = 2.0
@@ -47,7 +47,7 @@ def start_on_hosts(command: Sequence[str], request: HostsRequest, sink: Sink) ->
         *("-H", ",".join(f"{host.name}:{host.slots}" for host in request.hosts)),
         # Named, so that horovodrun does not look for it: it would put a secret on command lines.
         *("--network-interfaces", request.network_interface or interface_towards(names)),
-        *(sys.executable, "-m", "detcore_horovod._agent", *command),
+        *(sys.executable, "-m", "detcore_horovod.worker_agent", *command),
     ]
     environment = {**request.environment, "DET_CHIEF_IP": chief_address(names)}
     return HorovodRun(line, environment, sink, stop_s=request.stop_s)

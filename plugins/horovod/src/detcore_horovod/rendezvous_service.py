@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from detcore.launch.nodes import RankPlace, RendezvousStore, Sink
-from detcore_horovod._server import MemoryStore, RendezvousServer
+from detcore_horovod.rendezvous_server import MemoryStore, RendezvousServer
 
 if TYPE_CHECKING:
     from detcore.launch.nodes import HostsRequest
-    from detcore_horovod._run import HorovodRun
+    from detcore_horovod.horovodrun import HorovodRun
 
 
 _LOOPBACK = "127.0.0.1"
@@ -36,7 +36,7 @@ class HorovodService:
         self, command: Sequence[str], request: HostsRequest, sink: Sink
     ) -> HorovodRun:
         """Start a command through ``horovodrun``; see `detcore.launch.nodes.SupportsHosts`."""
-        from detcore_horovod._run import start_on_hosts
+        from detcore_horovod.horovodrun import start_on_hosts
 
         return start_on_hosts(command, request, sink)
 
