@@ -16,7 +16,7 @@ from processes import is_running, wait_until_gone
 from ray_nodes import RayNodes
 from ray_runs import RayRuns
 
-from detcore_ray._wire import Line
+from detcore_ray.messages import Line
 
 Expect = Callable[[int], dict[str, Any]]
 
@@ -39,7 +39,7 @@ def driver_of(runner: int) -> int:
     (found,) = [
         int(pid)
         for pid in children
-        if "detcore_ray._driver" in Path(f"/proc/{pid}/cmdline").read_text()
+        if "detcore_ray.driver_process.driver" in Path(f"/proc/{pid}/cmdline").read_text()
     ]
     return found
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore_ray._launcher import RayLauncher
-    from detcore_ray._settings import RaySettings
+    from detcore_ray.launcher import RayLauncher
+    from detcore_ray.settings import RaySettings
 
 __version__ = "0.1.0"
 
@@ -20,7 +20,7 @@ __all__ = ["RayLauncher", "RaySettings"]
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_launcher": "RayLauncher",
-        "_settings": "RaySettings",
+        "launcher": "RayLauncher",
+        "settings": "RaySettings",
     },
 )

@@ -18,14 +18,14 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from detcore.errors import DetcoreError, WorkerError
 from detcore.launch.nodes import RankPlace, place_ranks
-from detcore_ray._actor import AskStore, RankActor, Start
-from detcore_ray._cluster import Cluster
-from detcore_ray._code import pack_code
-from detcore_ray._lease import Lease, left_over_s
-from detcore_ray._machine import machine_id
-from detcore_ray._rank_link import RankLink
-from detcore_ray._settings import RaySettings
-from detcore_ray._wire import Line
+from detcore_ray.driver_process.cluster import Cluster
+from detcore_ray.driver_process.lease import Lease, left_over_s
+from detcore_ray.driver_process.rank_link import RankLink
+from detcore_ray.messages import Line
+from detcore_ray.settings import RaySettings
+from detcore_ray.worker_node.node_processes import machine_id
+from detcore_ray.worker_node.trial_code import pack_code
+from detcore_ray.worker_node.worker_actor import AskStore, RankActor, Start
 
 _COME_BACK = 75
 _PLACE_POLL_S = 0.2

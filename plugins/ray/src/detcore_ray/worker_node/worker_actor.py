@@ -36,8 +36,8 @@ from detcore.launch.nodes import (
     without_outer_job,
 )
 from detcore.types import TrialInfo
-from detcore_ray._code import unpack_code
-from detcore_ray._machine import describe_process, machine_id
+from detcore_ray.worker_node.node_processes import describe_process, machine_id
+from detcore_ray.worker_node.trial_code import unpack_code
 
 _HOLD_S = 2.0
 _WATCH_S = 0.1

@@ -21,9 +21,9 @@ from detcore.errors import RunError, WorkerError
 from detcore.launch import OutputSink, describe_exit
 from detcore.launch.nodes import log_header
 from detcore.types import TrialInfo
-from detcore_ray._group import RayWorkerGroup
-from detcore_ray._settings import RaySettings
-from detcore_ray._wire import Line, send_descriptors
+from detcore_ray.messages import Line, send_descriptors
+from detcore_ray.settings import RaySettings
+from detcore_ray.worker_group import RayWorkerGroup
 
 # No usage statistics; actors without GPUs keep their device variables; unbuffered output.
 _QUIET = {
@@ -149,7 +149,7 @@ def _fault(error: ErrorDetails) -> str:
 
 
 class _Driver:
-    """The process that speaks to Ray; see `detcore_ray._driver`.
+    """The process that speaks to Ray; see `detcore_ray.driver_process.driver`.
 
     Raises:
         WorkerError: If it cannot be started.
@@ -161,7 +161,12 @@ class _Driver:
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "detcore_ray._driver", str(theirs.fileno())],
+                    [
+                        sys.executable,
+                        "-m",
+                        "detcore_ray.driver_process.driver",
+                        str(theirs.fileno()),
+                    ],
                     env=child_environment({}, defaults=_QUIET),
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.PIPE,

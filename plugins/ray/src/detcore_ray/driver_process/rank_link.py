@@ -11,10 +11,10 @@ from typing import Any
 import ray
 from ray import exceptions
 
-from detcore_ray._actor import Batch
-from detcore_ray._cluster import Cluster
-from detcore_ray._machine import end_process
-from detcore_ray._wire import Line
+from detcore_ray.driver_process.cluster import Cluster
+from detcore_ray.messages import Line
+from detcore_ray.worker_node.node_processes import end_process
+from detcore_ray.worker_node.worker_actor import Batch
 
 _AGAIN_S = 0.2
 _MARGIN_S = 1.0
@@ -27,7 +27,7 @@ class RankLink:
         rank: Which worker.
         actor: Its actor's handle; the worker has begun.
         node_id: Ray's name of its node.
-        process: The worker, as `detcore_ray._machine.describe_process` told.
+        process: The worker, as `detcore_ray.worker_node.node_processes.describe_process` told.
         line: To the runner.
         cluster: Knows what became of nodes.
 

@@ -1,4 +1,4 @@
-"""``python -m detcore_ray._driver FD``: joins a cluster, and runs the trials that it is given.
+"""``python -m detcore_ray.driver_process.driver FD``: join a cluster, and run trials.
 
 It outlives a runner that was killed until the workers are gone.
 """
@@ -11,10 +11,10 @@ import sys
 import threading
 
 from detcore.errors import DetcoreError
-from detcore_ray._cluster import Cluster
-from detcore_ray._settings import RaySettings
-from detcore_ray._trial import run_trial
-from detcore_ray._wire import receive_descriptors
+from detcore_ray.driver_process.cluster import Cluster
+from detcore_ray.driver_process.ray_trial import run_trial
+from detcore_ray.messages import receive_descriptors
+from detcore_ray.settings import RaySettings
 
 
 def main(control_fd: int) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from detcore_ray._machine import end_process
+from detcore_ray.worker_node.node_processes import end_process
 
 _NAME = "ray-workers.json"
 # The file is touched four times in this time.
@@ -39,7 +39,7 @@ class Lease:
         self._write(None)
 
     def note(self, processes: Sequence[Mapping[str, Any]]) -> None:
-        """Note the processes, as `detcore_ray._machine.describe_process` tells."""
+        """Record processes by their descriptions from `describe_process`."""
         # Without this they may be anywhere, which is waited for.
         with contextlib.suppress(OSError):
             self._write(list(processes))

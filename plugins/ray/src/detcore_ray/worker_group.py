@@ -14,7 +14,7 @@ from detcore.launch import OutputSink, WorkerEvent
 from detcore.launch.nodes import LogCopy, Wake, Workers
 from detcore.launch.worker import is_trial_class
 from detcore.types import TrialInfo
-from detcore_ray._wire import Line
+from detcore_ray.messages import Line
 
 # As with workers of this machine: one may hang while it takes its framework down.
 _LINGER_S = 60.0
