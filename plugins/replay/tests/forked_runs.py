@@ -22,10 +22,10 @@ from detcore.hooks.delivery import write_run
 from detcore.launch import worker
 from detcore.storage import LocalStorage
 from detcore.types import TrialInfo
-from detcore_replay import _process
-from detcore_replay._digest_file import read_digests
-from detcore_replay._replay import Replay, Replayer
-from detcore_replay._runs import Run
+from detcore_replay.digest_file import read_digests
+from detcore_replay.recorded_runs import Run
+from detcore_replay.training import replay_process
+from detcore_replay.training.step_replay import Replay, Replayer
 from detcore_testing._processes import forked, wait_for_child
 
 __all__ = ["ForkedReplayer", "make_run"]
@@ -93,7 +93,7 @@ class ForkedReplayer(Replayer):
         folder, start, stop, saved = words
         steps = {int(word) for word in saved.split(",") if word}
         return Child(
-            lambda: _process.main(Path(folder), int(start), int(stop), steps),
+            lambda: replay_process.main(Path(folder), int(start), int(stop), steps),
             Path(folder) / "output.txt",
             code,
             {**environment, _SITE: self._site},

@@ -9,8 +9,8 @@ from pathlib import Path
 from faults import FAULTS, Fault, draw_fault
 from forked_runs import ForkedReplayer, make_run
 
-from detcore_replay._diverge import Divergence, find_divergence
-from detcore_replay._runs import Run
+from detcore_replay.diverge.first_difference import Divergence, find_divergence
+from detcore_replay.recorded_runs import Run
 
 __all__ = ["MODES", "NO_DIGESTS", "check_faults", "compare", "score"]
 

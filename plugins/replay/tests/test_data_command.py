@@ -13,7 +13,7 @@ from detcore.data import IdKind, IndexSampler, LedgerWriter
 from detcore.database import Database, MetricRecord
 from detcore.environment import read_environment
 from detcore.errors import LedgerError, NotFoundError
-from detcore_replay._data_command import data_group
+from detcore_replay.commands.data_command import data_group
 
 SAMPLER = IndexSampler(50, 8, shuffle=True, seed=1)  # 7 batches an epoch
 

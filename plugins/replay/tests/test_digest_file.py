@@ -14,7 +14,7 @@ import xxhash
 
 from detcore.data import StepDigests
 from detcore.errors import LedgerError
-from detcore_replay._digest_file import DigestedRun, read_digests
+from detcore_replay.digest_file import DigestedRun, read_digests
 
 
 def write(folder: Path, run_id: int, start: int, stop: int, **options: Any) -> Path:

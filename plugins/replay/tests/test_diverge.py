@@ -15,9 +15,9 @@ import pytest
 from toy_command import Detcore, Finished
 
 from detcore.errors import RunError
-from detcore_replay._diverge import Divergence
-from detcore_replay._printing import print_divergence
-from detcore_replay._replay import worker_words
+from detcore_replay.commands.result_printing import print_divergence
+from detcore_replay.diverge.first_difference import Divergence
+from detcore_replay.training.step_replay import worker_words
 
 NUM_STEPS = 60
 MODEL = """

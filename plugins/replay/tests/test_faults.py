@@ -9,7 +9,7 @@ from faults import Fault, draw_fault, list_batches
 from forked_runs import make_run
 from found_faults import MODES, NO_DIGESTS, check_faults, compare, score
 
-from detcore_replay._runs import Run
+from detcore_replay.recorded_runs import Run
 
 SHORT, LONG = 200, 1000
 SAMPLE = ("record order", "record content", "random draw", "thread count")

@@ -20,8 +20,8 @@ from detcore.data import FrameKind, IdKind, IndexSampler, LedgerWriter
 from detcore.data._ledger import pack_frame
 from detcore.errors import DataError, LedgerError, StorageFullError
 from detcore_replay import LedgerReport, verify_ledger
-from detcore_replay._frames import scan_frames
-from detcore_replay._ledger import _ids_of, _read_frames
+from detcore_replay.frames import scan_frames
+from detcore_replay.ledger import _ids_of, _read_frames
 
 NUM_RECORDS = 50
 SAMPLER = IndexSampler(NUM_RECORDS, 8, shuffle=True, seed=1)  # 7 batches an epoch, the last of 2

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore_replay._frames import Frame, scan_frames
-    from detcore_replay._instance import create_trial_instance
-    from detcore_replay._ledger import EpochReport, LedgerReport, verify_ledger
+    from detcore_replay.frames import Frame, scan_frames
+    from detcore_replay.ledger import EpochReport, LedgerReport, verify_ledger
+    from detcore_replay.trial_instance import create_trial_instance
 
 __version__ = "0.1.0"
 
@@ -24,8 +24,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_frames": "Frame scan_frames",
-        "_instance": "create_trial_instance",
-        "_ledger": "EpochReport LedgerReport verify_ledger",
+        "frames": "Frame scan_frames",
+        "ledger": "EpochReport LedgerReport verify_ledger",
+        "trial_instance": "create_trial_instance",
     },
 )

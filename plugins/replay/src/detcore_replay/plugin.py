@@ -15,7 +15,7 @@ __all__ = ["detcore_register_commands"]
 @hookimpl
 def detcore_register_commands() -> list[click.Command]:
     """Register ``detcore replay``, ``diverge`` and ``data``."""
-    from detcore_replay._commands import diverge, replay
-    from detcore_replay._data_command import data_group
+    from detcore_replay.commands.data_command import data_group
+    from detcore_replay.commands.replay_commands import diverge, replay
 
     return [replay, diverge, data_group]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from detcore.data import FrameKind, IdKind, LedgerHeader
 from detcore.errors import LedgerError
-from detcore_replay._frames import Frame, damaged, scan_frames
+from detcore_replay.frames import Frame, damaged, scan_frames
 
 _EXAMPLES = 5
 _FORMAT_VERSION = 1

@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import DetcoreError
-from detcore_replay._before import compare_code, compare_settings, version_notes
-from detcore_replay._compare import (
+from detcore_replay.diverge.digest_comparison import (
     DATA_CHANGED,
     Difference,
     find_first,
     last_equal_state,
     name_tensors,
 )
-from detcore_replay._replay import code_of
+from detcore_replay.diverge.run_settings import compare_code, compare_settings, version_notes
+from detcore_replay.training.step_replay import code_of
 
 if TYPE_CHECKING:
-    from detcore_replay._digest_file import DigestedRun
-    from detcore_replay._replay import Replayer
-    from detcore_replay._runs import Run
+    from detcore_replay.digest_file import DigestedRun
+    from detcore_replay.recorded_runs import Run
+    from detcore_replay.training.step_replay import Replayer
 
 
 # A change of the weights may show in the metrics of the next step only.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from detcore_replay._digest_file import DigestedRun
+    from detcore_replay.digest_file import DigestedRun
 
 
 DATA_CHANGED = "the batch has another content: its data was changed since the run"

@@ -13,11 +13,11 @@ import click
 
 from detcore.cli import open_records, print_json
 from detcore.errors import RunError
-from detcore_replay._diverge import check_steps, find_divergence
-from detcore_replay._page import divergence_page
-from detcore_replay._printing import print_check, print_divergence, to_document
-from detcore_replay._replay import Replayer
-from detcore_replay._runs import find_run
+from detcore_replay.commands.diverge_page import divergence_page
+from detcore_replay.commands.result_printing import print_check, print_divergence, to_document
+from detcore_replay.diverge.first_difference import check_steps, find_divergence
+from detcore_replay.recorded_runs import find_run
+from detcore_replay.training.step_replay import Replayer
 
 if TYPE_CHECKING:
     from detcore.cli import CliContext

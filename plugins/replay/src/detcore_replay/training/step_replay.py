@@ -25,14 +25,14 @@ from detcore.hooks.delivery import write_run
 from detcore.launch import framework_variables
 from detcore.launch.worker import is_trial_class
 from detcore.storage import open_recorded
-from detcore_replay._digest_file import DigestedRun, read_digests
-from detcore_replay._probe import load_tensors
+from detcore_replay.digest_file import DigestedRun, read_digests
+from detcore_replay.training.step_probe import load_tensors
 
 if TYPE_CHECKING:
     from detcore.cli import CliContext
     from detcore.database import CheckpointRecord, Database
     from detcore.types import TrialInfo
-    from detcore_replay._runs import Run
+    from detcore_replay.recorded_runs import Run
 
 
 _TAIL_LINES = 12
@@ -155,7 +155,7 @@ class Replayer:
         """
         with (Path(words[0]) / "output.txt").open("wb") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "detcore_replay._process", *words],
+                [sys.executable, "-m", "detcore_replay.training.replay_process", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

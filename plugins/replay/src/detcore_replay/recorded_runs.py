@@ -10,7 +10,7 @@ from detcore.errors import NotFoundError, RunError
 from detcore.hooks.delivery import read_run
 from detcore.launch.worker import is_trial_class
 from detcore.types import TrialInfo
-from detcore_replay._digest_file import DigestedRun, read_digests
+from detcore_replay.digest_file import DigestedRun, read_digests
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database, ExperimentRecord, TrialRecord

@@ -1,4 +1,4 @@
-"""Train a run again: ``python -m detcore_replay._process FOLDER START STOP SAVED [WORKERS]``.
+"""Train a run again: ``python -m detcore_replay.training.replay_process FOLDER START STOP SAVED [WORKERS]``.
 
 For several workers it starts itself once for each of them.
 """
@@ -13,7 +13,7 @@ from detcore import core
 from detcore.data import StepDigests
 from detcore.environment import read_environment
 from detcore.trial import find_framework, import_trial_class, open_trial
-from detcore_replay._probe import Probe, ReplayEnd
+from detcore_replay.training.step_probe import Probe, ReplayEnd
 
 
 def main(folder: Path, start: int, stop: int, saved: set[int]) -> int:
@@ -54,7 +54,7 @@ def _start_workers(words: list[str], num_workers: int) -> int:
 
     environment = read_environment()
     return run_workers(
-        [sys.executable, "-m", "detcore_replay._process", *words],
+        [sys.executable, "-m", "detcore_replay.training.replay_process", *words],
         num_workers=num_workers,
         services=find_services(
             disabled_plugins=environment.disabled_plugins,

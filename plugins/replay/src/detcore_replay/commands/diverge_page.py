@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from detcore.describe import format_number
-from detcore_replay._printing import describe_difference
+from detcore_replay.commands.result_printing import describe_difference
 from detcore_report import escape, page, table
 
 if TYPE_CHECKING:
-    from detcore_replay._compare import Difference
-    from detcore_replay._diverge import Divergence
+    from detcore_replay.diverge.digest_comparison import Difference
+    from detcore_replay.diverge.first_difference import Divergence
 
 
 _MOST_ROWS = 500

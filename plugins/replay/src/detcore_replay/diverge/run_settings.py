@@ -11,8 +11,8 @@ from detcore.describe import flatten, visible_config
 from detcore.trial import list_code
 
 if TYPE_CHECKING:
-    from detcore_replay._digest_file import DigestedRun
-    from detcore_replay._runs import Run
+    from detcore_replay.digest_file import DigestedRun
+    from detcore_replay.recorded_runs import Run
 
 
 # Where and under which name a run is kept, and how often it is tried again.

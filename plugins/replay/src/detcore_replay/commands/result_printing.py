@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from detcore.cli import print_line
 
 if TYPE_CHECKING:
-    from detcore_replay._compare import Difference
-    from detcore_replay._diverge import CheckedSteps, Divergence
+    from detcore_replay.diverge.digest_comparison import Difference
+    from detcore_replay.diverge.first_difference import CheckedSteps, Divergence
 
 
 _SHOWN_SETTINGS = 12

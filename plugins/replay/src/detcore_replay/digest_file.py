@@ -11,7 +11,7 @@ from typing import Any
 
 from detcore.data import FrameKind
 from detcore.errors import LedgerError
-from detcore_replay._frames import scan_frames
+from detcore_replay.frames import scan_frames
 
 _ADVICE = "Remove the file to compare the run by replays alone."
 # A step, and the digests of its record ids, its content and its metrics; 0 where not known.

@@ -1,0 +1,1 @@
+"""The commands ``detcore replay``, ``diverge`` and ``data``, and their output."""

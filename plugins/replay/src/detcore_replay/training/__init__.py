@@ -1,0 +1,1 @@
+"""Training of recorded steps again, in a separate process."""
