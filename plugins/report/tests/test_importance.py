@@ -18,7 +18,7 @@ from detcore_report import (
     select_trials,
     trial_classes,
 )
-from detcore_report._importance import rank_hyperparameters
+from detcore_report.charts.importance import rank_hyperparameters
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore_report._activity import Activity, ProcessUsage, read_activities, time_left
-    from detcore_report._cells import module_from_cells
-    from detcore_report._charts import (
+    from detcore_report.activity import Activity, ProcessUsage, read_activities, time_left
+    from detcore_report.charts.importance import importance_table
+    from detcore_report.charts.matplotlib_charts import (
         chart_table,
         describe_chart,
         draw_parallel,
@@ -20,12 +20,8 @@ if TYPE_CHECKING:
         legend,
         trial_classes,
     )
-    from detcore_report._html import experiment_part, trial_part
-    from detcore_report._importance import importance_table
-    from detcore_report._notebook import notebook_html
-    from detcore_report._parts import STYLE, cut, escape, fragment, page, table
-    from detcore_report._text_plot import draw_text_plot
-    from detcore_report._view import (
+    from detcore_report.charts.text_plot import draw_text_plot
+    from detcore_report.experiment_view import (
         Chart,
         Curve,
         ExperimentView,
@@ -33,6 +29,10 @@ if TYPE_CHECKING:
         read_view,
         select_trials,
     )
+    from detcore_report.notebooks.cells import module_from_cells
+    from detcore_report.notebooks.notebook_html import notebook_html
+    from detcore_report.pages.experiment_page import experiment_part, trial_part
+    from detcore_report.pages.page_parts import STYLE, cut, escape, fragment, page, table
 
 __version__ = "0.1.0"
 
@@ -70,14 +70,15 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_activity": "Activity ProcessUsage read_activities time_left",
-        "_cells": "module_from_cells",
-        "_charts": "chart_table describe_chart draw_parallel draw_scatters legend trial_classes",
-        "_html": "experiment_part trial_part",
-        "_importance": "importance_table",
-        "_notebook": "notebook_html",
-        "_parts": "STYLE cut escape fragment page table",
-        "_text_plot": "draw_text_plot",
-        "_view": "Chart Curve ExperimentView TrialView read_view select_trials",
+        "activity": "Activity ProcessUsage read_activities time_left",
+        "charts.importance": "importance_table",
+        "charts.matplotlib_charts": "chart_table describe_chart draw_parallel draw_scatters "
+        "legend trial_classes",
+        "charts.text_plot": "draw_text_plot",
+        "experiment_view": "Chart Curve ExperimentView TrialView read_view select_trials",
+        "notebooks.cells": "module_from_cells",
+        "notebooks.notebook_html": "notebook_html",
+        "pages.experiment_page": "experiment_part trial_part",
+        "pages.page_parts": "STYLE cut escape fragment page table",
     },
 )

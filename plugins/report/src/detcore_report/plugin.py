@@ -17,9 +17,9 @@ def detcore_register_commands() -> list[click.Command]:
     """Register the commands that show records, one of them in a group of the core's."""
     import click
 
-    from detcore_report._commands import plot_experiment, report
-    from detcore_report._tensorboard import tensorboard
-    from detcore_report._top import top
+    from detcore_report.commands.report_command import plot_experiment, report
+    from detcore_report.commands.tensorboard_command import tensorboard
+    from detcore_report.commands.top_command import top
 
     return [
         click.Group("experiment", commands=[plot_experiment]),

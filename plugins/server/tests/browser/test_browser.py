@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 
 from detcore.database import MetricRecord
 from detcore_report import read_view
-from detcore_report._html import Report, report_page
+from detcore_report.pages.experiment_page import Report, report_page
 
 from .conftest import Site, Window
 

@@ -1,4 +1,4 @@
-"""Train a run again: ``python -m detcore_replay.training.replay_process FOLDER START STOP SAVED [WORKERS]``.
+"""Train a run again, as ``python -m``: ``FOLDER START STOP SAVED [WORKERS]``.
 
 For several workers it starts itself once for each of them.
 """

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from detcore.describe import format_number
-from detcore_report._axes import number_of
-from detcore_report._parts import cut, table
+from detcore_report.charts.axes import number_of
+from detcore_report.pages.page_parts import cut, table
 
 if TYPE_CHECKING:
-    from detcore_report._view import ExperimentView
+    from detcore_report.experiment_view import ExperimentView
 
 
 # With fewer, chance would say more than the hyperparameters.

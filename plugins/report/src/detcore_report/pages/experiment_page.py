@@ -16,14 +16,14 @@ from detcore.describe import (
     summarize_config,
     took_s,
 )
-from detcore_report._charts import draw_chart, draw_parallel, legend, trial_classes
-from detcore_report._importance import importance_table
-from detcore_report._parts import cut, definition_list, escape, fragment, table
-from detcore_report._parts import page as plain_page
+from detcore_report.charts.importance import importance_table
+from detcore_report.charts.matplotlib_charts import draw_chart, draw_parallel, legend, trial_classes
+from detcore_report.pages.page_parts import cut, definition_list, escape, fragment, table
+from detcore_report.pages.page_parts import page as plain_page
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, LogLine
-    from detcore_report._view import Chart, ExperimentView
+    from detcore_report.experiment_view import Chart, ExperimentView
 
 
 SIZE_LIMIT = 1_000_000

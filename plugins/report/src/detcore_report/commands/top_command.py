@@ -27,12 +27,12 @@ from detcore.describe import (
     format_number,
     searcher_metric,
 )
-from detcore_report._activity import ProcessUsage, read_activities
+from detcore_report.activity import ProcessUsage, read_activities
 
 if TYPE_CHECKING:
     from detcore.cli import CliContext
     from detcore.database import Database, ExperimentRecord
-    from detcore_report._activity import Activity
+    from detcore_report.activity import Activity
 
 
 _REDRAW_S = 1.0

@@ -19,7 +19,7 @@ from detcore.describe import (
     trial_state,
 )
 from detcore.errors import NotFoundError
-from detcore_report._axes import Axis, make_axis, number_of
+from detcore_report.charts.axes import Axis, make_axis, number_of
 
 if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord

@@ -14,9 +14,9 @@ import yaml
 
 from detcore.cli import EXPERIMENT_ID, last_lines, master_option, open_records, survey_checkpoints
 from detcore.describe import format_time, visible_config
-from detcore_report._charts import write_png
-from detcore_report._html import CheckpointRow, Report, plot_page, report_page
-from detcore_report._view import ExperimentView, read_view
+from detcore_report.charts.matplotlib_charts import write_png
+from detcore_report.experiment_view import ExperimentView, read_view
+from detcore_report.pages.experiment_page import CheckpointRow, Report, plot_page, report_page
 
 if TYPE_CHECKING:
     from detcore.cli import CliContext

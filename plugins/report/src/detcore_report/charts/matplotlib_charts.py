@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.describe import format_number
-from detcore_report._axes import Axis, limit_number, needs_log_scale
-from detcore_report._parts import COLOURS, cut, escape, table
-from detcore_report._view import MAX_CURVES, Chart, Curve, ExperimentView, TrialView, thin
+from detcore_report.charts.axes import Axis, limit_number, needs_log_scale
+from detcore_report.experiment_view import MAX_CURVES, Chart, Curve, ExperimentView, TrialView, thin
+from detcore_report.pages.page_parts import COLOURS, cut, escape, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

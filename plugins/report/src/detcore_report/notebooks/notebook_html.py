@@ -14,9 +14,9 @@ from detcore.client import (
 )
 from detcore.describe import format_bytes, format_number, format_time
 from detcore.errors import DetcoreError
-from detcore_report._html import experiment_part, trial_part
-from detcore_report._parts import cut, definition_list, escape, fragment, table
-from detcore_report._view import read_view
+from detcore_report.experiment_view import read_view
+from detcore_report.pages.experiment_page import experiment_part, trial_part
+from detcore_report.pages.page_parts import cut, definition_list, escape, fragment, table
 
 if TYPE_CHECKING:
     from detcore.database import Database

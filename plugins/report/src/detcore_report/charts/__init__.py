@@ -1,0 +1,1 @@
+"""Charts of experiments, drawn by matplotlib or in the terminal."""

@@ -1,0 +1,1 @@
+"""The commands ``detcore report``, ``experiment plot``, ``tensorboard`` and ``top``."""

@@ -1,0 +1,1 @@
+"""Support for notebooks: objects as HTML, and trial classes from cells."""
