@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from source_tree import PLUGIN_SOURCES, ROOT, SOURCE, Module, modules_under
 
-from detcore_determined.migrate._lookup import Unknown, look_up, target_of
-from detcore_determined.migrate._names import (
+from detcore_determined.migrate.lookup import Unknown, look_up, target_of
+from detcore_determined.migrate.names import (
     GONE,
     MODULES,
     MOVED,

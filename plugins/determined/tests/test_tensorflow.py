@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from detcore.cli import main
 from detcore_determined.migrate import migrate_config, migrate_python
-from detcore_determined.migrate._tensorflow import needs_old_tensorflow
+from detcore_determined.migrate.tensorflow_names import needs_old_tensorflow
 
 SEARCH = "entrypoint: model_def:T\nsearcher: {name: single, metric: loss, "
 ESTIMATOR, LEGACY = "tensorflow.estimator", "tensorflow.keras.optimizers.legacy"

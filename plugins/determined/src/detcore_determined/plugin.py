@@ -16,7 +16,7 @@ __all__ = ["detcore_register_commands", "detcore_register_routes"]
 @hookimpl
 def detcore_register_commands() -> click.Command:
     """Register ``detcore migrate``."""
-    from detcore_determined._command import migrate
+    from detcore_determined.migrate_command import migrate
 
     return migrate
 
@@ -26,6 +26,6 @@ def detcore_register_routes() -> RoutesType:
     """Register the routes of Determined's client, which only a server imports."""
     return RoutesType(
         name="determined",
-        make_router="detcore_determined._routes:make_router",
+        make_router="detcore_determined.routes.router:make_router",
         has_guards=True,  # the client asks for the version, and logs in, without a token
     )

@@ -3,10 +3,10 @@
 Works on text only: the migrated code is neither imported nor executed.
 """
 
-from detcore_determined.migrate._config import migrate_config
-from detcore_determined.migrate._files import FileReport, find_files, migrate_file
-from detcore_determined.migrate._python import migrate_python
-from detcore_determined.migrate._report import Finding, Migrated
+from detcore_determined.migrate.experiment_file import migrate_config
+from detcore_determined.migrate.files import FileReport, find_files, migrate_file
+from detcore_determined.migrate.findings import Finding, Migrated
+from detcore_determined.migrate.python_module import migrate_python
 
 __all__ = [
     "FileReport",

@@ -13,8 +13,8 @@ from fastapi import Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field
 
-from detcore_determined._routes import _enums
-from detcore_determined._routes._answers import (
+from detcore_determined.routes import enums
+from detcore_determined.routes.answers import (
     STREAM_TYPE,
     Document,
     Numbers,
@@ -51,8 +51,8 @@ class Filters(BaseModel):
 
     limit: int = Field(0, ge=0, le=2**31 - 1, description="0: no limit")
     follow: bool = False
-    order_by: _enums.Order = Field(_enums.Order.UNSPECIFIED, alias="orderBy")
-    levels: list[_enums.LogLevel] = Field([], max_length=100)
+    order_by: enums.Order = Field(enums.Order.UNSPECIFIED, alias="orderBy")
+    levels: list[enums.LogLevel] = Field([], max_length=100)
     rank_ids: Numbers = Field([], alias="rankIds")
     stdtypes: Texts = []
     sources: Texts = []
@@ -67,7 +67,7 @@ class Filters(BaseModel):
         """Whether a line is wanted."""
         is_runner = found["stream"] == _RUNNER
         return (
-            (not self.levels or _enums.LogLevel.INFO in self.levels)
+            (not self.levels or enums.LogLevel.INFO in self.levels)
             and (not self.rank_ids or (found["rank"] in self.rank_ids and not is_runner))
             and (not self.stdtypes or found["stream"] in self.stdtypes)
             and (not self.sources or _source(found) in self.sources)
@@ -110,7 +110,7 @@ def stream_task_log(
 
 def _stream(state: ServerState, trial_id: int, filters: Filters) -> Response:
     state.database.get_trial(trial_id)  # refused now, not in the middle of the stream
-    is_tail = filters.order_by is _enums.Order.DESC
+    is_tail = filters.order_by is enums.Order.DESC
     lines = _last(state, trial_id, filters) if is_tail else _all(state, trial_id, filters)
     return StreamingResponse(lines, media_type=STREAM_TYPE)
 
@@ -175,7 +175,7 @@ def _line(trial_id: int, number: int, found: Document) -> bytes:
         "trialId": trial_id,
         "taskId": f"trial-{trial_id}",
         "timestamp": at,
-        "level": _enums.LogLevel.INFO.value,
+        "level": enums.LogLevel.INFO.value,
         "message": f"[{at}] {who}{found['text']}\n",
         "log": found["text"],
         "source": _source(found),

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 
 import libcst as cst
 
-from detcore_determined.migrate._optimizers import rewrite_compile, rewrite_optimizer
-from detcore_determined.migrate._report import Finding
-from detcore_determined.migrate._rewriter import Import, Piece, Rewriter, get_module, make_piece
+from detcore_determined.migrate.findings import Finding
+from detcore_determined.migrate.optimizers import rewrite_compile, rewrite_optimizer
+from detcore_determined.migrate.rewriter import Import, Piece, Rewriter, get_module, make_piece
 
 _OLD = '"tensorflow==2.15.*"'
 _ESTIMATOR = "EstimatorTrial works without it; premade Estimators need it"

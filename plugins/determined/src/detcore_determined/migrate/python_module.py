@@ -8,12 +8,12 @@ import warnings
 
 import libcst as cst
 
-from detcore_determined.migrate._early import rewrite_calls, rewrite_settings
-from detcore_determined.migrate._imports import rewrite_imports, rewrite_statements
-from detcore_determined.migrate._report import Finding, Migrated
-from detcore_determined.migrate._rewriter import Rewriter
-from detcore_determined.migrate._tensorflow import rewrite_tensorflow
-from detcore_determined.migrate._texts import rewrite_texts
+from detcore_determined.migrate.early_scripts import rewrite_calls, rewrite_settings
+from detcore_determined.migrate.findings import Finding, Migrated
+from detcore_determined.migrate.imports import rewrite_imports, rewrite_statements
+from detcore_determined.migrate.rewriter import Rewriter
+from detcore_determined.migrate.strings import rewrite_texts
+from detcore_determined.migrate.tensorflow_names import rewrite_tensorflow
 
 _MAX_SIZE = 1_000_000
 """Longest module, in characters: LibCST takes about a minute for it."""

@@ -13,8 +13,8 @@ from pydantic import BaseModel, Field, StrictInt
 from detcore.database import ModelRecord, ModelVersionRecord
 from detcore.errors import NotFoundError
 from detcore.types import ModelOrderBy, ModelSortBy
-from detcore_determined._routes import _enums
-from detcore_determined._routes._answers import (
+from detcore_determined.routes import enums
+from detcore_determined.routes.answers import (
     Document,
     Limit,
     Nested,
@@ -28,16 +28,16 @@ from detcore_determined._routes._answers import (
     new_router,
     refuse,
 )
-from detcore_determined._routes._documents import checkpoint_documents
-from detcore_determined._routes._places import PLACE_ID, PLACE_NAME
+from detcore_determined.routes.cluster_routes import PLACE_ID, PLACE_NAME
+from detcore_determined.routes.documents import checkpoint_documents
 from detcore_server import Requester
 from detcore_server.routes import ServerState, State
 
 _SORTS = {
-    _enums.ModelSort.NAME: ModelSortBy.NAME,
-    _enums.ModelSort.DESCRIPTION: ModelSortBy.DESCRIPTION,
-    _enums.ModelSort.CREATION_TIME: ModelSortBy.CREATION_TIME,
-    _enums.ModelSort.LAST_UPDATED_TIME: ModelSortBy.LAST_UPDATED_TIME,
+    enums.ModelSort.NAME: ModelSortBy.NAME,
+    enums.ModelSort.DESCRIPTION: ModelSortBy.DESCRIPTION,
+    enums.ModelSort.CREATION_TIME: ModelSortBy.CREATION_TIME,
+    enums.ModelSort.LAST_UPDATED_TIME: ModelSortBy.LAST_UPDATED_TIME,
 }
 _Number = Annotated[int, Field(ge=-1, le=2**31 - 1)]
 
@@ -52,8 +52,8 @@ class Filters(BaseModel, extra="forbid"):
     name: Text = ""
     workspace_ids: Numbers = Field([], alias="workspaceIds")
     workspace_names: Texts = Field([], alias="workspaceNames")
-    sort_by: _enums.ModelSort = Field(_enums.ModelSort.UNSPECIFIED, alias="sortBy")
-    order_by: _enums.Order = Field(_enums.Order.UNSPECIFIED, alias="orderBy")
+    sort_by: enums.ModelSort = Field(enums.ModelSort.UNSPECIFIED, alias="sortBy")
+    order_by: enums.Order = Field(enums.Order.UNSPECIFIED, alias="orderBy")
     limit: Limit = 0
     offset: Offset = 0
 
@@ -105,7 +105,7 @@ def list_models(
     state: State, requester: Requester, filters: Annotated[Filters, Query()]
 ) -> Response:
     """List models."""
-    is_descending = filters.order_by is _enums.Order.DESC
+    is_descending = filters.order_by is enums.Order.DESC
     records = [
         record
         for record in state.database.list_models(
@@ -122,7 +122,7 @@ def list_models(
         filters.workspace_names and PLACE_NAME not in filters.workspace_names
     ):
         records = []
-    if filters.sort_by is _enums.ModelSort.NUM_VERSIONS:
+    if filters.sort_by is enums.ModelSort.NUM_VERSIONS:
         records.sort(key=lambda record: record.num_versions, reverse=is_descending)
 
     def describe(records: Sequence[ModelRecord]) -> list[Document]:
@@ -206,16 +206,14 @@ def list_versions(
     state: State,
     requester: Requester,
     model: Text,
-    sort_by: Annotated[_enums.VersionSort, Query(alias="sortBy")] = (
-        _enums.VersionSort.UNSPECIFIED
-    ),
-    order_by: Annotated[_enums.Order, Query(alias="orderBy")] = _enums.Order.UNSPECIFIED,
+    sort_by: Annotated[enums.VersionSort, Query(alias="sortBy")] = (enums.VersionSort.UNSPECIFIED),
+    order_by: Annotated[enums.Order, Query(alias="orderBy")] = enums.Order.UNSPECIFIED,
     limit: Limit = 0,
     offset: Offset = 0,
 ) -> Response:
     """List the versions of a model by number, which is also the order of creation."""
     found = _find_model(state, model)
-    is_descending = order_by is _enums.Order.DESC
+    is_descending = order_by is enums.Order.DESC
     records = state.database.list_versions(
         found.id, order_by=ModelOrderBy.DESC if is_descending else ModelOrderBy.ASC
     )

@@ -23,8 +23,8 @@ from libcst.metadata import (
     ScopeProvider,
 )
 
-from detcore_determined.migrate._lookup import Path
-from detcore_determined.migrate._report import Finding
+from detcore_determined.migrate.findings import Finding
+from detcore_determined.migrate.lookup import Path
 
 ImportStatement: TypeAlias = "cst.Import | cst.ImportFrom"
 

@@ -15,8 +15,8 @@ import yaml
 from detcore.config import ExperimentFileError, load_config
 from detcore.environment import read_environment
 from detcore.hooks import PluginManager
-from detcore_determined.migrate._report import Finding, Migrated
-from detcore_determined.migrate._texts import migrate_entrypoint
+from detcore_determined.migrate.findings import Finding, Migrated
+from detcore_determined.migrate.strings import migrate_entrypoint
 
 _IS_EXPERIMENT = re.compile(r"^[\"']?searcher[\"']?\s*:", re.MULTILINE)
 _RENAMED = {"batches_per_step": "scheduling_unit"}

@@ -11,9 +11,9 @@ from typing import Any
 import libcst as cst
 import libcst.matchers as m
 
-from detcore_determined.migrate._config import IN_STEPS
-from detcore_determined.migrate._lookup import Unknown, look_up
-from detcore_determined.migrate._rewriter import Rewriter
+from detcore_determined.migrate.experiment_file import IN_STEPS
+from detcore_determined.migrate.lookup import Unknown, look_up
+from detcore_determined.migrate.rewriter import Rewriter
 
 _RANGES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "determined.Categorical": ("categorical", {"vals": "vals"}),

@@ -8,7 +8,7 @@ from fastapi import Request, Response
 from pydantic import BaseModel, Field
 
 from detcore import __version__
-from detcore_determined._routes._answers import (
+from detcore_determined.routes.answers import (
     Document,
     Limit,
     Nested,

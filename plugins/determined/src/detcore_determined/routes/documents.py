@@ -17,9 +17,9 @@ from detcore.database import (
     ingest_reports,
 )
 from detcore.types import Control, ExperimentState, TrialState, searcher_metric
-from detcore_determined._routes._answers import Document, moment
-from detcore_determined._routes._enums import State
-from detcore_determined._routes._places import PLACE_ID, PLACE_NAME
+from detcore_determined.routes.answers import Document, moment
+from detcore_determined.routes.cluster_routes import PLACE_ID, PLACE_NAME
+from detcore_determined.routes.enums import State
 from detcore_server.routes import ServerState
 
 _RUNNING = (

@@ -7,29 +7,29 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.routing import Match
 
-from detcore_determined._routes import (
-    _checkpoints,
-    _create,
-    _experiments,
-    _logs,
-    _models,
-    _places,
-    _trials,
-    _users,
+from detcore_determined.routes import (
+    checkpoint_routes,
+    cluster_routes,
+    creation_routes,
+    experiment_routes,
+    log_routes,
+    model_routes,
+    trial_routes,
+    user_routes,
 )
-from detcore_determined._routes._answers import new_router, refuse
+from detcore_determined.routes.answers import new_router, refuse
 from detcore_server import Requester
 from detcore_server.routes import error_body
 
 _PARTS = (
-    _users,
-    _places,
-    _create,
-    _experiments,
-    _trials,
-    _logs,
-    _checkpoints,
-    _models,
+    user_routes,
+    cluster_routes,
+    creation_routes,
+    experiment_routes,
+    trial_routes,
+    log_routes,
+    checkpoint_routes,
+    model_routes,
 )
 _REFUSAL = (
     "detcore does not have {} {} of Determined.\n"

@@ -13,8 +13,8 @@ from pydantic import BaseModel, Field
 
 from detcore.database import CheckpointRecord
 from detcore.types import searcher_metric
-from detcore_determined._routes import _enums
-from detcore_determined._routes._answers import (
+from detcore_determined.routes import enums
+from detcore_determined.routes.answers import (
     Document,
     Limit,
     Nested,
@@ -26,12 +26,12 @@ from detcore_determined._routes._answers import (
     new_router,
     refuse,
 )
-from detcore_determined._routes._archive import open_archive
-from detcore_determined._routes._documents import (
+from detcore_determined.routes.documents import (
     CHECKPOINT_STATES,
     checkpoint_documents,
     take_in,
 )
+from detcore_determined.routes.model_archive import open_archive
 from detcore_server import Requester
 from detcore_server.routes import Id, ServerState, State
 
@@ -48,17 +48,17 @@ _Uuids = Annotated[list[Text], Field(min_length=1, max_length=1000)]
 class Listed(BaseModel):
     """Which checkpoints are listed, in which order, and which part of the list."""
 
-    states: list[_enums.CheckpointState] = Field([], max_length=100)
-    sort_by: _enums.CheckpointSort = Field(_enums.CheckpointSort.UNSPECIFIED, alias="sortByAttr")
+    states: list[enums.CheckpointState] = Field([], max_length=100)
+    sort_by: enums.CheckpointSort = Field(enums.CheckpointSort.UNSPECIFIED, alias="sortByAttr")
     sort_by_metric: Text = Field("", alias="sortByMetric")
-    order_by: _enums.Order = Field(_enums.Order.UNSPECIFIED, alias="orderBy")
+    order_by: enums.Order = Field(enums.Order.UNSPECIFIED, alias="orderBy")
     limit: Limit = 0
     offset: Offset = 0
 
     @property
     def by_metric(self) -> bool:
         """Whether they are sorted by a metric."""
-        is_searcher = self.sort_by is _enums.CheckpointSort.SEARCHER_METRIC
+        is_searcher = self.sort_by is enums.CheckpointSort.SEARCHER_METRIC
         return is_searcher or bool(self.sort_by_metric)
 
 
@@ -194,8 +194,8 @@ def _list(
 
 
 def _by_attribute(records: list[CheckpointRecord], listed: Listed) -> list[CheckpointRecord]:
-    sort = _enums.CheckpointSort
-    keys: Mapping[_enums.CheckpointSort, Callable[[CheckpointRecord], Any]] = {
+    sort = enums.CheckpointSort
+    keys: Mapping[enums.CheckpointSort, Callable[[CheckpointRecord], Any]] = {
         sort.UNSPECIFIED: lambda record: record.started_at,
         sort.UUID: lambda record: record.uuid,
         sort.TRIAL_ID: lambda record: (record.trial_id, record.steps_completed),
@@ -204,7 +204,7 @@ def _by_attribute(records: list[CheckpointRecord], listed: Listed) -> list[Check
         sort.STATE: lambda record: record.state,
     }
     key = keys.get(listed.sort_by) or keys[sort.UNSPECIFIED]
-    is_descending = listed.order_by is _enums.Order.DESC
+    is_descending = listed.order_by is enums.Order.DESC
     return sorted(records, key=lambda record: (key(record), record.uuid), reverse=is_descending)
 
 
@@ -214,10 +214,10 @@ def _by_metric(
     """Return checkpoints by a validation metric at their step, those without it last."""
     config = state.database.get_experiment(experiment_id).config
     metric, smaller_is_better = searcher_metric(config)
-    is_descending = listed.order_by is _enums.Order.DESC
+    is_descending = listed.order_by is enums.Order.DESC
     if listed.sort_by_metric:
         metric = listed.sort_by_metric
-    elif listed.order_by is _enums.Order.UNSPECIFIED:
+    elif listed.order_by is enums.Order.UNSPECIFIED:
         is_descending = not smaller_is_better
     validations = state.database.checkpoint_validations([record.uuid for record in records])
     values: dict[str, float] = {}

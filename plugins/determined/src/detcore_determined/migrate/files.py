@@ -16,10 +16,10 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from detcore_determined.migrate._config import migrate_config
-from detcore_determined.migrate._names import ROOTS
-from detcore_determined.migrate._python import migrate_python
-from detcore_determined.migrate._report import Finding, get_place
+from detcore_determined.migrate.experiment_file import migrate_config
+from detcore_determined.migrate.findings import Finding, get_place
+from detcore_determined.migrate.names import ROOTS
+from detcore_determined.migrate.python_module import migrate_python
 
 _PYTHON = (".py", ".pyi")
 _YAML = (".yaml", ".yml")

@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field
 
 from detcore.database import ExperimentRecord
 from detcore.types import ExperimentState
-from detcore_determined._routes import _enums
-from detcore_determined._routes._answers import (
+from detcore_determined.routes import enums
+from detcore_determined.routes.answers import (
     Document,
     Limit,
     Numbers,
@@ -24,8 +24,8 @@ from detcore_determined._routes._answers import (
     new_router,
     refuse,
 )
-from detcore_determined._routes._documents import experiment_document, known_states
-from detcore_determined._routes._places import PLACE_ID
+from detcore_determined.routes.cluster_routes import PLACE_ID
+from detcore_determined.routes.documents import experiment_document, known_states
 from detcore_server import Requester
 from detcore_server.routes import Id, ServerState, State, SubmissionRecord
 
@@ -44,10 +44,10 @@ class Filters(BaseModel, extra="forbid"):
     labels: Texts = []
     name: Text = ""
     project_id: int = Field(0, ge=-1, le=2**31 - 1, alias="projectId")
-    states: list[_enums.State] = Field([], max_length=100)
+    states: list[enums.State] = Field([], max_length=100)
     users: Texts = []
-    sort_by: _enums.ExperimentSort = Field(_enums.ExperimentSort.UNSPECIFIED, alias="sortBy")
-    order_by: _enums.Order = Field(_enums.Order.UNSPECIFIED, alias="orderBy")
+    sort_by: enums.ExperimentSort = Field(enums.ExperimentSort.UNSPECIFIED, alias="sortBy")
+    order_by: enums.Order = Field(enums.Order.UNSPECIFIED, alias="orderBy")
     limit: Limit = 0
     offset: Offset = 0
 
@@ -223,8 +223,8 @@ def _is_queued(submission: SubmissionRecord | None) -> bool:
 
 def _sort(records: list[ExperimentRecord], filters: Filters, num_trials: Mapping[int, int]) -> None:
     """Sort experiments in place, and equal ones by id."""
-    sort = _enums.ExperimentSort
-    keys: Mapping[_enums.ExperimentSort, Callable[[ExperimentRecord], Any]] = {
+    sort = enums.ExperimentSort
+    keys: Mapping[enums.ExperimentSort, Callable[[ExperimentRecord], Any]] = {
         sort.ID: lambda record: record.id,
         sort.DESCRIPTION: lambda record: str(record.config.get("description") or "").casefold(),
         sort.START_TIME: lambda record: record.created_at,
@@ -236,5 +236,5 @@ def _sort(records: list[ExperimentRecord], filters: Filters, num_trials: Mapping
     }
     key = keys.get(filters.sort_by) or keys[sort.ID]
     records.sort(key=lambda record: (key(record), record.id))
-    if filters.order_by is _enums.Order.DESC:
+    if filters.order_by is enums.Order.DESC:
         records.reverse()

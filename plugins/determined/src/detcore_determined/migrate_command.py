@@ -59,7 +59,7 @@ def migrate(
 
 def _print(reports: list[FileReport], *, is_dry: bool, show_diff: bool) -> None:
     """Print diffs on stdout, the findings of each file, and a summary."""
-    from detcore_determined.migrate._tensorflow import needs_old_tensorflow
+    from detcore_determined.migrate.tensorflow_names import needs_old_tensorflow
 
     verb = "would change" if is_dry else "changed"
     for report in reports:

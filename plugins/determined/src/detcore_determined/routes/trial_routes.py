@@ -15,8 +15,8 @@ from pydantic import Field
 
 from detcore.database import MetricRecord, TrialRecord, TrialSummary
 from detcore.types import ExperimentState, TrialState, searcher_metric
-from detcore_determined._routes import _enums
-from detcore_determined._routes._answers import (
+from detcore_determined.routes import enums
+from detcore_determined.routes.answers import (
     STREAM_TYPE,
     Document,
     Limit,
@@ -29,7 +29,7 @@ from detcore_determined._routes._answers import (
     moment,
     new_router,
 )
-from detcore_determined._routes._documents import (
+from detcore_determined.routes.documents import (
     checkpoint_workload,
     metrics_workload,
     take_in,
@@ -40,8 +40,8 @@ from detcore_server.routes import Id, ServerState, State
 
 _OVER = (TrialState.COMPLETED, TrialState.CANCELED, TrialState.ERROR)
 _NEVER = datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
-_Order = Annotated[_enums.Order, Query(alias="orderBy")]
-_TrialSort = Annotated[_enums.TrialSort, Query(alias="sortBy")]
+_Order = Annotated[enums.Order, Query(alias="orderBy")]
+_TrialSort = Annotated[enums.TrialSort, Query(alias="sortBy")]
 
 _KINDS = ("training", "validation")
 _REPORTS_PER_LINE = 500
@@ -58,8 +58,8 @@ def list_trials(
     state: State,
     _: Requester,
     experiment_id: Id,
-    sort_by: _TrialSort = _enums.TrialSort.UNSPECIFIED,
-    order_by: _Order = _enums.Order.UNSPECIFIED,
+    sort_by: _TrialSort = enums.TrialSort.UNSPECIFIED,
+    order_by: _Order = enums.Order.UNSPECIFIED,
     limit: Limit = 0,
     offset: Offset = 0,
 ) -> Response:
@@ -94,14 +94,14 @@ def list_workloads(
     _: Requester,
     trial_id: Id,
     with_batches: Annotated[bool, Query(alias="includeBatchMetrics")] = False,
-    order_by: _Order = _enums.Order.UNSPECIFIED,
+    order_by: _Order = enums.Order.UNSPECIFIED,
     limit: Limit = 0,
     offset: Offset = 0,
 ) -> Response:
     """List reports and checkpoints of a trial by steps."""
     take_in(state, state.database.get_trial(trial_id).experiment_id, trial_id)
     workloads = _workloads(state, trial_id, with_batches=with_batches)
-    if order_by is _enums.Order.DESC:
+    if order_by is enums.Order.DESC:
         workloads.reverse()
     return answer_page("workloads", workloads, list, limit=limit, offset=offset)
 
@@ -184,11 +184,11 @@ def _sort(
     state: ServerState,
     experiment_id: int,
     records: list[TrialRecord],
-    sort_by: _enums.TrialSort,
-    order_by: _enums.Order,
+    sort_by: enums.TrialSort,
+    order_by: enums.Order,
 ) -> list[TrialRecord]:
     """Return trials in the wanted order; those without a value of the sort key are last."""
-    sort = _enums.TrialSort
+    sort = enums.TrialSort
     summaries: dict[int, TrialSummary] = {}
     if sort_by in (sort.BEST_VALIDATION_METRIC, sort.BATCHES_PROCESSED):
         summaries = _summaries(state, experiment_id, [record.id for record in records])
@@ -205,7 +205,7 @@ def _sort(
         found = summaries[record.id].best
         return None if found is None or metric is None else found.metrics[metric]
 
-    keys: Mapping[_enums.TrialSort, Callable[[TrialRecord], Any]] = {
+    keys: Mapping[enums.TrialSort, Callable[[TrialRecord], Any]] = {
         sort.ID: lambda record: record.id,
         sort.END_TIME: lambda record: record.ended_at,
         sort.STATE: lambda record: record.state.value,
@@ -219,7 +219,7 @@ def _sort(
     key = keys.get(sort_by) or keys[sort.ID]
     known = [record for record in records if key(record) is not None]
     known.sort(key=lambda record: (key(record), record.id))
-    if order_by is _enums.Order.DESC:
+    if order_by is enums.Order.DESC:
         known.reverse()
     return known + [record for record in records if key(record) is None]
 

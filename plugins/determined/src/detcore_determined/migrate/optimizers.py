@@ -9,7 +9,7 @@ import libcst as cst
 import libcst.matchers as m
 from libcst.helpers import get_full_name_for_node
 
-from detcore_determined.migrate._rewriter import Import, Piece, Rewriter, make_piece
+from detcore_determined.migrate.rewriter import Import, Piece, Rewriter, make_piece
 
 _MODULE = "tensorflow.keras.optimizers."
 _DECAY = "TensorFlow 2.15 refuses it, and newer releases ignore it"

@@ -20,9 +20,9 @@ from detcore.client.http import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, pack
 from detcore.database import restore_secrets
 from detcore.errors import NotFoundError
 from detcore.trial import copy_code
-from detcore_determined._routes._answers import Document, answer, new_router, refuse
-from detcore_determined._routes._experiments import describe_experiment
-from detcore_determined._routes._places import PLACE_ID
+from detcore_determined.routes.answers import Document, answer, new_router, refuse
+from detcore_determined.routes.cluster_routes import PLACE_ID
+from detcore_determined.routes.experiment_routes import describe_experiment
 from detcore_server import Requester
 from detcore_server.routes import (
     Id,

@@ -10,9 +10,9 @@ import libcst as cst
 import libcst.matchers as m
 from libcst.metadata import Assignment, GlobalScope, Scope
 
-from detcore_determined.migrate._lookup import Path, Target, Unknown, is_root, look_up
-from detcore_determined.migrate._names import REACHABLE
-from detcore_determined.migrate._rewriter import (
+from detcore_determined.migrate.lookup import Path, Target, Unknown, is_root, look_up
+from detcore_determined.migrate.names import REACHABLE
+from detcore_determined.migrate.rewriter import (
     Import,
     ImportStatement,
     Piece,

@@ -3,7 +3,3 @@
 Requests for data that detcore has are answered from detcore's records; all others are refused with
 a message that says so.
 """
-
-from detcore_determined._routes._router import make_router
-
-__all__ = ["make_router"]

@@ -7,9 +7,9 @@ import re
 import libcst as cst
 import libcst.matchers as m
 
-from detcore_determined.migrate._lookup import is_root
-from detcore_determined.migrate._names import GONE, MODULES
-from detcore_determined.migrate._rewriter import Rewriter
+from detcore_determined.migrate.lookup import is_root
+from detcore_determined.migrate.names import GONE, MODULES
+from detcore_determined.migrate.rewriter import Rewriter
 
 _PARTS = {name.split(".")[1] for name in (*MODULES, *GONE) if name.startswith("determined.")}
 _MENTION = re.compile(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TypeAlias
 
-from detcore_determined.migrate._names import GONE, MODULES, MOVED, NOTES, ROOTS, SAME, STAND_FOR
+from detcore_determined.migrate.names import GONE, MODULES, MOVED, NOTES, ROOTS, SAME, STAND_FOR
 
 Path: TypeAlias = "tuple[str, ...]"
 
