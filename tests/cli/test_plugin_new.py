@@ -155,7 +155,7 @@ def test_the_metadata_says_which_detcore_it_works_with(tmp_path: Path) -> None:
     assert 'dependencies = ["detcore>=0.1,<0.2", "numpy>=1.23.5"]' in described
     points = described[described.index('[project.entry-points."detcore"]') + 1 :]
     assert points[0] == 'my_net = "detcore_my_net.plugin"'
-    source = (folder / "src" / "detcore_my_net" / "_training.py").read_text(encoding="utf-8")
+    source = (folder / "src" / "detcore_my_net" / "training.py").read_text(encoding="utf-8")
     assert "class MyNetTrial(Trial):" in source
 
 

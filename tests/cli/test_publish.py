@@ -68,7 +68,7 @@ def test_a_published_wheel_is_installed_from_its_index(points: Path, tmp_path: P
     assert "val_accuracy" in described
 
 
-@pytest.mark.parametrize("module", ["_training.py", "plugin.py"])
+@pytest.mark.parametrize("module", ["training.py", "plugin.py"])
 def test_the_page_shows_the_code_as_it_is_written(points: Path, module: str) -> None:
     written = (points / "src" / "detcore_points" / module).read_text(encoding="utf-8")
     page = PAGE.read_text(encoding="utf-8")

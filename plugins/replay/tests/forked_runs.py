@@ -26,7 +26,7 @@ from detcore_replay.digest_file import read_digests
 from detcore_replay.recorded_runs import Run
 from detcore_replay.training import replay_process
 from detcore_replay.training.step_replay import Replay, Replayer
-from detcore_testing._processes import forked, wait_for_child
+from detcore_testing.processes import forked, wait_for_child
 
 __all__ = ["ForkedReplayer", "make_run"]
 

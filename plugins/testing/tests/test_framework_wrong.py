@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from detcore_testing import BrokenContractError, FrameworkSuite
-from detcore_testing._framework_runs import FrameworkRuns
+from detcore_testing.framework.framework_runs import FrameworkRuns
 
 WRONG = Path(__file__).parent / "wrong"
 MODULES = ("framework_state", "framework_training", "framework_ends", "framework_workers")

@@ -12,8 +12,8 @@ import pytest
 from detcore.launch import Launcher, LocalLauncher
 from detcore.types import TrialInfo
 from detcore_testing import LauncherSuite
-from detcore_testing._launcher_access import LauncherRun
-from detcore_testing._processes import forked, wait_for_child
+from detcore_testing.launcher.launcher_access import LauncherRun
+from detcore_testing.processes import forked, wait_for_child
 
 
 class TestLocalLauncher(LauncherSuite):

@@ -29,7 +29,7 @@ def test_a_name_that_is_not_there_is_an_error() -> None:
 
 def test_the_workers_of_a_suite_do_not_load_pytest() -> None:
     finished = run(
-        "import sys, detcore_testing._stage\n"
+        "import sys, detcore_testing.framework.stage\n"
         "sys.exit(', '.join({'pytest', 'hypothesis'} & sys.modules.keys()) or 0)"
     )
     assert finished.returncode == 0, finished.stderr

@@ -30,15 +30,15 @@ from detcore.database import _retention as rules
 from detcore.errors import NotFoundError
 from detcore.storage import LocalStorage, StorageBackend
 from detcore_storage import FsspecStorage, GcsStorage, S3Storage
-from detcore_testing import _crash_scenarios
-from detcore_testing._crash import CrashPoint, Moment
+from detcore_testing.crash import crash_scenarios
+from detcore_testing.crash.crash_points import CrashPoint, Moment
 from detcore_testing.torture import torture_storage
 
 ON_SERVERS = 36
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("scenario", _crash_scenarios.SCENARIOS)
+@pytest.mark.parametrize("scenario", crash_scenarios.SCENARIOS)
 @pytest.mark.parametrize("kind", ["local", "memory"])
 def test_every_crash_point(kind: str, scenario: str, tmp_path: Path) -> None:
     storage: StorageBackend = LocalStorage(tmp_path / "checkpoints")
@@ -214,7 +214,7 @@ def _settling_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
         storage.delete(["a-stray-file"])
         return recover_checkpoints(database, storage, trial_id)
 
-    monkeypatch.setattr(_crash_scenarios, "recover_checkpoints", recover)
+    monkeypatch.setattr(crash_scenarios, "recover_checkpoints", recover)
 
 
 def _part_without_manifest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore_testing._clauses import BrokenContractError
-    from detcore_testing._command import DetcoreCommand, Finished
-    from detcore_testing._data_source import DataSourceSuite
-    from detcore_testing._framework import FrameworkSuite
-    from detcore_testing._launcher import LauncherSuite
-    from detcore_testing._ranks import RankError, run_ranks
-    from detcore_testing._searcher import SearcherSuite
-    from detcore_testing._storage import StorageSuite
-    from detcore_testing._storage_access import FolderAccess
+    from detcore_testing.clauses import BrokenContractError
+    from detcore_testing.command import DetcoreCommand, Finished
+    from detcore_testing.data_source_suite import DataSourceSuite
+    from detcore_testing.framework.framework_suite import FrameworkSuite
+    from detcore_testing.launcher.launcher_suite import LauncherSuite
+    from detcore_testing.ranks import RankError, run_ranks
+    from detcore_testing.searcher.searcher_suite import SearcherSuite
+    from detcore_testing.storage.storage_access import FolderAccess
+    from detcore_testing.storage.storage_suite import StorageSuite
 
 __version__ = "0.1.0"
 
@@ -48,14 +48,14 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_clauses": "BrokenContractError",
-        "_command": "DetcoreCommand Finished",
-        "_data_source": "DataSourceSuite",
-        "_framework": "FrameworkSuite",
-        "_launcher": "LauncherSuite",
-        "_ranks": "RankError run_ranks",
-        "_searcher": "SearcherSuite",
-        "_storage": "StorageSuite",
-        "_storage_access": "FolderAccess",
+        "clauses": "BrokenContractError",
+        "command": "DetcoreCommand Finished",
+        "data_source_suite": "DataSourceSuite",
+        "framework.framework_suite": "FrameworkSuite",
+        "launcher.launcher_suite": "LauncherSuite",
+        "ranks": "RankError run_ranks",
+        "searcher.searcher_suite": "SearcherSuite",
+        "storage.storage_access": "FolderAccess",
+        "storage.storage_suite": "StorageSuite",
     },
 )

@@ -17,6 +17,6 @@ def detcore_register_commands() -> click.Group:
     """Register the command that writes a new plugin, in ``detcore plugins``."""
     import click
 
-    from detcore_testing._scaffold import new_plugin
+    from detcore_testing.scaffold import new_plugin
 
     return click.Group("plugins", commands=[new_plugin], help="Added to ``detcore plugins``.")

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore_testing._crash import CrashPoint, Fuse, Moment
-from detcore_testing._crash_bench import Process, make_bench
-from detcore_testing._crash_scenarios import SCENARIOS, find_fault
+from detcore_testing.crash.crash_bench import Process, make_bench
+from detcore_testing.crash.crash_points import CrashPoint, Fuse, Moment
+from detcore_testing.crash.crash_scenarios import SCENARIOS, find_fault
 
 if TYPE_CHECKING:
     from detcore.storage import StorageBackend

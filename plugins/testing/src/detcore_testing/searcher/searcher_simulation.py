@@ -17,8 +17,8 @@ from detcore.search import (
     TrainTo,
     Validated,
 )
-from detcore_testing._expect import expect
-from detcore_testing._searcher_child import pass_event
+from detcore_testing.expect import expect
+from detcore_testing.searcher.searcher_child import pass_event
 
 
 @dataclasses.dataclass(slots=True)

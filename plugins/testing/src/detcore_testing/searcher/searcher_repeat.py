@@ -25,12 +25,12 @@ from hypothesis import strategies as st
 from detcore.environment import child_environment
 from detcore.search import Event, SearchMethod, SearchSetup, Validated, event_to_json
 from detcore.trial import import_object
-from detcore_testing._clauses import clause
-from detcore_testing._expect import expect, expect_equal, shorten
-from detcore_testing._searcher_access import SOME_FAIL, SearcherAccess
-from detcore_testing._searcher_answers import has_choice
-from detcore_testing._searcher_child import pass_event, pass_events
-from detcore_testing._settings import quick
+from detcore_testing.clauses import clause
+from detcore_testing.expect import expect, expect_equal, shorten
+from detcore_testing.hypothesis_settings import quick
+from detcore_testing.searcher.searcher_access import SOME_FAIL, SearcherAccess
+from detcore_testing.searcher.searcher_answers import has_choice
+from detcore_testing.searcher.searcher_child import pass_event, pass_events
 
 _CHILD_S = 120.0
 _NUM_SEEDS = 4
@@ -226,7 +226,7 @@ def _answer_in_child(text: str, variables: Mapping[str, str]) -> str:
     """Run searches again in a process with other variables; return its answers."""
     path = os.pathsep.join(filter(None, sys.path))
     child = subprocess.run(
-        [sys.executable, "-m", "detcore_testing._searcher_child"],
+        [sys.executable, "-m", "detcore_testing.searcher.searcher_child"],
         input=text, capture_output=True, text=True, timeout=_CHILD_S, check=False,
         env=child_environment({"PYTHONPATH": path, **variables}),
     )  # fmt: skip

@@ -84,6 +84,6 @@ def detcore_register_storage() -> StorageType:
     return StorageType(
         name="testing-stage",
         schemes=(),
-        settings="detcore_testing._stage:StageSettings",
-        backend="detcore_testing._stage:StageStorage",
+        settings="detcore_testing.framework.stage:StageSettings",
+        backend="detcore_testing.framework.stage:StageStorage",
     )

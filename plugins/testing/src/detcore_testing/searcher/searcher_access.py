@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 from detcore.hooks import PluginManager
 from detcore.search import ExitReason, SearchMethod, SearchSetup
 from detcore.trial import import_object
-from detcore_testing._clauses import Suite
-from detcore_testing._expect import expect
-from detcore_testing._registered import find_registered
-from detcore_testing._searcher_simulation import SearchSimulation
+from detcore_testing.clauses import Suite
+from detcore_testing.expect import expect
+from detcore_testing.registered_types import find_registered
+from detcore_testing.searcher.searcher_simulation import SearchSimulation
 
 SOME_FAIL = {ExitReason.ERRORED: 0.08, ExitReason.INVALID_HP: 0.08, ExitReason.STOPPED: 0.04}
 """Which part of the reports are exits instead, where some trials fail."""

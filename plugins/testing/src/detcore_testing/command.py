@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 
 from detcore.environment import child_environment, read_variables
-from detcore_testing._processes import kill, marked_processes, wait_until_none
+from detcore_testing.processes import kill, marked_processes, wait_until_none
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from detcore_testing._storage_keeping import KeepingClauses
-from detcore_testing._storage_moving import MovingClauses
-from detcore_testing._storage_naming import NamingClauses
-from detcore_testing._storage_sharing import SharingClauses
+from detcore_testing.storage.storage_keeping import KeepingClauses
+from detcore_testing.storage.storage_moving import MovingClauses
+from detcore_testing.storage.storage_naming import NamingClauses
+from detcore_testing.storage.storage_sharing import SharingClauses
 
 
 class StorageSuite(MovingClauses, NamingClauses, SharingClauses, KeepingClauses):

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from detcore.config import ranges
 from detcore.errors import SearchError
 from detcore.search import ExitReason, SearchSetup
-from detcore_testing._clauses import clause
-from detcore_testing._expect import expect, expect_equal, shorten
-from detcore_testing._searcher_access import SOME_FAIL, SearcherAccess
-from detcore_testing._settings import quick
+from detcore_testing.clauses import clause
+from detcore_testing.expect import expect, expect_equal, shorten
+from detcore_testing.hypothesis_settings import quick
+from detcore_testing.searcher.searcher_access import SOME_FAIL, SearcherAccess
 
 _NEARLY = 1e-9
 _HUGE = 1.7e308

@@ -12,21 +12,21 @@ import pytest
 from detcore.checkpoint import verify_checkpoint
 from detcore.database import MetricRecord
 from detcore.storage import LocalStorage
-from detcore_testing._clauses import clause
-from detcore_testing._framework_base import (
+from detcore_testing.clauses import clause
+from detcore_testing.framework.framework_base import (
     TRAINING_TOLERANCE,
     FrameworkBase,
     check_completed,
     probe,
     used,
 )
-from detcore_testing._framework_checks import (
+from detcore_testing.framework.framework_checks import (
     differences,
     find_pickles,
     metric_differences,
     shown,
 )
-from detcore_testing._framework_runs import CHECKPOINT_PERIOD, FrameworkRun, FrameworkRuns
+from detcore_testing.framework.framework_runs import CHECKPOINT_PERIOD, FrameworkRun, FrameworkRuns
 
 _EXIT_PREEMPTED = 75
 _OWN_FILES = {"manifest.json", "metadata.json", "clock.json", "trial.json"}

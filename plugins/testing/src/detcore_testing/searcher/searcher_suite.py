@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from detcore_testing._searcher_answers import AnsweringClauses
-from detcore_testing._searcher_repeat import RepeatingClauses
+from detcore_testing.searcher.searcher_answers import AnsweringClauses
+from detcore_testing.searcher.searcher_repeat import RepeatingClauses
 
 
 class SearcherSuite(AnsweringClauses, RepeatingClauses):

@@ -12,10 +12,10 @@ from typing import Any
 
 from detcore.environment import child_environment
 from detcore.launch import WorkerEvent
-from detcore_testing._clauses import clause
-from detcore_testing._expect import expect, expect_equal
-from detcore_testing._launcher_access import LauncherAccess
-from detcore_testing._processes import is_running
+from detcore_testing.clauses import clause
+from detcore_testing.expect import expect, expect_equal
+from detcore_testing.launcher.launcher_access import LauncherAccess
+from detcore_testing.processes import is_running
 
 _MANY_LINES = 5000
 _MANY_EVENTS = 400

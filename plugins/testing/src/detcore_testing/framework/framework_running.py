@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 from detcore.database import MetricRecord
-from detcore_testing._clauses import clause
-from detcore_testing._framework_base import (
+from detcore_testing.clauses import clause
+from detcore_testing.framework.framework_base import (
     TRAINING_TOLERANCE,
     FrameworkBase,
     check_completed,
     probe,
     used,
 )
-from detcore_testing._framework_checks import (
+from detcore_testing.framework.framework_checks import (
     grows,
     not_finite,
     shown,
 )
-from detcore_testing._framework_runs import FrameworkRuns
+from detcore_testing.framework.framework_runs import FrameworkRuns
 
 # Of detcore itself: a plugin that relates to them imports nothing more.
 _FEW = 5  # fewer than there are more validations in the rearranged run

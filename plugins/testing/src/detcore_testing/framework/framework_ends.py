@@ -7,21 +7,21 @@ import os
 import pytest
 
 from detcore.types import TrialState
-from detcore_testing._clauses import clause
-from detcore_testing._framework_base import (
+from detcore_testing.clauses import clause
+from detcore_testing.framework.framework_base import (
     FrameworkBase,
     check_completed,
     check_end,
     probe,
     used,
 )
-from detcore_testing._framework_checks import (
+from detcore_testing.framework.framework_checks import (
     callback_faults,
     differences,
     metric_differences,
     shown,
 )
-from detcore_testing._framework_runs import CHECKPOINT_PERIOD, FrameworkRuns
+from detcore_testing.framework.framework_runs import CHECKPOINT_PERIOD, FrameworkRuns
 
 _NUM_USED = 2  # validations of the probe "use"
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.database import Database, MetricRecord, TrialRecord
-from detcore_testing._command import DetcoreCommand, Finished
+from detcore_testing.command import DetcoreCommand, Finished
 
 if TYPE_CHECKING:
-    from detcore_testing._framework_base import FrameworkBase
+    from detcore_testing.framework.framework_base import FrameworkBase
 
 
 # Positions that are no multiples of the suite's units or validations, and in the middle of epochs.
@@ -25,7 +25,7 @@ VALIDATION_PERIOD = 8
 SEED = 7
 _STAGE = "detcore_testing_stage-1.0.dist-info"
 _ENTRY_POINTS = """[detcore]
-testing-stage = detcore_testing._stage
+testing-stage = detcore_testing.framework.stage
 """
 _STOPS = '''"""Written by the suite: asks for a stop once a file is there."""
 

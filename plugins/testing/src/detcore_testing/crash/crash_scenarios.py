@@ -23,8 +23,7 @@ from detcore.checkpoint import (
 from detcore.database import RetentionPolicy, plan_retention
 from detcore.distributed import DistributedContext
 from detcore.errors import CheckpointError, CheckpointStateError, PeerLostError
-from detcore_testing._crash import Crashed, Fuse
-from detcore_testing._crash_bench import (
+from detcore_testing.crash.crash_bench import (
     NEW,
     OLD,
     SIZES,
@@ -33,6 +32,7 @@ from detcore_testing._crash_bench import (
     content,
     model_name,
 )
+from detcore_testing.crash.crash_points import Crashed, Fuse
 
 _WHOLE = ("COMPLETED", "PARTIALLY_DELETED")
 _KNOWN = ("ACTIVE", "DAMAGED", "DELETING", *_WHOLE)

@@ -16,10 +16,10 @@ import pytest
 
 from detcore.environment import child_environment
 from detcore.storage import Entry, StorageBackend
-from detcore_testing._clauses import clause
-from detcore_testing._expect import expect, expect_equal
-from detcore_testing._processes import forked, num_descriptors, wait_for_child
-from detcore_testing._storage_access import StorageAccess, write_files
+from detcore_testing.clauses import clause
+from detcore_testing.expect import expect, expect_equal
+from detcore_testing.processes import forked, num_descriptors, wait_for_child
+from detcore_testing.storage.storage_access import StorageAccess, write_files
 
 _RACERS = 6
 _ROUNDS = 4

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from detcore_testing._framework_ends import EndClauses, WorkerClauses
-from detcore_testing._framework_running import FoundClauses, RunningClauses
-from detcore_testing._framework_state import CheckpointClauses, ExactClauses
+from detcore_testing.framework.framework_ends import EndClauses, WorkerClauses
+from detcore_testing.framework.framework_running import FoundClauses, RunningClauses
+from detcore_testing.framework.framework_state import CheckpointClauses, ExactClauses
 
 
 class FrameworkSuite(

@@ -13,9 +13,9 @@ import pytest
 
 from detcore.database import TrialRecord
 from detcore.types import TrialState
-from detcore_testing._clauses import Suite
-from detcore_testing._framework_checks import differences, shown
-from detcore_testing._framework_runs import (
+from detcore_testing.clauses import Suite
+from detcore_testing.framework.framework_checks import differences, shown
+from detcore_testing.framework.framework_runs import (
     CHECKPOINT_PERIOD,
     VALIDATION_PERIOD,
     FrameworkRun,
@@ -24,7 +24,7 @@ from detcore_testing._framework_runs import (
 
 # A stepping controller is called as often as its speed suggests, so means are rounded differently.
 TRAINING_TOLERANCE = 1e-5
-_PROBES = "detcore_testing._framework_probes"
+_PROBES = "detcore_testing.framework.framework_probes"
 _RUNS = pytest.StashKey[FrameworkRuns]()
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from detcore.checkpoint import CheckpointContext
 from detcore.distributed import DistributedContext
-from detcore_testing._crash import CrashingDatabase, CrashingStorage, Fuse, tear
+from detcore_testing.crash.crash_points import CrashingDatabase, CrashingStorage, Fuse, tear
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from detcore_testing._launcher_ending import EndingClauses
-from detcore_testing._launcher_telling import TellingClauses
+from detcore_testing.launcher.launcher_ending import EndingClauses
+from detcore_testing.launcher.launcher_messages import TellingClauses
 
 
 class LauncherSuite(TellingClauses, EndingClauses):

@@ -1,7 +1,7 @@
 """A process that makes new search methods, and replays to them the events of earlier searches.
 
-Run as ``python -m detcore_testing._searcher_child``: standard input names the method and the
-searches in JSON; each answer is a line. None of this package's requirements is imported here.
+Run with ``python -m``: standard input names the method and the searches in JSON; each answer is a
+line. None of this package's requirements is imported here.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Stops at every operation on storage and records, and the checks that follow."""

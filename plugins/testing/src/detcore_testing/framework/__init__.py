@@ -1,0 +1,1 @@
+"""The suite for framework plugins."""
