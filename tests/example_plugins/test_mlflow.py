@@ -23,7 +23,7 @@ def test_the_doctor_finds_no_fault_and_no_client_of_mlflow_is_imported(
     done = clean.run("detcore", "plugins", "doctor")
     assert (done.returncode, done.stdout) == (0, "no faults in 2 plugins\n")
     code = (
-        "import sys, detcore_mlflow.plugin, detcore_mlflow._mirror; print('mlflow' in sys.modules)"
+        "import sys, detcore_mlflow.plugin, detcore_mlflow.mirror; print('mlflow' in sys.modules)"
     )
     assert clean.run("python", "-c", code).stdout == "False\n"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from detcore_mlflow import plugin
-from detcore_mlflow._rest import MlflowServer, RefusedError
-from detcore_mlflow._state import read_state
+from detcore_mlflow.mirror_state import read_state
+from detcore_mlflow.mlflow_server import MlflowServer, RefusedError
 
 from detcore.errors import UnavailableError
 from detcore.hooks import EventInfo

@@ -20,7 +20,7 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier, SGDRegressor
 from sklearn.neural_network import MLPClassifier
 
 from detcore_sklearn import ESTIMATORS, Data, SklearnController, SklearnTrial, load_model
-from detcore_sklearn._estimators import estimator_class, untrained
+from detcore_sklearn.estimators import estimator_class, untrained
 
 X, Y = load_digits(return_X_y=True)
 X = X / 16

@@ -10,7 +10,7 @@ from detcore import hookimpl
 if TYPE_CHECKING:
     from detcore.hooks import CheckpointSaved, EventInfo
     from detcore.types import TrialInfo
-    from detcore_mlflow._mirror import Mirror
+    from detcore_mlflow.mirror import Mirror
 
 __all__ = [
     "detcore_checkpoint_saved",
@@ -64,6 +64,6 @@ def detcore_trial_finished(
 
 def _mirror_of(trial: TrialInfo) -> Mirror:
     # What it needs is imported when there is something to tell.
-    from detcore_mlflow._mirror import Mirror
+    from detcore_mlflow.mirror import Mirror
 
     return Mirror(trial)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore_sklearn._checkpoint import load_model
-    from detcore_sklearn._controller import SklearnController
-    from detcore_sklearn._estimators import ESTIMATORS
-    from detcore_sklearn._trial import Data, SklearnTrial
+    from detcore_sklearn.checkpoint import load_model
+    from detcore_sklearn.controller import SklearnController
+    from detcore_sklearn.estimators import ESTIMATORS
+    from detcore_sklearn.trial import Data, SklearnTrial
 
 __version__ = "0.1.0"
 
@@ -22,9 +22,9 @@ __all__ = ["ESTIMATORS", "Data", "SklearnController", "SklearnTrial", "load_mode
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_checkpoint": "load_model",
-        "_controller": "SklearnController",
-        "_estimators": "ESTIMATORS",
-        "_trial": "Data SklearnTrial",
+        "checkpoint": "load_model",
+        "controller": "SklearnController",
+        "estimators": "ESTIMATORS",
+        "trial": "Data SklearnTrial",
     },
 )

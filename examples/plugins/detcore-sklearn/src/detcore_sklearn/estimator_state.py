@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from detcore.errors import InvalidCheckpointError, InvalidModelError
 
-from detcore_sklearn._estimators import part_class, part_name
+from detcore_sklearn.estimators import part_class, part_name
 
 Arrays = dict[str, npt.NDArray[Any]]
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from detcore.errors import InvalidCheckpointError
 
-from detcore_sklearn._estimators import DERIVED, check_estimator, estimator_class
-from detcore_sklearn._state import Arrays, Encoder, decode
+from detcore_sklearn.estimator_state import Arrays, Encoder, decode
+from detcore_sklearn.estimators import DERIVED, check_estimator, estimator_class
 
 STATE_FILE = "estimator.json"
 ARRAYS_FILE = "arrays.npz"

@@ -18,9 +18,9 @@ from detcore.trial import (
 from detcore.types import TensorInfo
 from sklearn.base import is_classifier
 
-from detcore_sklearn._checkpoint import ARRAYS_FILE, read_snapshot, take_snapshot
-from detcore_sklearn._estimators import check_estimator, untrained
-from detcore_sklearn._trial import SklearnTrial
+from detcore_sklearn.checkpoint import ARRAYS_FILE, read_snapshot, take_snapshot
+from detcore_sklearn.estimators import check_estimator, untrained
+from detcore_sklearn.trial import SklearnTrial
 
 
 class SklearnController:

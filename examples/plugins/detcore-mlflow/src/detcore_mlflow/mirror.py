@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from detcore.errors import UnavailableError
-from detcore_mlflow._rest import MlflowServer, RefusedError
-from detcore_mlflow._state import State, read_state, write_state
+from detcore_mlflow.mirror_state import State, read_state, write_state
+from detcore_mlflow.mlflow_server import MlflowServer, RefusedError
 
 if TYPE_CHECKING:
     from detcore.hooks import CheckpointSaved, EventInfo
