@@ -11,6 +11,7 @@ from rich.console import Console
 
 from detcore.cli._display import LiveDisplay, PlainDisplay, QuietDisplay
 from detcore.cli._progress import RunProgress, TrialProgress
+from detcore.config import ExperimentConfig
 from detcore.launch import WorkerEvent
 from detcore.runner import TrialStatus
 from detcore.types import TrialInfo, TrialState
@@ -27,19 +28,20 @@ CONFIG: dict[str, Any] = {
         "global_batch_size": 32,
     },
 }
+SEARCH = ExperimentConfig.model_validate(CONFIG)
 STATES = [TrialState.RUNNING, TrialState.COMPLETED, TrialState.ERROR, TrialState.PAUSED]
 
 
-def trial_info(trial_id: int, config: dict[str, Any] = CONFIG) -> TrialInfo:
+def trial_info(trial_id: int) -> TrialInfo:
     return TrialInfo(
-        experiment_id=1, trial_id=trial_id, run_id=1, trial_seed=0, hparams={}, config=config,
+        experiment_id=1, trial_id=trial_id, run_id=1, trial_seed=0, hparams={}, config={},
         model_dir="/", trial_dir="/",
     )  # fmt: skip
 
 
 def show(display: LiveDisplay | PlainDisplay, count: int) -> None:
     """Show trials of all states; the metric of the k-th is k / 1000."""
-    display.search_started(CONFIG)
+    display.search_started(SEARCH)
     for index in range(count):
         hparams = {"rate": 0.01, "optimizer": {"kind": "sgd", "momentum": 0.5}}
         state = STATES[0] if index < 2 else STATES[1 + index % 3]
@@ -106,8 +108,8 @@ def test_a_late_checkpoint_has_the_batch_of_its_own_alone(
     file = io.StringIO()
     display = kind(Console(file=file, width=100, force_terminal=kind is LiveDisplay))
     single = CONFIG | {"searcher": {"name": "single", "metric": "val_loss"}}
-    display.search_started(single)
-    info = trial_info(1, single)
+    display.search_started(ExperimentConfig.model_validate(single))
+    info = trial_info(1)
     display.trial_started(info, pid=10)
     display.event(info, WorkerEvent("started", {"length": 100, "steps_completed": 0}))
     training = {"steps_completed": 90, "metrics": {"loss": 1.0}}
@@ -172,7 +174,7 @@ def test_a_pipe_gets_a_few_lines_for_each_trial() -> None:
 def test_the_last_error_lines_of_a_trial_that_fails_are_shown(kind: type[PlainDisplay]) -> None:
     file = io.StringIO()
     display = kind(Console(file=file, width=200))
-    display.search_started(CONFIG)
+    display.search_started(SEARCH)
     for trial_id in (1, 2):
         for number in range(100):
             display.output(trial_info(trial_id), "stderr", f"warning {number}", rank=0)
@@ -196,7 +198,7 @@ def test_how_far_a_search_is(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.StringIO()
     display = PlainDisplay(Console(file=file, width=200))
     searcher = {**CONFIG["searcher"], "max_length": {"epochs": 4}}
-    display.search_started({**CONFIG, "searcher": searcher})
+    display.search_started(ExperimentConfig.model_validate({**CONFIG, "searcher": searcher}))
     display.search_progress(0.0, 32)
     now += 9
     display.search_progress(0.25, 32)

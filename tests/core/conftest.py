@@ -16,7 +16,7 @@ from fake_runner import FakeRunner
 
 from detcore import core
 from detcore.database import Database, ingest_event_logs
-from detcore.types import TrialInfo
+from detcore.types import Length, TrialInfo, TrialSettings, Unit
 
 
 class Home:
@@ -89,6 +89,7 @@ def managed(
         **arguments: Any,
     ) -> tuple[core.Context, TrialInfo]:
         monkeypatch.setenv("DETCORE_HOME", str(home.path))
+        settings = _settings(config or {})
         with home.database() as database:
             ingest_event_logs(database, home.path)
             if "id" not in trials:
@@ -99,7 +100,7 @@ def managed(
                     experiment_id=trials["experiment"], hparams={}, seed=3
                 )
             # As the runner does, which knows only what earlier runs reported.
-            best = database.best_until(trials["id"], config or {}, steps_completed)
+            best = database.best_until(trials["id"], settings, steps_completed)
             run_id = database.start_run(trials["id"])
         info = TrialInfo(
             experiment_id=trials["experiment"],
@@ -112,6 +113,7 @@ def managed(
             trial_dir=str(home.path / f"experiments/{trials['experiment']}/trials/{trials['id']}"),
             steps_completed=steps_completed,
             best_validation=best,
+            settings=settings,
         )
         path = home.path / "info.json"
         path.write_text(json.dumps(dataclasses.asdict(info)))
@@ -124,3 +126,12 @@ def managed(
     runner = FakeRunner(home.url, home.path)
     yield make
     runner.close()
+
+
+def _settings(config: dict[str, Any]) -> TrialSettings:
+    """Return the settings of a configuration of which only a part is given."""
+    values = {**config, **config.get("searcher", {})}
+    values.pop("searcher", None)
+    for unit, count in values.pop("max_length", {}).items():
+        values |= {"max_length": Length(count, Unit(unit)), "length_unit": Unit(unit)}
+    return TrialSettings(**values)

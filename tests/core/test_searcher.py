@@ -6,16 +6,23 @@ from typing import Any
 
 import pytest
 
-from detcore.core import Channel, DistributedContext, SearcherContext, SearcherMode, Unit
+from detcore.core import (
+    Channel,
+    DistributedContext,
+    ScriptExperiment,
+    SearcherContext,
+    SearcherMode,
+    Unit,
+)
+from detcore.core._searcher import set_length
 from detcore.errors import ContextStateError, MetricError
 from detcore.types import TrialInfo
 
 
 def make(max_length: Any = None, *, rank: int = 0) -> SearcherContext:
-    config = {} if max_length is None else {"searcher": {"max_length": max_length}}
     info = TrialInfo(
-        experiment_id=1, trial_id=1, run_id=1, trial_seed=0, hparams={}, config=config,
-        model_dir="/", trial_dir="/",
+        experiment_id=1, trial_id=1, run_id=1, trial_seed=0, hparams={}, config={},
+        model_dir="/", trial_dir="/", settings=set_length(ScriptExperiment(), max_length).settings,
     )  # fmt: skip
     distributed = DistributedContext()
     distributed.rank = rank

@@ -28,12 +28,12 @@ from model_def import Line
 with core.init(distributed=core.DistributedContext.from_env()) as context:
     info = context.info
     toy_context = TrialContext(TrialSetup(
-        config=info.config, hparams=info.hparams, seed=info.trial_seed,
+        config=info.config, settings=info.settings, hparams=info.hparams, seed=info.trial_seed,
         distributed=context.distributed, info=info, steps_completed=info.steps_completed))
     controller = ToyController(Line(toy_context), toy_context)
     step = info.steps_completed
     with resumed_from(context) as folder:
-        clock = open_clock(context, info.settings, framework="toy", checkpoint=folder,
+        clock = open_clock(context, framework="toy", checkpoint=folder,
                            steps_per_epoch=controller.batches_per_epoch())
         if folder is not None:
             controller.restore(folder)
@@ -169,11 +169,12 @@ def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AskedCloc
             "min_validation_period": {"batches": 10},
         }
     ).config
-    script = core.ScriptExperiment(config=config.model_dump(mode="json"))
+    script = core.ScriptExperiment(
+        config=config.model_dump(mode="json"), settings=config.trial_settings()
+    )
     with core.init(script=script) as context, resumed_from(context) as folder:
         yield open_clock(
             context,
-            config.trial_settings(),
             framework="loop",
             checkpoint=folder,
             steps_per_epoch=None,

@@ -59,8 +59,8 @@ class Failing:
         raise OSError("no machines today")
 
 class Full(NotingLauncher):
-    def check_trial(self, config, *, slots):
-        self.note(f"{config['name']} {slots}")
+    def check_trial(self, settings, *, slots):
+        self.note(f"check {slots}")
         if slots > 1:
             raise WorkerError(f"no machine has {slots} places.\\nAsk for fewer.")
 """
@@ -166,7 +166,7 @@ def test_trials_that_a_launcher_could_never_start_are_not_recorded(
     assert states(detcore) == []
     detcore.run_checked("run", config, MODEL_DIR, "--test")
     assert (detcore.tmp_path / "journal").read_text().splitlines() == [
-        "toy 2", "close", "toy 1", "start 1 on 1", "close",
+        "check 2", "close", "check 1", "start 1 on 1", "close",
     ]  # fmt: skip
 
 

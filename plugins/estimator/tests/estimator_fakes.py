@@ -13,7 +13,7 @@ import numpy as np
 import detcore_estimator
 from detcore.core import DistributedContext
 from detcore.trial import TrialSetup
-from detcore.types import TrialInfo
+from detcore.types import GradientSettings, TrialInfo, TrialSettings
 from detcore_estimator.estimator_context import EstimatorTrialContext
 from detcore_estimator.estimator_controller import EstimatorController
 from detcore_estimator.tensorflow_versions import tf, tf1
@@ -96,6 +96,11 @@ class FakeClock:
 
     def _next(self, now: int) -> int:
         return min(self.stop_at, (now // self.unit + 1) * self.unit)
+
+
+def gradients(**changes: Any) -> TrialSettings:
+    """Return the settings of a trial with changes to how gradients are combined."""
+    return TrialSettings(gradients=GradientSettings(**changes))
 
 
 def make_context(tmp_path: Path, **changes: Any) -> EstimatorTrialContext:

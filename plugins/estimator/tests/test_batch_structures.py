@@ -11,6 +11,7 @@ from estimator_fakes import (
     LABELS,
     Classifier,
     assert_same,
+    gradients,
     make_context,
     train,
     variables_in,
@@ -125,6 +126,6 @@ def test_layers_of_keras(tmp_path: Path) -> None:
 
 
 def test_no_optimizer_cannot_add_up_gradients(tmp_path: Path) -> None:
-    context = make_context(tmp_path, config={"optimizations": {"aggregation_frequency": 2}})
+    context = make_context(tmp_path, settings=gradients(aggregation_frequency=2))
     with pytest.raises(CheckFailedError, match=r"given None.*with 1 worker\(s\).*frequency 2"):
         context.wrap_optimizer(None)

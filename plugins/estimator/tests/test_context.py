@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from estimator_fakes import make_context
+from estimator_fakes import gradients, make_context
 from estimator_models import run_python
 
 import detcore_estimator
@@ -87,7 +87,7 @@ def test_what_is_no_optimizer(tmp_path: Path, value: Any) -> None:
 
 
 def test_an_optimizer_that_adds_up_stays_what_it_is(tmp_path: Path) -> None:
-    context = make_context(tmp_path, config={"optimizations": {"aggregation_frequency": 4}})
+    context = make_context(tmp_path, settings=gradients(aggregation_frequency=4))
     optimizer = tf1.train.AdamOptimizer()
     assert context.wrap_optimizer(optimizer) is optimizer
     assert isinstance(optimizer, tf1.train.AdamOptimizer)
@@ -98,10 +98,9 @@ def test_an_optimizer_that_adds_up_stays_what_it_is(tmp_path: Path) -> None:
         context.wrap_optimizer("Adam")
     made = context.wrap_optimizer(lambda: tf1.train.GradientDescentOptimizer(0.1))()
     assert type(made) is not tf1.train.GradientDescentOptimizer
-    for optimizations in ({"aggregation_frequency": 1}, {}, None):
-        context = make_context(tmp_path, config={"optimizations": optimizations})
-        plain = context.wrap_optimizer(tf1.train.AdamOptimizer())
-        assert type(plain) is tf1.train.AdamOptimizer
+    context = make_context(tmp_path)
+    plain = context.wrap_optimizer(tf1.train.AdamOptimizer())
+    assert type(plain) is tf1.train.AdamOptimizer
 
 
 def test_optimizers_of_several_workers(tmp_path: Path) -> None:

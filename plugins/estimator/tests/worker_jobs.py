@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from estimator_fakes import FakeClock, assert_same, make_context
+from estimator_fakes import FakeClock, assert_same, gradients, make_context
 
 import detcore_estimator
 from detcore.distributed import DistributedContext
@@ -57,7 +57,7 @@ class Workers:
     def context(self, *, alone: bool = False, **optimizations: Any) -> EstimatorTrialContext:
         return make_context(
             self.tmp_path / str(self.rank),
-            config={"optimizations": optimizations},
+            settings=gradients(**optimizations),
             distributed=DistributedContext() if alone else self.distributed,
         )
 

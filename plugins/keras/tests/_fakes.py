@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from detcore.trial import TrialSetup
-from detcore.types import TrialInfo
+from detcore.types import GradientSettings, Length, TrialInfo, TrialSettings, Unit
 from detcore_keras.frameworks import keras, tf
 from detcore_keras.keras_context import TFKerasTrialContext
 from detcore_keras.keras_controller import KerasController
@@ -158,8 +158,14 @@ def make_context(tmp_path: Path, **options: Any) -> TFKerasTrialContext:
         model_dir=str(tmp_path),
         trial_dir=str(tmp_path),
     )
+    length = config.get("searcher", {}).get("max_length")
+    settings = TrialSettings(
+        max_length=Length(length["epochs"], Unit.EPOCHS) if length else None,
+        gradients=GradientSettings(**config.get("optimizations", {})),
+    )
     setup = TrialSetup(
         config=config,
+        settings=settings,
         hparams=hparams,
         seed=SEED,
         distributed=options.get("distributed") or OneWorker(),  # type: ignore[arg-type]

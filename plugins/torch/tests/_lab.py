@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from detcore.core import DistributedContext
 from detcore.trial import TrialSetup
+from detcore.types import GradientSettings, TrialSettings
 from detcore_torch import DataLoader, PyTorchTrial, PyTorchTrialContext
 from detcore_torch.pytorch_controller import TorchController
 
@@ -112,7 +113,8 @@ class Lab:
         self.place = distributed or DistributedContext()
         self.context = PyTorchTrialContext(
             TrialSetup(
-                config={"optimizations": optimizations},
+                config={},
+                settings=TrialSettings(gradients=GradientSettings(**optimizations)),
                 hparams={"global_batch_size": batch_size, "learning_rate": learning_rate},
                 seed=seed,
                 distributed=self.place,

@@ -7,8 +7,7 @@ import re
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -26,6 +25,7 @@ from detcore.cli._progress import (
 from detcore.describe import describe_start, format_duration, format_number
 
 if TYPE_CHECKING:
+    from detcore.config import ExperimentConfig
     from detcore.contract.values import TrialInfo
     from detcore.launch import WorkerEvent
     from detcore.runner import TrialStatus
@@ -65,7 +65,7 @@ class _Display:
         text = _RANK.sub("", error)
         return any(text in line for line in list(self._shown))
 
-    def search_started(self, config: Mapping[str, Any]) -> None:
+    def search_started(self, config: ExperimentConfig) -> None:
         """Begin to show an experiment."""
         self._progress.search_started(config)
 
@@ -95,7 +95,7 @@ class _Display:
     def _with_source(self, info: TrialInfo, line: str, rank: int) -> str:
         """Return a worker's line, prefixed with its trial and rank if there are several."""
         parts = [f"trial {info.trial_id}"] if self._progress.is_search else []
-        if int(info.config["resources"]["slots_per_trial"]) > 1:
+        if info.settings.slots_per_trial > 1:
             parts.append(f"rank={rank}")
         return f"[{' '.join(parts)}] {line}" if parts else line
 
@@ -126,7 +126,7 @@ class PlainDisplay(_Display):
     def _is_brief(self) -> bool:
         return self._progress.is_search and not self._is_verbose
 
-    def search_started(self, config: Mapping[str, Any]) -> None:
+    def search_started(self, config: ExperimentConfig) -> None:
         """Begin to show an experiment."""
         super().search_started(config)
         if self._progress.is_search:

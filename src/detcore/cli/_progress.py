@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore.cli._output import SHORT_UUID, printable
-from detcore.contract.values import searcher_metric
-from detcore.describe import format_bytes, format_hparam, format_number, split_length
+from detcore.describe import format_bytes, format_hparam, format_number
 
 if TYPE_CHECKING:
+    from detcore.config import ExperimentConfig
     from detcore.contract.values import TrialInfo
     from detcore.launch import WorkerEvent
     from detcore.runner import TrialStatus
@@ -151,16 +151,17 @@ class RunProgress:
         self._names: dict[tuple[Any, ...], str] = {}
         self._speed = _Speedometer(_SEARCH_WINDOW_S, 1.0)
 
-    def search_started(self, config: Mapping[str, Any]) -> None:
+    def search_started(self, config: ExperimentConfig) -> None:
         """Record the experiment's configuration."""
         from detcore.config import ranges
 
-        searcher = config["searcher"]
-        self.searcher, self.metric = searcher["name"], searcher["metric"]
-        self.smaller_is_better = searcher_metric(config)[1]
+        searcher, length = config.searcher, config.searcher.max_length
+        self.searcher, self.metric = searcher.name, searcher.metric
+        self.smaller_is_better = searcher.smaller_is_better
         self.is_search = self.searcher != "single"
-        self.unit, self.max_length = split_length(searcher.get("max_length"))
-        self.varied = [place for place, _ in ranges(config.get("hyperparameters") or {})]
+        if length is not None:
+            self.unit, self.max_length = length.unit.value, length.count
+        self.varied = [place for place, _ in ranges(config.hyperparameters)]
         last = [place[-1] for place in self.varied]
         # Of nested groups the last name is enough, where it is the only one.
         self._names = {

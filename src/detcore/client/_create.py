@@ -172,13 +172,12 @@ def _train_here(trial_def: type[Trial], environment: Environment) -> ExperimentR
     from detcore.trial import run_trial
 
     info = core.read_trial_info(environment)
-    if is_trial_class(info.config.get("entrypoint")):
+    if is_trial_class(info.settings.entrypoint):
         return None  # another module of the trial's, or a process that it started
     alone = environment.num_workers == 1
     workers = core.DistributedContext() if alone else core.DistributedContext.from_env()
     with core.init(distributed=workers) as context:
-        assert info.settings is not None  # a runner sets them
-        outcome = run_trial(context, trial_def, info.settings)
+        outcome = run_trial(context, trial_def)
         if outcome.is_preempted:
             raise SystemExit(_COME_BACK)
     return None

@@ -11,6 +11,7 @@ from detcore.describe import format_number
 from detcore.runner import RunListener
 
 if TYPE_CHECKING:
+    from detcore.config import ExperimentConfig
     from detcore.contract.values import TrialInfo
     from detcore.launch import WorkerEvent
     from detcore.runner import ExperimentResult, TrialStatus
@@ -25,9 +26,9 @@ class PrintingListener(RunListener):
     def __init__(self) -> None:
         self._is_search = False
 
-    def search_started(self, config: Mapping[str, Any]) -> None:
+    def search_started(self, config: ExperimentConfig) -> None:
         """Take note of whether lines have to say which trial they are of."""
-        self._is_search = config["searcher"]["name"] != "single"
+        self._is_search = config.searcher.name != "single"
 
     def trial_changed(self, status: TrialStatus) -> None:
         """Print what went wrong, if something did."""

@@ -34,6 +34,7 @@ from detcore.contract.values import Length, TrialSettings, Unit
 
 RULES_LATER = "rules_later"  # validation context: the caller checks rules between fields itself
 _NEVER = Length(0, Unit.BATCHES)
+_DEFAULTS = TrialSettings()
 _NEVER_IN_SCHEMA: dict[str, JsonValue] = {"default": {"batches": 0}}
 _SEEDS = 2**31
 
@@ -67,35 +68,45 @@ class ExperimentConfig(Section):
     )
     data: dict[str, Any] = setting("Free-form settings of your code, usually about its data.", {})
     data_ledger: bool = setting(
-        "Log which records each batch used, for 'detcore data verify'.", False
+        "Log which records each batch used, for 'detcore data verify'.", _DEFAULTS.data_ledger
     )
     debug: bool = setting("More log output.", False)
     hyperparameters: Hyperparameters = setting(
         "Constants, groups of them, and ranges to search.", {}
     )
     searcher: SearcherField = setting("Search method: its hyperparameters, length and metric.")
-    records_per_epoch: int = setting("Records in one epoch; 0 to take it from the data.", 0, ge=0)
-    scheduling_unit: int = setting("Batches between two reports of training metrics.", 100, ge=1)
+    records_per_epoch: int = setting(
+        "Records in one epoch; 0 to take it from the data.", _DEFAULTS.records_per_epoch, ge=0
+    )
+    scheduling_unit: int = setting(
+        "Batches between two reports of training metrics.", _DEFAULTS.scheduling_unit, ge=1
+    )
     min_validation_period: Period = setting(
         "Validate at least this often; 0 = only at the end.",
-        _NEVER,
+        _DEFAULTS.min_validation_period,
         json_schema_extra=_NEVER_IN_SCHEMA,
     )
     min_checkpoint_period: Period = setting(
         "Save a checkpoint at least this often; 0 = as checkpoint_policy says.",
-        _NEVER,
+        _DEFAULTS.min_checkpoint_period,
         json_schema_extra=_NEVER_IN_SCHEMA,
     )
-    perform_initial_validation: bool = setting("Validate once before training.", False)
+    perform_initial_validation: bool = setting(
+        "Validate once before training.", _DEFAULTS.perform_initial_validation
+    )
     checkpoint_policy: Literal["best", "all", "none"] = setting(
-        "After which validations to save a checkpoint.", "best"
+        "After which validations to save a checkpoint.", _DEFAULTS.checkpoint_policy
     )
     checkpoint_storage: StorageField | None = setting(
         "Where checkpoints go: a URL, or a type with its settings.", None
     )
-    checkpoint_async: bool = setting("Train on while a checkpoint is written and uploaded.", True)
+    checkpoint_async: bool = setting(
+        "Train on while a checkpoint is written and uploaded.", _DEFAULTS.checkpoint_async
+    )
     checkpoint_exit_timeout_s: float = setting(
-        "Seconds that the end of a trial waits for its last checkpoint.", 3600.0, ge=0
+        "Seconds that the end of a trial waits for its last checkpoint.",
+        _DEFAULTS.checkpoint_exit_timeout_s,
+        ge=0,
     )
     preemption_grace_s: float | None = setting(
         "Seconds between SIGTERM and the kill; null = DETCORE_GRACE_S, or as Slurm "
@@ -107,7 +118,8 @@ class ExperimentConfig(Section):
         "How often a trial that failed starts again from its last checkpoint.", 5, ge=0
     )
     stop_at_nan: bool = setting(
-        "End a trial with an error at the first metric that is NaN, before it saves.", False
+        "End a trial with an error at the first metric that is NaN, before it saves.",
+        _DEFAULTS.stop_at_nan,
     )
     hang_timeout_s: float | None = setting(
         "End a trial with an error, and its stacks in the log, if it reports nothing "
@@ -138,16 +150,24 @@ class ExperimentConfig(Section):
     agent_label: FromEarlier = None
 
     def trial_settings(self) -> TrialSettings:
-        """Return the settings that a worker needs while it trains a trial."""
+        """Return the settings that a trial's launcher, workers and plugins need."""
         names = {field.name for field in dataclasses.fields(TrialSettings)}
+        sections: tuple[Section, ...] = (self, self.searcher, self.reproducibility, self.resources)
+        storage, length = self.checkpoint_storage, self.searcher.max_length
+        unit = getattr(self.searcher, "unit", None) if length is None else length.unit
+        values = {
+            name: getattr(section, name)
+            for section in sections
+            for name in names & type(section).model_fields.keys()
+        }
+        values["entrypoint"] = self.entrypoint or ""
+        values["checkpoint_storage"] = (
+            storage.model_dump(mode="json") if isinstance(storage, Section) else storage
+        )
         return TrialSettings(
-            metric=self.searcher.metric,
-            smaller_is_better=self.searcher.smaller_is_better,
-            max_length=self.searcher.max_length,
-            deterministic_ops=self.reproducibility.deterministic_ops,
-            step_digests=self.reproducibility.step_digests,
-            average_training_metrics=self.optimizations.average_training_metrics,
-            **{name: getattr(self, name) for name in names & type(self).model_fields.keys()},
+            **values,
+            length_unit=Unit(unit or Unit.EPOCHS),
+            gradients=self.optimizations.gradient_settings(),
         )
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import re
 from typing import Annotated, Literal
@@ -23,7 +24,10 @@ from detcore.config._fields import (
     setting,
 )
 from detcore.config._problem import describe_value, problem
-from detcore.contract.values import RETENTION_DEFAULTS, GradientSettings
+from detcore.contract.values import RETENTION_DEFAULTS, GradientSettings, TrialSettings
+
+_DEFAULTS = TrialSettings()
+_GRADIENTS = _DEFAULTS.gradients
 
 
 class SearcherSection(Lenient):
@@ -118,12 +122,9 @@ class Reproducibility(Section):
     )
     step_digests: int = setting(
         "Record digests of every k-th step, by which detcore diverge compares runs; 0 = of none.",
-        10,
+        _DEFAULTS.step_digests,
         ge=0,
     )
-
-
-_GRADIENTS = GradientSettings()
 
 
 class Optimizations(Section):
@@ -158,6 +159,11 @@ class Optimizations(Section):
         "Milliseconds between two looks of Horovod; null = as it thinks best.", None, ge=0
     )
 
+    def gradient_settings(self) -> GradientSettings:
+        """Return the settings that workers and plugins read."""
+        names = {field.name for field in dataclasses.fields(GradientSettings)}
+        return GradientSettings(**self.model_dump(include=names))
+
 
 class Profiling(Section):
     """Selection of batches to profile."""
@@ -172,7 +178,10 @@ class Resources(Section):
     """Resources of a trial."""
 
     slots_per_trial: int = setting(
-        "Worker processes (and devices) per trial; 0 = one, on the CPU.", 1, ge=0, le=65_536
+        "Worker processes (and devices) per trial; 0 = one, on the CPU.",
+        _DEFAULTS.slots_per_trial,
+        ge=0,
+        le=65_536,
     )
     max_slots: int | None = setting("Slots for all trials together.", None, ge=0)
     weight: ForClusters = None

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from detcore.contract.values import TrialInfo
+from detcore.contract.values import GradientSettings, TrialInfo, TrialSettings
 
 __all__ = [
     "Launcher", "Line", "OutputSink", "RankPlace", "Rendezvous", "RendezvousService",
@@ -156,13 +156,13 @@ class Launcher(Protocol):
 class SupportsCheck(Protocol):
     """A launcher that knows before a run begins which trials it can never start."""
 
-    def check_trial(self, config: Mapping[str, Any], *, slots: int) -> None:
+    def check_trial(self, settings: TrialSettings, *, slots: int) -> None:
         """Refuse trials that could not be started; called once, before anything is recorded.
 
         Trials that only have to wait are not refused.
 
         Args:
-            config: The experiment's configuration.
+            settings: The settings of the trials.
             slots: Number of workers of each trial; >= 1.
 
         Raises:
@@ -213,14 +213,15 @@ class Rendezvous(Protocol):
     """A service that runs on one machine while the job's workers there do."""
 
     def variables(
-        self, place: RankPlace, *, interface: str | None, config: Mapping[str, object]
+        self, place: RankPlace, *, interface: str | None, gradients: GradientSettings
     ) -> dict[str, str]:
         """Return the environment variables by which a worker finds the service.
 
         Args:
             place: The worker, which is on this machine.
             interface: The network interface through which it reaches the others, or None.
-            config: The experiment's configuration; empty for a command that is no trial.
+            gradients: How the workers combine gradients; the defaults for a command that is no
+                trial.
         """
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from detcore.contract.errors import CheckFailedError, InvalidExperimentError, near_name
-from detcore.contract.values import GradientSettings, TrialInfo
+from detcore.contract.values import TrialInfo, TrialSettings
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -59,7 +59,8 @@ class TrialSetup:
     """Values from which a `TrialContext` is made.
 
     Attributes:
-        config: The experiment's configuration as plain values, with defaults.
+        config: The experiment's configuration as plain values, with defaults, for the user's code.
+        settings: Its settings for the plugin's code.
         hparams: Hyperparameters of this trial.
         seed: Seed of everything random in the trial.
         distributed: Ranks, and collectives between them.
@@ -73,6 +74,7 @@ class TrialSetup:
     """
 
     config: Mapping[str, Any]
+    settings: TrialSettings = dataclasses.field(default_factory=TrialSettings)
     hparams: Mapping[str, Any]
     seed: int
     distributed: DistributedContext
@@ -83,11 +85,6 @@ class TrialSetup:
     digests: StepDigests | None = None
     steps_completed: int = 0
     test_mode: bool = False
-
-    @property
-    def gradients(self) -> GradientSettings:
-        """How the workers combine gradients and metrics (``optimizations``)."""
-        return GradientSettings.of_config(self.config)
 
 
 class TrialEnv:
@@ -199,13 +196,16 @@ class TrialContext:
                 reads are required.
         """
         from detcore.config import resolve_constants
+        from detcore.config._sections import Optimizations
         from detcore.contract.distributed import DistributedContext
 
         plain = copy.deepcopy(dict(config))
         seed = int((plain.get("reproducibility") or {}).get("experiment_seed") or 0)
+        optimizations = Optimizations.model_validate(plain.get("optimizations") or {})
         return cls(
             TrialSetup(
                 config=plain,
+                settings=TrialSettings(gradients=optimizations.gradient_settings()),
                 hparams=resolve_constants(plain.get("hyperparameters") or {}, seed=seed),
                 seed=seed,
                 distributed=DistributedContext(

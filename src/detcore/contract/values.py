@@ -240,43 +240,80 @@ class Framework:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TrialSettings:
-    """The settings of the experiment file that a worker needs while it trains a trial.
-
-    Made by `detcore.config.ExperimentConfig.trial_settings`, which has the defaults; each field has
-    the meaning of the field of the same name in the file.
+class GradientSettings:
+    """How the workers of a trial combine gradients and training metrics (``optimizations``).
 
     Attributes:
-        metric: ``searcher.metric``.
-        smaller_is_better: ``searcher.smaller_is_better``.
-        max_length: ``searcher.max_length``; None for search methods without one.
-        deterministic_ops: ``reproducibility.deterministic_ops``.
-        step_digests: ``reproducibility.step_digests``; 0: none, k: every k-th step.
-        average_training_metrics: ``optimizations.average_training_metrics``.
+        aggregation_frequency: Batches whose gradients are summed before each update; >= 1.
+        average_aggregated_gradients: Whether that sum is divided by `aggregation_frequency`.
+        average_training_metrics: Whether training metrics are averaged over all workers.
+        gradient_compression: Whether gradients are sent as half-precision numbers.
+        auto_tune_tensor_fusion: Whether Horovod chooses the next two settings.
+        tensor_fusion_threshold: Megabytes of gradients that Horovod sends together, or None.
+        tensor_fusion_cycle_time: Milliseconds between two rounds of Horovod, or None.
     """
 
-    metric: str
-    smaller_is_better: bool
-    max_length: Length | None
-    records_per_epoch: int
-    scheduling_unit: int
-    min_validation_period: Length
-    min_checkpoint_period: Length
-    checkpoint_policy: Literal["best", "all", "none"]
-    perform_initial_validation: bool
-    checkpoint_async: bool
-    stop_at_nan: bool
-    data_ledger: bool
-    deterministic_ops: bool | None
-    step_digests: int
-    average_training_metrics: bool
+    aggregation_frequency: int = 1
+    average_aggregated_gradients: bool = True
+    average_training_metrics: bool = True
+    gradient_compression: bool = False
+    auto_tune_tensor_fusion: bool = False
+    tensor_fusion_threshold: int | None = None
+    tensor_fusion_cycle_time: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSettings:
+    """The settings of the experiment file that a trial's launcher, workers and plugins need.
+
+    `detcore.config.ExperimentConfig.trial_settings` makes them. Each field has the meaning and the
+    default of the field of the same name in the file, in whatever section that is.
+
+    Attributes:
+        entrypoint: Empty for a script by itself.
+        metric: ``searcher.metric``; None for a script by itself.
+        max_length: None for search methods without it.
+        length_unit: The unit of all lengths of the search; None where a script gave a bare number.
+        step_digests: 0: none, k: every k-th step.
+        checkpoint_storage: As `detcore.storage.open_storage` takes it, with its credentials.
+        gradients: The section ``optimizations``.
+    """
+
+    entrypoint: str | list[str] = ""
+    metric: str | None = None
+    smaller_is_better: bool = True
+    max_length: Length | None = None
+    length_unit: Unit | None = Unit.EPOCHS
+    source_trial_id: int | None = None
+    source_checkpoint_uuid: str | None = None
+    records_per_epoch: int = 0
+    scheduling_unit: int = 100
+    min_validation_period: Length = Length(0, Unit.BATCHES)
+    min_checkpoint_period: Length = Length(0, Unit.BATCHES)
+    perform_initial_validation: bool = False
+    checkpoint_policy: Literal["best", "all", "none"] = "best"
+    checkpoint_storage: str | Mapping[str, Any] | None = None
+    checkpoint_async: bool = True
+    checkpoint_exit_timeout_s: float = 3600.0
+    preemption_grace_s: float | None = None
+    hang_timeout_s: float | None = None
+    stop_at_nan: bool = False
+    data_ledger: bool = False
+    deterministic_ops: bool | None = None
+    step_digests: int = 10
+    slots_per_trial: int = 1
+    gradients: GradientSettings = GradientSettings()
 
     def __post_init__(self) -> None:
         for name in ("max_length", "min_validation_period", "min_checkpoint_period"):
             value = getattr(self, name)
             if isinstance(value, Mapping):  # read from JSON
-                made = Length(int(value["count"]), Unit(value["unit"]))
-                object.__setattr__(self, name, made)
+                length = Length(int(value["count"]), Unit(value["unit"]))
+                object.__setattr__(self, name, length)
+        if self.length_unit is not None:
+            object.__setattr__(self, "length_unit", Unit(self.length_unit))
+        if isinstance(self.gradients, Mapping):
+            object.__setattr__(self, "gradients", GradientSettings(**self.gradients))
 
 
 def searcher_metric(config: Mapping[str, object]) -> tuple[str | None, bool]:
@@ -304,7 +341,8 @@ class TrialInfo:
         run_id: Counts the starts of this trial, from 1.
         trial_seed: Seed of everything random in the trial, ``0 <= seed < 2**31``.
         hparams: Hyperparameters of this trial, constants resolved.
-        config: The experiment's configuration, defaults applied, JSON values only.
+        config: The experiment's configuration, defaults applied, JSON values only: for what users
+            and observers are shown. Code reads `settings`.
         model_dir: Folder of the user's code, absolute.
         trial_dir: Folder for the trial's own files (log, ledger, event files), absolute.
         latest_checkpoint: UUID of the checkpoint to restore, or None to start fresh.
@@ -321,7 +359,7 @@ class TrialInfo:
             such validation.
         best_validation: The best value of the searcher's metric that earlier runs of the trial
             reported until `steps_completed`, or None.
-        settings: The training settings in `config`, typed; None for a script by itself.
+        settings: The settings in `config` that launchers, workers and plugins read.
         code_dir: Folder with a copy of the user's code without secrets, for checkpoints; None: they
             copy `model_dir`.
         is_complete: Whether an earlier start of a script by itself completed this run:
@@ -344,35 +382,10 @@ class TrialInfo:
     searcher_length: int | None = None
     validated_metric: float | None = None
     best_validation: float | None = None
-    settings: TrialSettings | None = None
+    settings: TrialSettings = TrialSettings()
     code_dir: str | None = None
     is_complete: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.settings, Mapping):  # read from JSON
             object.__setattr__(self, "settings", TrialSettings(**self.settings))
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GradientSettings:
-    """How the workers of a trial combine gradients and training metrics.
-
-    Attributes:
-        aggregation_frequency: Batches whose gradients are summed before each update; >= 1.
-        average_aggregated_gradients: Whether that sum is divided by `aggregation_frequency`.
-        average_training_metrics: Whether training metrics are averaged over all workers.
-        gradient_compression: Whether gradients are sent as half-precision numbers.
-    """
-
-    aggregation_frequency: int = 1
-    average_aggregated_gradients: bool = True
-    average_training_metrics: bool = True
-    gradient_compression: bool = False
-
-    @classmethod
-    def of_config(cls, config: Mapping[str, object]) -> GradientSettings:
-        """Read them from an experiment's configuration; one for debugging may be incomplete."""
-        section = config.get("optimizations")
-        given = section if isinstance(section, Mapping) else {}
-        names = [field.name for field in dataclasses.fields(cls)]
-        return cls(**{name: given[name] for name in names if given.get(name) is not None})

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from detcore.hooks import PluginManager
 
 
-_EXIT_TIMEOUT_S = 3600.0
-
-
 def init(
     *,
     distributed: DistributedContext | None = None,
@@ -134,7 +131,7 @@ class Context:
         """Return how long there is after a signal; called when it comes."""
         configured = self._settings.grace_s
         if configured is None and self.info is not None:
-            configured = self.info.config.get("preemption_grace_s")
+            configured = self.info.settings.preemption_grace_s
         return find_grace(number, self.environment, configured_s=configured, now=time.time())
 
     def _exit_deadline(self) -> Callable[[], float]:
@@ -144,9 +141,9 @@ class Context:
         known meanwhile: a margin is left for the records.
         """
         wanted = self._settings.exit_timeout_s
-        if wanted is None and self.info is not None:
-            wanted = self.info.config.get("checkpoint_exit_timeout_s")
-        wanted = _EXIT_TIMEOUT_S if wanted is None else float(wanted)
+        if wanted is None:
+            assert self.info is not None  # the context was entered
+            wanted = self.info.settings.checkpoint_exit_timeout_s
         end = time.monotonic() + wanted
 
         def left_s() -> float:

@@ -9,6 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from detcore.contract.values import TrialSettings
+
+_SCRIPT_SETTINGS = TrialSettings(step_digests=1)
+
 
 class PreemptMode(enum.Enum):
     """The workers that ask whether to stop early.
@@ -62,6 +66,7 @@ class ScriptExperiment:
 
     Attributes:
         config: The experiment's configuration as plain values.
+        settings: The settings in it.
         hparams: Hyperparameters of its one trial.
         seed: Seed of everything random in it, ``0 <= seed < 2**31``.
         name: Name of the experiment; None: the script's.
@@ -70,6 +75,7 @@ class ScriptExperiment:
     """
 
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: TrialSettings = _SCRIPT_SETTINGS
     hparams: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seed: int = 0
     name: str | None = None

@@ -143,7 +143,7 @@ class Opening:
     def _identify(self) -> tuple[TrialInfo, StorageBackend, Channel]:
         """Return the trial, its storage and the channel to its runner."""
         info = read_trial_info(self._environment)
-        storage = self._open_storage(info.config.get("checkpoint_storage"))
+        storage = self._open_storage(info.settings.checkpoint_storage)
         # A storage that cannot be written to is found out now, not after an hour of training.
         storage.probe()
         return info, storage, Channel(self._environment.channel_fd)
@@ -183,7 +183,7 @@ class Opening:
     def _open_worker(self) -> Parts:
         """Open the parts of a worker other than the chief: no records, no runner that listens."""
         info: TrialInfo = self._distributed.broadcast(None)  # type: ignore[assignment]  # the chief's
-        storage = self._open_storage(info.config.get("checkpoint_storage"))
+        storage = self._open_storage(info.settings.checkpoint_storage)
         return self._assemble(info, storage, Channel(None), None)
 
     def _assemble(

@@ -13,7 +13,7 @@ from detcore.contract.errors import (
     StorageFullError,
     UnavailableError,
 )
-from detcore.contract.values import UnsettledCheckpoint, searcher_metric
+from detcore.contract.values import UnsettledCheckpoint
 from detcore.core._modes import EarlyExitReason
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ class TrialRecords:
     """
 
     def __init__(self, info: TrialInfo, log: EventLog, channel: Channel) -> None:
-        self._metric, self._smaller_is_better = searcher_metric(info.config)
+        settings = info.settings
+        self._metric, self._smaller_is_better = settings.metric, settings.smaller_is_better
         self._trial_id = info.trial_id
         self._log = log
         self._channel = channel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from detcore.contract.errors import ConfigError, ContextStateError, MetricError
 from detcore.contract.values import Length, Unit
@@ -118,7 +118,11 @@ class SearcherContext:
         self._distributed = distributed
         self._channel = channel
         self._asks_runner = channel.has_runner
-        self._length, self._unit = _configured_length(info)
+        self._length: int | None = None
+        self._unit: Unit | None = None
+        if info is not None:
+            length, self._unit = info.settings.max_length, info.settings.length_unit
+            self._length = info.searcher_length or (length.count if length else None)
         self._is_acknowledged = False
         self._is_over = False
 
@@ -222,21 +226,12 @@ def set_length(
             f"max_length is {max_length!r}; expected one of {{'batches': N}}, {{'records': N}}, "
             "{'epochs': N}, or N alone, with N a whole number, 1 or more"
         )
-    length = plain if isinstance(plain, int) else dict(plain)
+    unit = Unit(units[0]) if units else None
+    settings = dataclasses.replace(
+        script.settings, max_length=Length(counts[0], unit or Unit.BATCHES), length_unit=unit
+    )
+    length = dict(plain) if isinstance(plain, Mapping) else plain
     searcher = {**(script.config.get("searcher") or {}), "max_length": length}
-    return dataclasses.replace(script, config={**script.config, "searcher": searcher})
-
-
-def _configured_length(info: TrialInfo | None) -> tuple[int | None, Unit | None]:
-    searcher: Any = (info.config.get("searcher") or {}) if info is not None else {}
-    length = searcher.get("max_length")
-    unit: Unit | None = None
-    if length is None:
-        # The settings of this search method name no length, but perhaps its unit.
-        unit = Unit(searcher.get("unit") or Unit.EPOCHS)
-    elif isinstance(length, Mapping):
-        ((name, length),) = length.items()
-        unit = Unit(name)
-    if info is not None and info.searcher_length is not None:
-        length = info.searcher_length
-    return None if length is None else int(length), unit
+    return dataclasses.replace(
+        script, settings=settings, config={**script.config, "searcher": searcher}
+    )

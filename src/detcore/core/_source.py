@@ -14,6 +14,7 @@ from detcore.hooks.delivery import tell_recovered
 from detcore.storage import find_place
 
 if TYPE_CHECKING:
+    from detcore.contract.values import TrialSettings
     from detcore.database import Database, TrialRecord
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
@@ -43,19 +44,19 @@ class CheckpointSource:
 
 
 def find_source(
-    searcher: Mapping[str, Any],
+    settings: TrialSettings,
     *,
     database: Database,
     storage: StorageBackend,
     environment: Environment,
     plugins: PluginManager,
 ) -> CheckpointSource | None:
-    """Find the checkpoint that ``searcher`` names.
+    """Find the checkpoint that the section ``searcher`` of an experiment file names.
 
     It is looked up in the experiment's storage first, then at its recorded location.
 
     Args:
-        searcher: The section of the experiment file.
+        settings: They name it.
         database: The records.
         storage: The experiment's storage.
         environment: Location of default checkpoints.
@@ -67,11 +68,11 @@ def find_source(
     Raises:
         RunError: If the trial, checkpoint or folder does not exist.
     """
-    if searcher.get(_TRIAL) is not None:
-        name = f"searcher.{_TRIAL}: {searcher[_TRIAL]}"
-        wanted = _latest_of(database, searcher[_TRIAL], name)
-    elif searcher.get(_UUID) is not None:
-        wanted = searcher[_UUID]
+    if settings.source_trial_id is not None:
+        name = f"searcher.{_TRIAL}: {settings.source_trial_id}"
+        wanted = _latest_of(database, settings.source_trial_id, name)
+    elif settings.source_checkpoint_uuid is not None:
+        wanted = settings.source_checkpoint_uuid
         name = f"searcher.{_UUID}: {wanted}"
         if "/" in wanted:
             return _folder(wanted, name)

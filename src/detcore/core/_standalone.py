@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore._log.events import CheckpointDamaged
 from detcore.contract.errors import StorageFullError
-from detcore.contract.values import ExperimentState, TrialInfo, TrialState
+from detcore.contract.values import ExperimentState, TrialInfo, TrialState, Unit
 from detcore.core._channel import Channel
 from detcore.core._modes import script_file
 from detcore.core._opening import Opening
@@ -82,7 +82,7 @@ class ScriptOpening(Opening):
             self._database, self._settings.script, self._settings.checkpoint_storage,
         )  # fmt: skip
         source = find_source(
-            script.config.get("searcher") or {},
+            script.settings,
             database=database,
             storage=storage,
             environment=self._environment,
@@ -130,8 +130,9 @@ class ScriptOpening(Opening):
             test_mode=script.test_mode,
             source_checkpoint=source.checkpoint if source else None,
             source_storage=source.storage if source else None,
-            best_validation=database.best_until(trial.id, config, steps_completed),
+            best_validation=database.best_until(trial.id, script.settings, steps_completed),
             is_complete=is_complete,
+            settings=script.settings,
         )
 
     def _open_complete(
@@ -295,17 +296,17 @@ class ScriptOpening(Opening):
 
     def _describe_early_end(self) -> str:
         """Return how far a script came that ended before its length in batches, or ""."""
-        from detcore.describe import split_length
-
-        unit, length = split_length((self._info.config.get("searcher") or {}).get("max_length"))
+        length = self._info.settings.max_length
+        if length is None or length.unit is not Unit.BATCHES:
+            return ""
         summaries = self._database.summarize_trials(
             self._info.experiment_id, metric=None, trial_ids=[self._info.trial_id]
         )
         steps = summaries[self._info.trial_id].steps_completed
         has_completed = self._channel.has_sent("searcher_completed")
-        if has_completed or unit != "batches" or not 0 < steps < length:
+        if has_completed or not 0 < steps < length.count:
             return ""
-        return f" at batch {steps} of {length}: the script ended before max_length"
+        return f" at batch {steps} of {length.count}: the script ended before max_length"
 
     def _delivery_wait_s(self) -> float:
         """Return how long the end waits for observers; less if the process is soon killed."""

@@ -67,7 +67,7 @@ class TrainContext:
         self._may_ignore_checkpoint = info.latest_checkpoint is not None
         self._digests: StepDigests | None = None  # of a loop that records them
         self.early_exit_reason: EarlyExitReason | None = None
-        self.stops_at_nan = bool(info.config.get("stop_at_nan"))
+        self.stops_at_nan = info.settings.stop_at_nan
         self._may_warn_of_nan = not self.stops_at_nan
 
     def report_training_metrics(
@@ -220,8 +220,7 @@ class TrainContext:
 
     def _open_digests(self) -> StepDigests | None:
         """Return the digests of a loop of the user's; None if they are off."""
-        settings = self._info.settings
-        every = 1 if settings is None else settings.step_digests
+        every = self._info.settings.step_digests
         if self._digests is None and every and not self._info.test_mode:
             from detcore.data import StepDigests
 

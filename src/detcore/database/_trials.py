@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Select, and_, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import event_log_path
-from detcore.contract.values import TrialState, searcher_metric
+from detcore.contract.values import TrialSettings, TrialState
 from detcore.database._metrics import select_best
 from detcore.database._process import identify_this_process, is_alive
 from detcore.database._queries import (
@@ -257,7 +257,7 @@ class TrialQueries(Queries):
         return None if found is None else float(found)
 
     def best_until(
-        self, trial_id: int, config: Mapping[str, object], steps_completed: int
+        self, trial_id: int, settings: TrialSettings, steps_completed: int
     ) -> float | None:
         """Return the best value of the searcher's metric that a trial reported until a step.
 
@@ -265,21 +265,20 @@ class TrialQueries(Queries):
 
         Args:
             trial_id: The trial.
-            config: The configuration of its experiment.
+            settings: They name the metric.
             steps_completed: The last step that counts.
         """
-        metric, smaller_is_better = searcher_metric(config)
-        if metric is None:
+        if settings.metric is None:
             return None
         values = validation_values.c
-        best = func.min(values.value) if smaller_is_better else func.max(values.value)
+        best = func.min(values.value) if settings.smaller_is_better else func.max(values.value)
         query = (
             select(best)
             .select_from(validation_values)
             .join(metrics, metrics.c.id == values.metric_id)
             .where(
                 values.trial_id == trial_id,
-                values.name == metric,
+                values.name == settings.metric,
                 metrics.c.steps_completed <= steps_completed,
             )
         )

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from detcore.contract.launch import RankPlace, Rendezvous, RendezvousService
+from detcore.contract.values import GradientSettings
 from detcore.environment import child_environment, read_variables
 from detcore.launch._places import default_settings, outer_variables, place_ranks
 
@@ -27,7 +28,7 @@ class LocalJob:
     Args:
         size: Number of workers; >= 1.
         services: Run as long as the job, so that workers find each other.
-        config: The experiment's configuration, for the services.
+        gradients: How the workers combine gradients, for the services.
     """
 
     def __init__(
@@ -35,10 +36,10 @@ class LocalJob:
         size: int,
         *,
         services: Mapping[str, RendezvousService] | None = None,
-        config: Mapping[str, object] | None = None,
+        gradients: GradientSettings | None = None,
     ) -> None:
         self._places = place_ranks(["here"] * size)
-        self._config = config or {}
+        self._gradients = gradients or GradientSettings()
         self._key = secrets.token_hex(32)
         self._opened: list[Rendezvous] = []
         with contextlib.ExitStack() as stack:
@@ -58,7 +59,7 @@ class LocalJob:
         place = self._places[rank]
         told = place_variables(place, self._key)
         for opened in self._opened:
-            told.update(opened.variables(place, interface=_INTERFACE, config=self._config))
+            told.update(opened.variables(place, interface=_INTERFACE, gradients=self._gradients))
         return child_environment(
             {**told, **variables},
             defaults=default_settings(place.size),

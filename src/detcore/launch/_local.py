@@ -47,7 +47,7 @@ class LocalSettings(BaseModel):
 
 def _make_stop_timeout(info: TrialInfo) -> Callable[[int], float]:
     """Return a function that returns how long a trial may take to end after a signal."""
-    grace_s = info.config.get("preemption_grace_s")
+    grace_s = info.settings.preemption_grace_s
     if grace_s is None:
         grace_s = read_environment().grace_s
     # A pause, too, sends SIGINT.
@@ -110,14 +110,14 @@ class LocalLauncher:
         # Imported by a worker it would be there before it is run.
         from detcore.launch.worker import is_trial_class
 
-        is_class = is_trial_class(info.config["entrypoint"])
+        is_class = is_trial_class(info.settings.entrypoint)
         start_worker = functools.partial(
             self._start_worker, cwd=Path(info.model_dir), can_fork=slots == 1 and is_class
         )
         services = self._make_services(slots, disabled_plugins, allowed_plugins)
         channels: list[socket.socket] = []
         with contextlib.ExitStack() as on_failure:
-            job = LocalJob(slots, services=services, config=info.config)
+            job = LocalJob(slots, services=services, gradients=info.settings.gradients)
             on_failure.callback(job.close)
             wake = Wake()
             on_failure.callback(wake.close)

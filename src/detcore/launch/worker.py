@@ -26,7 +26,6 @@ from detcore.contract.errors import (
     PeerLostError,
     PluginConflictError,
     PluginNotFoundError,
-    RunError,
     ScheduleError,
 )
 from detcore.environment import child_environment, read_environment, read_prefixed, read_variables
@@ -97,7 +96,7 @@ def _main_forked(start: ForkedStart) -> int:
     given = child_environment({})
     info = core.read_trial_info(environment)
     try:
-        import_trial_class(str(info.config["entrypoint"]), Path(info.model_dir))
+        import_trial_class(str(info.settings.entrypoint), Path(info.model_dir))
         is_same = read_prefixed(start.prefixes) == start.variables
     except Exception:  # noqa: BLE001  (the plain worker reports it)
         is_same = False
@@ -114,7 +113,7 @@ def _run(environment: Environment, plugins: PluginManager | None = None) -> int:
 
     # A trial of a script opens its own context; this process only watches over it.
     info = core.read_trial_info(environment)
-    entrypoint = info.config["entrypoint"]
+    entrypoint = info.settings.entrypoint
     if not is_trial_class(entrypoint):
         return _run_script(entrypoint)
     model_dir = Path(info.model_dir)
@@ -126,7 +125,7 @@ def _run(environment: Environment, plugins: PluginManager | None = None) -> int:
     try:
         with init_with_plugins(_place(environment), plugins) as context:
             opened.append(context)
-            code = _run_trial_class(context, info, entrypoint)
+            code = _run_trial_class(context, info)
     except Exception as error:  # noqa: BLE001  (the border of the process: told, never dropped)
         has_begun = bool(opened) and opened[0].channel.has_sent("started")
         code = _tell_error(error, info, has_begun=has_begun)
@@ -178,16 +177,11 @@ def is_trial_class(entrypoint: object) -> bool:
     return all(map(str.isidentifier, module.split(".")))
 
 
-def _run_trial_class(context: Context, info: TrialInfo, entrypoint: str) -> int:
+def _run_trial_class(context: Context, info: TrialInfo) -> int:
     from detcore.trial import import_trial_class, run_trial
 
-    if info.settings is None:
-        raise RunError(
-            "the trial's file has no settings.\n"
-            "A launcher hands on the whole TrialInfo that it is given."
-        )
-    trial_class = import_trial_class(entrypoint, Path(info.model_dir))
-    outcome = run_trial(context, trial_class, info.settings)
+    trial_class = import_trial_class(str(info.settings.entrypoint), Path(info.model_dir))
+    outcome = run_trial(context, trial_class)
     return EXIT_COME_BACK if outcome.is_preempted else 0
 
 

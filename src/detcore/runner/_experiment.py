@@ -133,7 +133,7 @@ def _open_checked(
     ):
         storage.probe()
         source = find_source(
-            config.searcher.model_dump(mode="json"),
+            config.trial_settings(),
             database=database,
             storage=storage,
             environment=settings.environment,
@@ -359,7 +359,7 @@ class _Run:
     def _run(self, launcher: Launcher | None, storage: StorageBackend | None) -> Conclusion:
         config, settings, listener = self.config, self._settings, self._settings.listener
         num_workers, slots = count_slots(config, max_slots=settings.max_slots)
-        listener.search_started(config.model_dump(mode="json"))
+        listener.search_started(config)
         with contextlib.ExitStack() as stack:
             if storage is None:
                 storage = stack.enter_context(_open_storage(config, settings))
@@ -475,9 +475,8 @@ def _late_delivery(settings: RunSettings, experiment_id: int) -> Iterator[None]:
 def _open_storage(config: ExperimentConfig, settings: RunSettings) -> Iterator[StorageBackend]:
     from detcore.storage import open_storage
 
-    spec = config.checkpoint_storage
     storage = open_storage(
-        spec if spec is None or isinstance(spec, str) else spec.model_dump(mode="json"),
+        config.trial_settings().checkpoint_storage,
         home=settings.environment.home,
         plugins=settings.plugins,
     )

@@ -10,6 +10,7 @@ from detcore.contract.values import TrialInfo, TrialState
 from detcore.launch import WorkerEvent
 
 if TYPE_CHECKING:
+    from detcore.config import ExperimentConfig
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
 
@@ -45,7 +46,7 @@ class RunListener(Protocol):
     A class that derives from it ignores the events for which it has no method.
     """
 
-    def search_started(self, config: Mapping[str, Any]) -> None:
+    def search_started(self, config: ExperimentConfig) -> None:
         """The run begins; called once, with the experiment's configuration."""
         return
 

@@ -107,7 +107,7 @@ def ready_launcher(
     num_workers, _ = count_slots(config, max_slots=settings.max_slots)
     with contextlib.closing(choose_launcher(config, model_dir, settings)) as launcher:
         if isinstance(launcher, SupportsCheck):
-            launcher.check_trial(config.model_dump(mode="json"), slots=num_workers)
+            launcher.check_trial(config.trial_settings(), slots=num_workers)
         yield launcher
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from detcore._log import EventLogDamagedError, event_log_path, read_event_lines
 from detcore._log.events import CheckpointCommitted, Event, TrainingMetrics, ValidationMetrics
 from detcore.contract.errors import NotANumberError, in_one_line
+from detcore.contract.values import Unit
 from detcore.core._outcome import WorkerFault
 from detcore.database import OutputLog
 from detcore.launch import WorkerEvent, WorkerGroup, describe_exit
@@ -197,7 +198,7 @@ class RunningTrial:
         self._signals: list[int] = []
         self._code = 0
         self._is_hang = False
-        self._hang = _HangTimer(info.config.get("hang_timeout_s"))
+        self._hang = _HangTimer(info.settings.hang_timeout_s)
 
     def poll(self) -> list[WorkerEvent]:
         """Return the reports in the log and the messages since the last call.
@@ -282,13 +283,13 @@ class RunningTrial:
         ranks = [rank] if (rank := self.workers.first_failed) else []
         if rank == 0 and self._told_error is not None and self._told_fault is None:
             # Rank 0 of a script may end first because it lost the one that failed.
-            ranks = list(range(1, self.info.config["resources"]["slots_per_trial"]))
+            ranks = list(range(1, self.info.settings.slots_per_trial))
         faults = ((each, WorkerFault.read(self.info, each)) for each in ranks)
         for each, found in faults:
             if found is None:
                 continue
             self._told_error, self._told_fault = f"rank {each}: {found.error}", found.fault
-            if not found.has_begun and is_trial_class(self.info.config["entrypoint"]):
+            if not found.has_begun and is_trial_class(self.info.settings.entrypoint):
                 self._told -= _BEGUN
             break
 
@@ -344,7 +345,7 @@ class RunningTrial:
         A trial class logs this itself.
         """
         is_early = 0 < self._steps_completed < self._length
-        is_script = not is_trial_class(self.info.config["entrypoint"])
+        is_script = not is_trial_class(self.info.settings.entrypoint)
         if not (is_early and is_script and self.ending is Ending.WELL):
             return None
         return (
@@ -393,7 +394,7 @@ class RunningTrial:
             self._code in _NOT_BEGUN
             and not self._told
             and self.info.latest_checkpoint is None
-            and not is_trial_class(self.info.config["entrypoint"])
+            and not is_trial_class(self.info.settings.entrypoint)
         )
         is_nan = (self._told_fault or "").startswith(NotANumberError.__name__)
         if has_begun and (self._code == EXIT_CONFIG or is_nan):
@@ -445,6 +446,5 @@ def _report_of(event: Event) -> WorkerEvent | None:
 
 def _length_in_batches(info: TrialInfo) -> int:
     """Return how far the search wants a trial trained, in batches; 0: in another unit."""
-    length = info.config["searcher"].get("max_length")
-    is_batches = isinstance(length, int) or "batches" in (length or {})
+    is_batches = info.settings.length_unit is Unit.BATCHES
     return (info.searcher_length or 0) if is_batches else 0

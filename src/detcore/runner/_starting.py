@@ -187,7 +187,7 @@ class TrialStarter:
 
     def _info(self, trial_id: int, length: int | None) -> TrialInfo:
         trial = self.database.get_trial(trial_id)
-        config = self.config.model_dump(mode="json")
+        settings = self.config.trial_settings()
         folder = trials_folder(self.run.environment, self.experiment_id) / str(trial_id)
         latest = best = None
         if trial.run_id:  # else it has neither checkpoints nor values
@@ -196,12 +196,12 @@ class TrialStarter:
             latest = self.database.latest_checkpoint(trial_id)
             # Values after the checkpoint are of a run that is trained again.
             best = self.database.best_until(
-                trial_id, config, latest.steps_completed if latest else 0
+                trial_id, settings, latest.steps_completed if latest else 0
             )
         source = None
         if latest is None:
             source = find_source(
-                self.config.searcher.model_dump(mode="json"),
+                settings,
                 database=self.database,
                 storage=self.storage,
                 environment=self.run.environment,
@@ -213,7 +213,7 @@ class TrialStarter:
             run_id=self.database.start_run(trial_id),
             trial_seed=trial.seed,
             hparams=trial.hparams,
-            config=config,
+            config=self.config.model_dump(mode="json"),
             model_dir=self.model_dir,
             trial_dir=str(folder),
             latest_checkpoint=latest.uuid if latest else None,
@@ -224,7 +224,7 @@ class TrialStarter:
             searcher_length=length,
             validated_metric=self._validated_metric(latest) if latest else None,
             best_validation=best,
-            settings=self.config.trial_settings(),
+            settings=settings,
             code_dir=str(self.code_dir),
         )
 

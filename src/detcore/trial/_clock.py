@@ -23,7 +23,6 @@ from detcore.trial._schedule import Schedule, SchedulePlan, plan_from_settings
 if TYPE_CHECKING:
     from detcore.contract.controllers import LoopingController, SavesState, SteppingController
     from detcore.contract.trial import TrialContext
-    from detcore.contract.values import TrialSettings
     from detcore.core import Context, SearcherOperation
     from detcore.core._preempt import Grace
     from detcore.trial._saving import TrialSaver
@@ -39,7 +38,6 @@ class ScheduledAskedClock(AskedClock):
         self,
         core: Context,
         context: TrialContext,
-        settings: TrialSettings,
         saver: TrialSaver,
         *,
         state: Mapping[str, Any],
@@ -50,7 +48,6 @@ class ScheduledAskedClock(AskedClock):
         Args:
             core: The trial's open context.
             context: The context of the trial's code.
-            settings: The part of the experiment's configuration about training.
             saver: Saves checkpoints.
             state: State of the clock in the checkpoint that the trial resumes from; else empty.
             batches_per_epoch: Batches in one epoch according to the data; None if unknown.
@@ -60,7 +57,7 @@ class ScheduledAskedClock(AskedClock):
         """
         self._core = core
         self._context = context
-        self._settings = settings
+        self._settings = context.setup.settings
         self._saver = saver
         self._data_batches_per_epoch = batches_per_epoch
         self._operations = core.searcher.operations()
@@ -79,7 +76,9 @@ class ScheduledAskedClock(AskedClock):
         core.train.stops_at_nan = False  # the clock sees to it, on all workers alike
         self._is_chief = core.distributed.rank == 0
         self._has_told_unread = False
-        self._agreement = Agreement(core.distributed, average=settings.average_training_metrics)
+        self._agreement = Agreement(
+            core.distributed, average=self._settings.gradients.average_training_metrics
+        )
         self.steps_completed = context.setup.steps_completed
         self.next_boundary = self._schedule.next_boundary
         self.stopped: str | None = "completed" if info and info.is_complete else None
@@ -244,7 +243,7 @@ class ScheduledAskedClock(AskedClock):
         return previous_best
 
     def _searcher_value(self, metrics: Mapping[str, Any]) -> float:
-        name = self._settings.metric
+        name = str(self._settings.metric)
         if name not in metrics:
             near = near_name(name, metrics)
             meant = f" Did you mean {near!r}?" if near else ""

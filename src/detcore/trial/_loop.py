@@ -63,13 +63,12 @@ class Outcome:
         return self.reason == "preempted"
 
 
-def run_trial(core: Context, trial_class: type[Trial], settings: TrialSettings) -> Outcome:
+def run_trial(core: Context, trial_class: type[Trial]) -> Outcome:
     """Train a trial until its search method has no more work for it, or it is interrupted.
 
     Args:
         core: An open context with the trial's identity (``core.info``).
         trial_class: The user's class.
-        settings: The part of the experiment's configuration about training.
 
     Returns:
         Why training ended.
@@ -79,7 +78,7 @@ def run_trial(core: Context, trial_class: type[Trial], settings: TrialSettings) 
         DetcoreError: If the trial violates a rule of its API.
     """
     framework = find_framework(trial_class, core.plugins.frameworks())
-    with open_trial(core, framework, settings) as opened:
+    with open_trial(core, framework) as opened:
         return opened.train(trial_class(opened.context))
 
 
@@ -94,12 +93,10 @@ class OpenTrial:
         self,
         core: Context,
         framework: Framework,
-        settings: TrialSettings,
         context: TrialContext,
     ) -> None:
         self._core = core
         self._framework = framework
-        self._settings = settings
         self.context = context
 
     def train(self, trial: Trial, *, code_files: Sequence[str] | None = None) -> Outcome:
@@ -122,7 +119,7 @@ class OpenTrial:
         core.checkpoint.versions.update(_versions(core, framework))
         record = trial_record(core.info, framework.name, _entrypoint(core.info, type(trial)))
         try:
-            return self._drive(controller, _make_saver(core, self._settings, record, code_files))
+            return self._drive(controller, _make_saver(core, core.info, record, code_files))
         except BaseException as error:
             # A background save that writes copies of the state may need the controller.
             core.finish_saving(error)
@@ -141,7 +138,7 @@ class OpenTrial:
                 named.state_tensors if isinstance(named, SupportsStateTensors) else None
             )
         clock = ScheduledClock(
-            core, context, self._settings, saver, state=state, batches_per_epoch=batches_per_epoch
+            core, context, saver, state=state, batches_per_epoch=batches_per_epoch
         )
         _announce_start(core, clock)
         if framework.inexact_resume:
@@ -168,7 +165,6 @@ class OpenTrial:
 def open_trial(
     core: Context,
     framework: Framework,
-    settings: TrialSettings,
     *,
     context: TrialContext | None = None,
 ) -> Iterator[OpenTrial]:
@@ -180,28 +176,25 @@ def open_trial(
     Args:
         core: An open context with the trial's identity (``core.info``).
         framework: The framework that trains it.
-        settings: The part of the experiment's configuration about training.
         context: A context that was made before the trial was known, in a process that
             `prepare_process` prepared; it is assigned to the trial here. Default: a new one.
 
     Raises:
         InvalidExperimentError: If the core context belongs to no trial.
     """
-    if core.info is None:
+    info = core.info
+    if info is None:
         raise InvalidExperimentError("a trial needs a core context that belongs to a trial")
     _check_workers(framework, core.distributed.size)
     if context is None:
-        prepare_process(framework, core.info.trial_seed, settings, core.distributed)
-    with (
-        _open_ledger(core, core.info, settings) as ledger,
-        _open_digests(core, core.info, settings) as digests,
-    ):
-        setup = _make_setup(core, core.info, ledger, digests)
+        prepare_process(framework, info.trial_seed, info.settings, core.distributed)
+    with _open_ledger(core, info) as ledger, _open_digests(core, info) as digests:
+        setup = _make_setup(core, info, ledger, digests)
         if context is None:
             context = import_object(framework.context_class)(setup)
         else:
             context.setup, context.distributed = setup, setup.distributed
-        yield OpenTrial(core, framework, settings, context)
+        yield OpenTrial(core, framework, context)
 
 
 def prepare_process(
@@ -249,10 +242,8 @@ def _check_workers(framework: Framework, size: int) -> None:
 
 
 @contextlib.contextmanager
-def _open_ledger(
-    core: Context, info: TrialInfo, settings: TrialSettings
-) -> Iterator[LedgerWriter | None]:
-    if not settings.data_ledger:
+def _open_ledger(core: Context, info: TrialInfo) -> Iterator[LedgerWriter | None]:
+    if not info.settings.data_ledger:
         yield None
         return
     from detcore.data import LedgerWriter
@@ -272,19 +263,16 @@ def _open_ledger(
 
 
 @contextlib.contextmanager
-def _open_digests(
-    core: Context, info: TrialInfo, settings: TrialSettings
-) -> Iterator[StepDigests | None]:
-    if not settings.step_digests or info.test_mode:
+def _open_digests(core: Context, info: TrialInfo) -> Iterator[StepDigests | None]:
+    every = info.settings.step_digests
+    if not every or info.test_mode:
         yield None
         return
     from detcore.data import StepDigests
 
     place = core.distributed
     with contextlib.closing(
-        StepDigests.for_trial(
-            info, every=settings.step_digests, rank=place.rank, world_size=place.size
-        )
+        StepDigests.for_trial(info, every=every, rank=place.rank, world_size=place.size)
     ) as digests:
         digests.describe(plugins=core.plugins.versions())
         yield digests
@@ -298,6 +286,7 @@ def _make_setup(
 ) -> TrialSetup:
     return TrialSetup(
         config=info.config,
+        settings=info.settings,
         hparams=info.hparams,
         seed=info.trial_seed,
         distributed=core.distributed,
@@ -313,7 +302,6 @@ def _make_setup(
 
 def open_clock(
     core: Context,
-    settings: TrialSettings,
     *,
     framework: str,
     checkpoint: Path | None,
@@ -324,7 +312,6 @@ def open_clock(
 
     Args:
         core: The script's open context.
-        settings: The part of the configuration about training.
         framework: Name of the framework, recorded in the checkpoints.
         checkpoint: The folder that `resumed_from` provides.
         steps_per_epoch: Steps in one pass over the training data; None if unknown.
@@ -340,9 +327,9 @@ def open_clock(
     context.get_hparams()  # the script reads them elsewhere: none is reported as unread
     state = {} if checkpoint is None else read_clock(checkpoint, str(info.latest_checkpoint))
     record = {"version": 1, "framework": framework, "trial_id": info.trial_id}
-    saver = _make_saver(core, settings, record, code_files)
+    saver = _make_saver(core, info, record, code_files)
     clock = ScheduledAskedClock(
-        core, context, settings, saver, state=state, batches_per_epoch=steps_per_epoch
+        core, context, saver, state=state, batches_per_epoch=steps_per_epoch
     )
     _announce_start(core, clock)
     return clock
@@ -359,12 +346,10 @@ def _announce_start(core: Context, clock: ScheduledAskedClock) -> None:
 
 def _make_saver(
     core: Context,
-    settings: TrialSettings,
+    info: TrialInfo,
     record: Mapping[str, object],
     code_files: Sequence[str] | None,
 ) -> TrialSaver:
-    info = core.info
-    assert info is not None  # checked by open_trial
     # A runner's copy contains no secrets; workers on other machines do not have it.
     is_copied = code_files is None and info.code_dir is not None and Path(info.code_dir).is_dir()
     code_dir = Path(info.code_dir if is_copied and info.code_dir else info.model_dir)
@@ -374,7 +359,7 @@ def _make_saver(
         code_dir=code_dir,
         code_files=list_code(code_dir) if code_files is None else code_files,
         config=None if is_copied else info.config,
-        is_async=settings.checkpoint_async,
+        is_async=info.settings.checkpoint_async,
     )
 
 
@@ -475,8 +460,8 @@ def _versions(core: Context, framework: Framework) -> dict[str, str]:
 def _entrypoint(info: TrialInfo, trial_class: type[Trial]) -> str:
     """Return the import path of a trial class."""
     name = f"{trial_class.__module__}:{trial_class.__qualname__}"
-    entrypoint = str(info.config.get("entrypoint"))
-    if entrypoint.endswith(f".py:{trial_class.__qualname__}"):
+    entrypoint = info.settings.entrypoint
+    if isinstance(entrypoint, str) and entrypoint.endswith(f".py:{trial_class.__qualname__}"):
         return entrypoint  # a file in a folder, which its module name does not identify
     return name
 

@@ -34,23 +34,24 @@ class NativeStart:
 
     Attributes:
         framework: The framework that trains.
-        config: The configuration.
+        config: The configuration of a standalone script; None in a trial of ``detcore run``.
         info: The trial's identity; for a standalone script its ids are 0 until training begins.
         distributed: The workers.
         has_length: Whether the configuration says how long to train.
     """
 
     framework: Framework
-    config: ExperimentConfig
     info: TrialInfo
     distributed: DistributedContext
-    has_length: bool
+    config: ExperimentConfig | None = None
+    has_length: bool = True
 
     def setup(self) -> TrialSetup:
         """Return the values from which the context is made."""
         info = self.info
         return TrialSetup(
             config=info.config,
+            settings=info.settings,
             hparams=info.hparams,
             seed=info.trial_seed,
             distributed=self.distributed,
@@ -73,29 +74,28 @@ class NativeStart:
             SystemExit: With code 75, if the trial was preempted and has saved a checkpoint.
             DetcoreError: If the script violates a rule.
         """
-        config = self.config if self.has_length or length is None else self._with_length(length)
-        script = self._script(context, config)
-        storage = script.config.get("checkpoint_storage")
+        script = self._script(context, length)
+        storage = script.settings.checkpoint_storage
         with core.init(
             distributed=context.distributed, checkpoint_storage=storage, script=script
         ) as opened:
-            settings = config.trial_settings()
-            with open_trial(opened, self.framework, settings, context=context) as ready:
+            with open_trial(opened, self.framework, context=context) as ready:
                 outcome = ready.train(trial, code_files=self._code_files())
             if outcome.is_preempted:
                 raise SystemExit(_COME_BACK)
 
-    def _with_length(self, length: Mapping[str, int]) -> ExperimentConfig:
-        plain = self.config.model_dump(mode="json")
-        plain["searcher"][_LENGTH] = dict(length)
-        return type(self.config).model_validate(plain)
-
-    def _script(self, context: TrialContext, config: ExperimentConfig) -> ScriptExperiment:
+    def _script(self, context: TrialContext, length: Mapping[str, int] | None) -> ScriptExperiment:
         """Return the values to record for a standalone script."""
-        if self.info.trial_id:
+        config = self.config
+        if config is None:
             return core.ScriptExperiment()
+        if length is not None and not self.has_length:
+            plain = config.model_dump(mode="json")
+            plain["searcher"][_LENGTH] = dict(length)
+            config = type(config).model_validate(plain)
         setup = context.setup
         return core.ScriptExperiment(
+            settings=config.trial_settings(),
             config=config.model_dump(mode="json"),
             hparams=setup.hparams,
             seed=setup.seed,
@@ -176,14 +176,9 @@ def _code_folder(context_dir: str | os.PathLike[str]) -> str:
 
 def _of_a_run(framework: Framework, info: TrialInfo) -> NativeStart:
     """Return the start of a trial of ``detcore run``."""
-    from detcore.config import ExperimentConfig
-
-    config = ExperimentConfig.model_validate(info.config)
     distributed = _workers()
-    prepare_process(framework, info.trial_seed, config.trial_settings(), distributed)
-    return NativeStart(
-        framework=framework, config=config, info=info, distributed=distributed, has_length=True
-    )
+    prepare_process(framework, info.trial_seed, info.settings, distributed)
+    return NativeStart(framework=framework, info=info, distributed=distributed)
 
 
 def _of_a_script(framework: Framework, given: Any, test: bool, code_folder: str) -> NativeStart:
@@ -205,7 +200,7 @@ def _of_a_script(framework: Framework, given: Any, test: bool, code_folder: str)
         chiefs = distributed.broadcast(config.model_dump(mode="json"))
         config = ExperimentConfig.model_validate(chiefs)
     plain = config.model_dump(mode="json")
-    seed = plain["reproducibility"]["experiment_seed"]
+    seed = config.reproducibility.experiment_seed
     if not has_name:
         plain["name"] = None
     info = TrialInfo(
@@ -218,8 +213,9 @@ def _of_a_script(framework: Framework, given: Any, test: bool, code_folder: str)
         model_dir=code_folder,
         trial_dir="",
         test_mode=test,
+        settings=config.trial_settings(),
     )
-    prepare_process(framework, info.trial_seed, config.trial_settings(), distributed)
+    prepare_process(framework, info.trial_seed, info.settings, distributed)
     return NativeStart(
         framework=framework,
         config=config,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from detcore.launch.nodes import RankPlace, RendezvousStore, Sink
 from detcore_horovod.rendezvous_server import MemoryStore, RendezvousServer
 
 if TYPE_CHECKING:
     from detcore.launch.nodes import HostsRequest
+    from detcore.types import GradientSettings
     from detcore_horovod.horovodrun import HorovodRun
 
 
@@ -45,16 +46,15 @@ class HorovodRendezvous(RendezvousServer):
     """The key-value server of one machine, and the variables that lead to it."""
 
     def variables(
-        self, place: RankPlace, *, interface: str | None, config: Mapping[str, object]
+        self, place: RankPlace, *, interface: str | None, gradients: GradientSettings
     ) -> dict[str, str]:
-        """Return the variables of a worker, with those of ``optimizations`` in its configuration.
+        """Return the variables of a worker.
 
         Args:
             place: The worker.
             interface: The network interface through which it reaches the others, or None.
-            config: The experiment's configuration.
+            gradients: Horovod chooses the tensor fusion settings that are None.
         """
-        optimizations = config.get("optimizations")
         numbers = {
             "RANK": place.rank,
             "SIZE": place.size,
@@ -71,7 +71,7 @@ class HorovodRendezvous(RendezvousServer):
             **({} if interface is None else {"HOROVOD_GLOO_IFACE": interface}),
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": _LOOPBACK,
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(self.port),
-            **(_fusion(optimizations) if isinstance(optimizations, Mapping) else {}),
+            **_fusion(gradients),
         }
 
 
@@ -89,19 +89,14 @@ def _host(place: RankPlace) -> str:
     return f"node{place.cross_rank}"
 
 
-def _fusion(optimizations: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables that configure how Horovod fuses gradients.
-
-    Args:
-        optimizations: That section of the experiment file; Horovod chooses the omitted values.
-    """
+def _fusion(gradients: GradientSettings) -> dict[str, str]:
+    """Return the variables that configure how Horovod fuses gradients."""
+    threshold, cycle_time = gradients.tensor_fusion_threshold, gradients.tensor_fusion_cycle_time
     settings = {}
-    threshold = optimizations.get("tensor_fusion_threshold")
     if threshold is not None:
-        settings["HOROVOD_FUSION_THRESHOLD"] = str(int(threshold) << 20)
-    cycle_time = optimizations.get("tensor_fusion_cycle_time")
+        settings["HOROVOD_FUSION_THRESHOLD"] = str(threshold << 20)
     if cycle_time is not None:
         settings["HOROVOD_CYCLE_TIME"] = str(cycle_time)
-    if optimizations.get("auto_tune_tensor_fusion"):
+    if gradients.auto_tune_tensor_fusion:
         settings["HOROVOD_AUTOTUNE"] = "1"
     return settings

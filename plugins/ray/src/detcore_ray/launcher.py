@@ -20,7 +20,7 @@ from detcore.environment import child_environment
 from detcore.errors import RunError, WorkerError
 from detcore.launch import OutputSink, describe_exit
 from detcore.launch.nodes import log_header
-from detcore.types import TrialInfo
+from detcore.types import TrialInfo, TrialSettings
 from detcore_ray.messages import Line, send_descriptors
 from detcore_ray.settings import RaySettings
 from detcore_ray.worker_group import RayWorkerGroup
@@ -57,11 +57,11 @@ class RayLauncher:
             raise RunError("\n".join(map(_fault, error.errors(include_url=False)))) from error
         self._driver = _Driver(self._settings)
 
-    def check_trial(self, config: Mapping[str, Any], *, slots: int) -> None:
+    def check_trial(self, settings: TrialSettings, *, slots: int) -> None:
         """Refuse trials that the cluster could not hold if it did nothing else.
 
         Args:
-            config: The experiment's configuration.
+            settings: The settings of the trials.
             slots: Number of workers of each trial; >= 1.
 
         Raises:

@@ -60,7 +60,7 @@ class RayWorkerGroup:
         self._ranks = [_Rank(rank, line) for rank in range(slots)]
         self._workers = Workers(
             lambda rank, stream, line: None,  # their output comes over the line
-            linger_s=_LINGER_S if is_trial_class(info.config["entrypoint"]) else None,
+            linger_s=_LINGER_S if is_trial_class(info.settings.entrypoint) else None,
             on_end=self._wake.set,
         )
         for rank in self._ranks:

@@ -6,10 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.errors import NotFoundError, RunError
+from detcore.errors import NotFoundError
 from detcore.hooks.delivery import read_run
-from detcore.launch.worker import is_trial_class
-from detcore.types import TrialInfo
+from detcore.types import TrialInfo, TrialSettings
 from detcore_replay.digest_file import DigestedRun, read_digests
 
 if TYPE_CHECKING:
@@ -90,13 +89,9 @@ def _read_info(trial: TrialRecord, experiment: ExperimentRecord) -> TrialInfo:
             run_id=trial.run_id,
             trial_seed=trial.seed,
             hparams=trial.hparams,
-            config={"entrypoint": f"python3 {experiment.name}", **experiment.config},
+            config=experiment.config,
             model_dir=experiment.model_dir,
             trial_dir=trial.trial_dir,
+            settings=TrialSettings(entrypoint=f"python3 {experiment.name}"),
         )
-    info = read_run(Path(trial.trial_dir), trial.run_id)
-    if not is_trial_class(info.config["entrypoint"]):
-        return info
-    if info.settings is None:
-        raise RunError(f"the file of trial {trial.id}, run {trial.run_id} has no settings")
-    return info
+    return read_run(Path(trial.trial_dir), trial.run_id)

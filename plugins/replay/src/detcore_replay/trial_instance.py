@@ -96,8 +96,8 @@ def _make_context(
     from detcore.trial import TrialSetup, import_object, prepare_process
     from detcore.types import TrialInfo
 
-    plain = config.model_dump(mode="json")
-    seed = plain["reproducibility"]["experiment_seed"]
+    plain, settings = config.model_dump(mode="json"), config.trial_settings()
+    seed = config.reproducibility.experiment_seed
     values = {**resolve_constants(config.hyperparameters, seed=seed), **(hparams or {})}
     info = TrialInfo(
         experiment_id=0,
@@ -108,12 +108,14 @@ def _make_context(
         config=plain,
         model_dir=str(Path.cwd()),
         trial_dir=str(folder),
+        settings=settings,
     )
     alone = DistributedContext()
-    prepare_process(framework, info.trial_seed, config.trial_settings(), alone)
+    prepare_process(framework, info.trial_seed, settings, alone)
     return import_object(framework.context_class)(
         TrialSetup(
             config=plain,
+            settings=settings,
             hparams=values,
             seed=info.trial_seed,
             distributed=alone,

@@ -40,7 +40,7 @@ class PyTorchTrialContext(TrialContext):
 
     def __init__(self, setup: TrialSetup) -> None:
         super().__init__(setup)
-        wanted = setup.gradients
+        wanted = setup.settings.gradients
         self._aggregation = wanted.aggregation_frequency
         self._average = wanted.average_aggregated_gradients
         self._compress = wanted.gradient_compression

@@ -5,21 +5,23 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detcore.database import LineFile
 from detcore.describe import visible_config
 from detcore.launch import WorkerEvent
 from detcore.runner import RunListener, TrialStatus
-from detcore.types import TrialInfo, TrialState
+from detcore.types import TrialInfo, TrialSettings, TrialState
 
 __all__ = ["JournalListener", "Replayer", "journal_path", "read_journal"]
 
+if TYPE_CHECKING:
+    from detcore.config import ExperimentConfig
+
 _NAME = "journal.jsonl"
 # Methods of listeners whose arguments are JSON.
-_FORWARDED = ("search_started", "search_progress", "notice")
+_FORWARDED = ("search_progress", "notice")
 # The trial's log has the whole line.
 _MOST_CHARACTERS = 1 << 14
 
@@ -50,9 +52,9 @@ class JournalListener(RunListener):
                 self._file.close()
                 self._file = None
 
-    def search_started(self, config: Mapping[str, Any]) -> None:
+    def search_started(self, config: ExperimentConfig) -> None:
         """Write the start of a runner."""
-        kept = {name: config.get(name) for name in ("searcher", "hyperparameters")}
+        kept = config.model_dump(mode="json", include={"searcher", "hyperparameters"})
         self._write("search_started", config=visible_config(kept))
 
     def trial_changed(self, status: TrialStatus) -> None:
@@ -75,7 +77,7 @@ class JournalListener(RunListener):
                 "hparams": info.hparams,
                 "latest_checkpoint": info.latest_checkpoint,
                 "steps_completed": info.steps_completed,
-                "slots_per_trial": info.config["resources"]["slots_per_trial"],
+                "slots_per_trial": info.settings.slots_per_trial,
             },
             pid=pid,
         )
@@ -140,6 +142,18 @@ class Replayer:
         else:
             getattr(self, f"_{kind}")(**said)
 
+    def _search_started(self, config: dict[str, Any]) -> None:
+        from detcore.config import ExperimentConfig
+        from detcore.config._sections import SearcherSection
+
+        # Ranges may be invalid: those with the names of secrets are starred out.
+        self._listener.search_started(
+            ExperimentConfig.model_construct(
+                searcher=SearcherSection.model_validate(config["searcher"]),
+                hyperparameters=config["hyperparameters"],
+            )
+        )
+
     def _trial_changed(self, **fields: Any) -> None:
         self._listener.trial_changed(
             TrialStatus(**{**fields, "state": TrialState(fields["state"])})
@@ -150,9 +164,10 @@ class Replayer:
         made = TrialInfo(
             **info,
             trial_seed=0,
-            config={"resources": {"slots_per_trial": slots}},
+            config={},
             model_dir="",
             trial_dir="",
+            settings=TrialSettings(slots_per_trial=slots),
         )
         self._infos[made.trial_id] = made
         self._listener.trial_started(made, pid=pid)

@@ -34,8 +34,8 @@ class GradientExchange:
 
     def __init__(self, num_workers: int, setup: TrialSetup) -> None:
         self.num_workers = num_workers
-        self.frequency = setup.gradients.aggregation_frequency
-        self._settings = setup.gradients
+        self.frequency = setup.settings.gradients.aggregation_frequency
+        self._settings = setup.settings.gradients
 
     @property
     def is_plain(self) -> bool:

@@ -43,8 +43,8 @@ def share_gradients(
     Raises:
         InvalidExperimentError: If an optimizer sums the gradients of several batches by itself.
     """
-    frequency = setup.gradients.aggregation_frequency
-    averages = setup.gradients.average_aggregated_gradients
+    frequency = setup.settings.gradients.aggregation_frequency
+    averages = setup.settings.gradients.average_aggregated_gradients
     if frequency == 1 and collective is None:
         return
     turns = _Turns()

@@ -76,7 +76,7 @@ class Workers:
         self._distributed = context.distributed
         self.rank = context.distributed.rank
         self.size = context.distributed.size
-        self._averages_metrics = context.setup.gradients.average_training_metrics
+        self._averages_metrics = context.setup.settings.gradients.average_training_metrics
         self.collective: Collective | None = None
         if self.size > 1:
             self.collective = _open_collective(context)
@@ -216,7 +216,7 @@ class Workers:
 
 
 def _open_collective(context: TFKerasTrialContext) -> Collective:
-    compress = context.setup.gradients.gradient_compression
+    compress = context.setup.settings.gradients.gradient_compression
     if KERAS_MAJOR == 2:
         from detcore_keras.distributed.horovod_collective import HorovodCollective
 

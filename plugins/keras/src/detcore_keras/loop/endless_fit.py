@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from detcore.types import Length, Unit
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def fit_until_stopped(
 
 def epoch_batches(context: TFKerasTrialContext, from_data: int | None) -> int:
     """Return the batches of an epoch: as configured, else from the data; 0 if unknown."""
-    records = context.setup.config.get("records_per_epoch") or 0
+    records = context.setup.settings.records_per_epoch
     return max(1, records // context.get_global_batch_size()) if records else from_data or 0
 
 
@@ -78,13 +79,13 @@ def num_epochs(context: TFKerasTrialContext, batches_per_epoch: int) -> int:
         context: The trial's context.
         batches_per_epoch: 0 if unknown; then 1 epoch is returned for a length in other units.
     """
-    length = (context.setup.config.get("searcher") or {}).get("max_length")
-    unit, count = "batches", context.planned_batches or 0
-    if isinstance(length, Mapping):
-        ((unit, count),) = length.items()
-    if unit == "epochs":
-        return int(count)
-    if unit == "records":
+    length = context.setup.settings.max_length
+    if length is None:
+        length = Length(context.planned_batches or 0, Unit.BATCHES)
+    count = length.count
+    if length.unit is Unit.EPOCHS:
+        return count
+    if length.unit is Unit.RECORDS:
         count //= context.get_global_batch_size()
     return max(1, math.ceil(count / batches_per_epoch)) if batches_per_epoch else 1
 

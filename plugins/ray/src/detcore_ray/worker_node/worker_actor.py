@@ -242,7 +242,8 @@ class RankActor:
                 )
             opened = services[name].open(start.places, self._stores.get(name, asked))
             self._closed_at_end.append(opened)
-            told.update(opened.variables(place, interface=interface, config=info.config))
+            gradients = info.settings.gradients
+            told.update(opened.variables(place, interface=interface, gradients=gradients))
         found = without_outer_job(found, place, num_cores=start.num_cpus or None)
         return {**found, **told, **variables}
 

@@ -20,16 +20,15 @@ def main(folder: Path, start: int, stop: int, saved: set[int]) -> int:
     """Train the trial that the environment names up to a step."""
     environment = read_environment()
     info = core.read_trial_info(environment)
-    assert info.settings is not None  # checked by find_run
     model_dir = Path(info.model_dir)
     sys.path.insert(0, str(model_dir))
     # Numbers of another launcher, around the command, are not meant.
     several = environment.num_workers > 1
     place = core.DistributedContext.from_env() if several else core.DistributedContext()
     with core.init(distributed=place) as context:
-        trial_class = import_trial_class(info.config["entrypoint"], model_dir)
+        trial_class = import_trial_class(str(info.settings.entrypoint), model_dir)
         framework = find_framework(trial_class, context.plugins.frameworks())
-        with open_trial(context, framework, info.settings) as opened:
+        with open_trial(context, framework) as opened:
             digests = Probe(
                 folder / StepDigests.file_name(1, rank=place.rank),
                 start=start,

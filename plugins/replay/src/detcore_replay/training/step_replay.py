@@ -168,7 +168,6 @@ class Replayer:
     ) -> dict[str, str]:
         """Return the variables of the process that trains in a scratch folder."""
         info = run.info
-        assert info.settings is not None  # checked by find_run
         storage = {"type": "directory", "container_path": str(folder / "checkpoints")}
         scratch = dataclasses.replace(
             info,
@@ -176,8 +175,9 @@ class Replayer:
             trial_dir=str(folder / "trial"),
             model_dir=str(code),
             code_dir=None,
-            config={**info.config, "checkpoint_storage": storage},
-            settings=dataclasses.replace(info.settings, step_digests=1, data_ledger=False),
+            settings=dataclasses.replace(
+                info.settings, step_digests=1, data_ledger=False, checkpoint_storage=storage
+            ),
             latest_checkpoint=checkpoint.uuid if checkpoint else None,
             steps_completed=checkpoint.steps_completed if checkpoint else 0,
             validated_metric=None,
@@ -231,7 +231,7 @@ class Replayer:
 
 
 def _check_replayable(run: Run) -> None:
-    entrypoint = run.info.config["entrypoint"]
+    entrypoint = run.info.settings.entrypoint
     if not is_trial_class(entrypoint):
         raise RunError(
             f"{run.label} was trained by a command ({entrypoint}), which only knows how to train "
@@ -253,7 +253,7 @@ def worker_words(info: TrialInfo) -> list[str]:
     Raises:
         RunError: If this machine is too small for so many, or cannot start several.
     """
-    slots = int((info.config.get("resources") or {}).get("slots_per_trial", 1))
+    slots = info.settings.slots_per_trial
     num_cores = os.cpu_count() or 1
     if slots > _MOST_WORKERS_PER_CORE * num_cores:
         raise RunError(

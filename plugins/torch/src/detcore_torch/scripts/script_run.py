@@ -23,7 +23,6 @@ from detcore_torch.state.state_files import StateFiles
 from detcore_torch.state.worker_state import StatefulCallbacks, WorkerState, capture_worker
 
 if TYPE_CHECKING:
-    from detcore.config import ExperimentConfig
     from detcore.trial import AskedClock
     from detcore.types import Length, TensorInfo, TrialSettings
 
@@ -159,9 +158,8 @@ def open_run(
             started, or the workers have different data, or see `ScriptRun.finish`.
     """
     is_managed = read_environment().trial_info is not None
-    config = load_mapping(plan.config()).config
-    script = _describe_script(plan, config)
-    storage = None if is_managed else script.config.get("checkpoint_storage")
+    script = _describe_script(plan)
+    storage = None if is_managed else script.settings.checkpoint_storage
     with core.init(
         distributed=core.DistributedContext.from_env(),
         checkpoint_storage=storage,
@@ -170,10 +168,8 @@ def open_run(
     ) as context:
         _check_workers(*world_size, context)
         _check_same_data(context, steps_per_epoch)
-        info = context.info
-        settings = config.trial_settings() if info is None or not is_managed else info.settings
-        if settings is None:
-            raise InvalidExperimentError("the runner gave this process no training settings")
+        assert context.info is not None  # the context is open
+        settings = context.info.settings
         count = functools.partial(
             _count_steps, settings=settings, context=context, steps_per_epoch=steps_per_epoch
         )
@@ -181,7 +177,6 @@ def open_run(
             checkpoint = stack.enter_context(resumed_from(context))
             clock = open_clock(
                 context,
-                settings,
                 framework=framework,
                 checkpoint=checkpoint,
                 steps_per_epoch=steps_per_epoch,
@@ -200,15 +195,21 @@ def open_run(
             run.finish()
 
 
-def _describe_script(plan: Plan, config: ExperimentConfig) -> core.ScriptExperiment:
+def _describe_script(plan: Plan) -> core.ScriptExperiment:
     """Return what is recorded of a script that ``detcore run`` did not start."""
+    config = load_mapping(plan.config()).config
     arguments = {
         name: value
         for name, value in plan.arguments.items()
         if value is not None and _has_json_form(value)
     }
     recorded = {**config.model_dump(mode="json"), "name": None, "script_arguments": arguments}
-    return core.ScriptExperiment(config=recorded, hparams=plan.hparams or {}, seed=plan.seed)
+    return core.ScriptExperiment(
+        config=recorded,
+        settings=config.trial_settings(),
+        hparams=plan.hparams or {},
+        seed=plan.seed,
+    )
 
 
 def _list_code_files() -> list[str]:
