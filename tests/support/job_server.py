@@ -100,7 +100,7 @@ class JobServer:
         with self.database() as database:
             process = database.get_experiment(experiment_id).process
         assert process is not None
-        assert "_submission_runner" in Path(f"/proc/{process.pid}/cmdline").read_text()
+        assert "jobs.submission_runner" in Path(f"/proc/{process.pid}/cmdline").read_text()
         return process.pid
 
     def reboot(self, experiment_id: int) -> None:

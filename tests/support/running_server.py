@@ -25,8 +25,8 @@ SLOW_TO_JUDGE = """
 import time
 from detcore_server.jobs import submit
 submit._DEADLINE_S = 0.5
-check = _hand_in.check
-_hand_in.check = lambda *arguments: (time.sleep(3), check(*arguments))[1]
+check = submit.check
+submit.check = lambda *arguments: (time.sleep(3), check(*arguments))[1]
 """
 
 

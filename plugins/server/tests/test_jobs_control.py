@@ -55,7 +55,7 @@ def submit(jobs: JobServer, **changes: Any) -> ExperimentReference:
 def is_run_by_a_runner(database: ServerDatabase, number: int) -> bool:
     process = database.get_experiment(number).process
     try:
-        return process is not None and "_submission_runner" in Path(
+        return process is not None and "jobs.submission_runner" in Path(
             f"/proc/{process.pid}/cmdline"
         ).read_text(errors="replace")
     except FileNotFoundError:
@@ -110,7 +110,9 @@ def test_a_request_while_the_runner_starts_outlives_the_server(
 
     def has_no_runner() -> bool:
         """Whether the server was killed before it had started one, and told it everything."""
-        return not any("_submission_runner" in line for line in jobs.client.leftovers(0).values())
+        return not any(
+            "jobs.submission_runner" in line for line in jobs.client.leftovers(0).values()
+        )
 
     wait_for(lambda: is_run_by_a_runner(database, experiment.id) or has_ended() or has_no_runner())
     jobs.server.start()

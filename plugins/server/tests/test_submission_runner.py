@@ -29,7 +29,7 @@ PAUSED, RUNNING, CANCELED = (
 ASKS_LATE = """
 import sys
 from detcore.database import Database
-from detcore_server import _submission_runner
+from detcore_server.jobs import submission_runner
 from detcore.client.http.journal import JournalListener
 from detcore.types import Control, TrialState
 
@@ -44,14 +44,14 @@ def trial_changed(listener, status):
     tell(listener, status)
 
 JournalListener.trial_changed = trial_changed
-sys.exit(_submission_runner.main())
+sys.exit(submission_runner.main())
 """
 
 # Lets it go on again after the last look at what is asked for, before the end is recorded.
 ASKS_TOO_LATE = """
 import sys
 from detcore.database import Database
-from detcore_server import _submission_runner
+from detcore_server.jobs import submission_runner
 
 look = Database.requested_control
 
@@ -62,7 +62,7 @@ def look_and_be_overtaken(database, experiment_id):
     return asked
 
 Database.requested_control = look_and_be_overtaken
-sys.exit(_submission_runner.main())
+sys.exit(submission_runner.main())
 """
 
 # Fails in the middle of a decision.
@@ -77,7 +77,7 @@ def record(*_, **__):
     raise {error}("the connection broke")
 
 SearchLog.record = record
-sys.exit(_submission_runner.main())
+sys.exit(submission_runner.main())
 """
 
 
