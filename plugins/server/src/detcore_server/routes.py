@@ -8,7 +8,8 @@ imports this module where it makes its router, never where it registers the hook
 from detcore_server.api.client_models import MOST_DEPTH, is_too_deep
 from detcore_server.http.body_limits import allow_body
 from detcore_server.http.error_answers import ErrorAnswer, error_body
-from detcore_server.jobs.submit import Submission, hand_in, incoming_folder
+from detcore_server.jobs.submit import Submission, hand_in
+from detcore_server.jobs.uploads import incoming_folder
 from detcore_server.server_database import SubmissionRecord, UserRecord
 from detcore_server.state import ServerState
 from detcore_server.users.accounts import add_user, change_user, log_in, log_out

@@ -51,6 +51,7 @@ class ServerState:
     database: ServerDatabase
     transport: ServedTransport
     jobs: Jobs
+    verifier: Verifier
     throttle: Throttle = dataclasses.field(default_factory=Throttle)
     hashing: anyio.CapacityLimiter = dataclasses.field(
         default_factory=lambda: anyio.CapacityLimiter(_HASHES_AT_ONCE)
@@ -63,7 +64,6 @@ class ServerState:
     )
     ending: threading.Event = dataclasses.field(default_factory=threading.Event)
     machine: Machine = dataclasses.field(default_factory=Machine)
-    verifier: Verifier = dataclasses.field(default_factory=Verifier)
     visit: Visit | None = None
 
     @classmethod
@@ -84,6 +84,7 @@ class ServerState:
             database=database,
             transport=transport,
             jobs=Jobs(settings, database, transport),
+            verifier=Verifier(settings, database),
             visit=visit,
         )
 

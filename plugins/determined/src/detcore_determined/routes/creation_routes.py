@@ -89,7 +89,7 @@ async def create_experiment(request: Request, state: State, requester: Requester
     """Accept an experiment with its code, and queue it; or only validate it."""
     allow_body(request, _MOST_BODY_BYTES)
     # To disk: a slow upload must not block others, and many must not fill the memory.
-    with incoming_folder(state) as folder:
+    with incoming_folder(state.settings.environment) as folder:
         body, archive = folder / "body", folder / "code.tar.gz"
         with body.open("wb") as file:
             async for chunk in request.stream():

@@ -25,7 +25,7 @@ from detcore.launch.worker import EXIT_COME_BACK
 from detcore.runner import experiment_folder, settle_experiment
 from detcore.types import Control, ExperimentState
 from detcore_server.jobs.submission_runner import RunnerInstructions
-from detcore_server.jobs.submit import remove_leftovers
+from detcore_server.jobs.uploads import remove_leftovers
 from detcore_server.server_database import SubmissionRecord
 
 if TYPE_CHECKING:

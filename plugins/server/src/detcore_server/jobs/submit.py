@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
 import os
 import secrets
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +22,7 @@ from detcore.errors import RunError, StorageError, StorageFullError
 from detcore.hooks import PluginManager
 from detcore.runner import NullListener, RunSettings, check_experiment, experiment_folder
 from detcore_server.jobs.unpack import UnpackLimits, unpack
+from detcore_server.jobs.uploads import incoming_folder
 
 if TYPE_CHECKING:
     from detcore.config import ExperimentConfig, LoadedConfig
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
 _Made = TypeVar("_Made")
 
-# Prefix of folders in DETCORE_HOME/experiments for submissions in progress.
-_INCOMING = ".incoming-"
 _LIMITS = UnpackLimits(size_bytes=MOST_CONTEXT_BYTES, num_entries=MOST_CONTEXT_ENTRIES)
 _CODE = "code"
 # Up to this many files are synced to the disk one by one.
@@ -65,20 +62,6 @@ class Submission:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     test_mode: bool = False
     is_only_checked: bool = False
-
-
-@contextlib.contextmanager
-def incoming_folder(state: ServerState) -> Iterator[Path]:
-    """Make a folder for files of a submission, on the disk of the experiments, for a block.
-
-    If the server is killed, it removes the folder when it starts again.
-    """
-    experiments = state.settings.environment.home / "experiments"
-    experiments.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=_INCOMING, dir=experiments, ignore_cleanup_errors=True
-    ) as folder:
-        yield Path(folder)
 
 
 async def hand_in(
@@ -235,20 +218,18 @@ def take_in(
             when it is done, and the server removes old archives.
     """
     environment, plain = state.settings.environment, config.model_dump(mode="json")
-    experiments = environment.home / "experiments"
-    incoming = experiments / f"{_INCOMING}{secrets.token_hex(8)}"
     try:
-        experiments.mkdir(parents=True, exist_ok=True)
-        unpack(archive, incoming, _LIMITS)
-        _bring_to_disk(incoming)
-        return state.database.submit_experiment(
-            user_id=user_id,
-            submission_id=submission_id,
-            test_mode=test_mode,
-            config=plain,
-            config_text=loaded.text,
-            place=functools.partial(_place_code, incoming, environment, plain),
-        )
+        with incoming_folder(environment) as incoming:
+            unpack(archive, incoming / _CODE, _LIMITS)
+            _sync_tree(incoming / _CODE)
+            return state.database.submit_experiment(
+                user_id=user_id,
+                submission_id=submission_id,
+                test_mode=test_mode,
+                config=plain,
+                config_text=loaded.text,
+                place=functools.partial(_place_code, incoming / _CODE, environment, plain),
+            )
     except StorageError:
         raise
     except OSError as error:
@@ -258,8 +239,6 @@ def take_in(
             f"the code cannot be unpacked on the server: {error.strerror or error}.\n"
             "Its administrator has to make room in DETCORE_HOME. Nothing was recorded."
         ) from error
-    finally:
-        shutil.rmtree(incoming, ignore_errors=True)
 
 
 def _place_code(
@@ -272,7 +251,8 @@ def _place_code(
     folder.mkdir(parents=True)
     try:
         code.rename(folder / _CODE)
-        _sync_folder(folder)
+        for changed in (folder, folder.parent):
+            _sync(changed)
         keep_secrets(environment.home, experiment_id, config)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -280,23 +260,12 @@ def _place_code(
     return str(folder / _CODE)
 
 
-def remove_leftovers(home: Path) -> None:
-    """Remove the code of submissions that a killed server had not recorded."""
-    for path in (home / "experiments").glob(f"{_INCOMING}*"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _bring_to_disk(folder: Path) -> None:
+def _sync_tree(folder: Path) -> None:
     paths = [*folder.rglob("*"), folder]
     if len(paths) > _FEW_FILES:
         os.sync()
         return
     for path in paths:
-        _sync(path)
-
-
-def _sync_folder(folder: Path) -> None:
-    for path in (folder, folder.parent):
         _sync(path)
 
 

@@ -6,7 +6,10 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shutil
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +24,28 @@ MOST_UPLOAD_BYTES = 128 * 1000 * 1000
 _MOST_OF_A_USER = 4
 _LIFETIME_S = 24 * 3600.0
 _CHUNK_BYTES = 1 << 20
+# Prefix of folders in DETCORE_HOME/experiments for submissions in progress.
+_INCOMING = ".incoming-"
+
+
+@contextlib.contextmanager
+def incoming_folder(environment: Environment) -> Iterator[Path]:
+    """Create a folder for files of a submission, on the disk of the experiments, for a block.
+
+    If the server is killed, it removes the folder when it starts again.
+    """
+    experiments = environment.home / "experiments"
+    experiments.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix=_INCOMING, dir=experiments, ignore_cleanup_errors=True
+    ) as folder:
+        yield Path(folder)
+
+
+def remove_leftovers(home: Path) -> None:
+    """Remove the code of submissions that a killed server had not recorded."""
+    for path in (home / "experiments").glob(f"{_INCOMING}*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 class Uploads:

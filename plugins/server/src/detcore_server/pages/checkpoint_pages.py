@@ -71,7 +71,7 @@ def show_checkpoint(request: Request, state: State, uuid: str) -> Response:
 @router.post("/ui/checkpoints/{uuid:path}/verify")
 def verify(state: State, user: PageUser, uuid: str) -> Response:
     record = state.database.get_checkpoint(uuid)
-    state.verifier.start(state, record, user.user_name)
+    state.verifier.start(record, user.user_name)
     return RedirectResponse(f"/ui/checkpoints/{quote(record.uuid, safe='')}#files", 303)
 
 

@@ -13,7 +13,8 @@ from detcore.errors import DetcoreError, RunError
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord
-    from detcore_server.state import ServerState
+    from detcore_server.server_database import ServerDatabase
+    from detcore_server.settings import ServerSettings
 
 
 READABLE = ("COMPLETED", "PARTIALLY_DELETED")
@@ -55,9 +56,15 @@ class Verifier:
     """Checks checkpoints in separate threads; results are kept until the server ends.
 
     Methods may be called from any thread.
+
+    Args:
+        settings: Settings of the server.
+        database: Its records.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, settings: ServerSettings, database: ServerDatabase) -> None:
+        self._settings = settings
+        self._database = database
         self._lock = threading.Lock()
         self._slots = threading.BoundedSemaphore(_AT_ONCE)
         self._results: dict[str, Verification] = {}
@@ -67,7 +74,7 @@ class Verifier:
         with self._lock:
             return self._results.get(uuid)
 
-    def start(self, state: ServerState, record: CheckpointRecord, user: str) -> None:
+    def start(self, record: CheckpointRecord, user: str) -> None:
         """Begin to check a checkpoint, unless a check is in progress.
 
         Raises:
@@ -88,16 +95,14 @@ class Verifier:
             asked = Verification(user=user, asked_at=_now())
             self._results[record.uuid] = asked
         # It ends with the server: only the result is lost.
-        threading.Thread(
-            target=self._run, args=(state, record, asked), name="verify", daemon=True
-        ).start()
+        threading.Thread(target=self._run, args=(record, asked), name="verify", daemon=True).start()
 
-    def _run(self, state: ServerState, record: CheckpointRecord, asked: Verification) -> None:
+    def _run(self, record: CheckpointRecord, asked: Verification) -> None:
         faults: list[str] = []
         told: str | None = "the check was interrupted"
         try:
             with self._slots:
-                faults, told = _check(state, record), None
+                faults, told = self._check(record), None
         except DetcoreError as error:
             told = str(error)
         finally:
@@ -105,19 +110,18 @@ class Verifier:
             with self._lock:
                 self._results[record.uuid] = done
 
+    def _check(self, record: CheckpointRecord) -> list[str]:
+        from detcore.checkpoint import verify_checkpoint
+        from detcore.storage import open_recorded
 
-def _check(state: ServerState, record: CheckpointRecord) -> list[str]:
-    from detcore.checkpoint import verify_checkpoint
-    from detcore.storage import open_recorded
-
-    storage = open_recorded(
-        record,
-        database=state.database,
-        home=state.settings.environment.home,
-        plugins=state.settings.plugins,
-    )
-    with contextlib.closing(storage):
-        return [str(fault) for fault in verify_checkpoint(storage, record.uuid)]
+        storage = open_recorded(
+            record,
+            database=self._database,
+            home=self._settings.environment.home,
+            plugins=self._settings.plugins,
+        )
+        with contextlib.closing(storage):
+            return [str(fault) for fault in verify_checkpoint(storage, record.uuid)]
 
 
 def _now() -> datetime.datetime:
