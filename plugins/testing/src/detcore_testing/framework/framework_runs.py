@@ -10,14 +10,11 @@ import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detcore.database import Database, MetricRecord, TrialRecord
 from detcore_testing.command import DetcoreCommand, Finished
-
-if TYPE_CHECKING:
-    from detcore_testing.framework.framework_base import FrameworkBase
-
+from detcore_testing.framework.framework_declarations import FrameworkDeclarations
 
 # Positions that are no multiples of the suite's units or validations, and in the middle of epochs.
 CHECKPOINT_PERIOD = 5
@@ -110,7 +107,7 @@ class FrameworkRuns:
         folder: Where everything goes; empty or not there.
     """
 
-    def __init__(self, suite: FrameworkBase, folder: Path) -> None:
+    def __init__(self, suite: FrameworkDeclarations, folder: Path) -> None:
         self.suite = suite
         self.folder = folder.absolute()
         self.timeout_s = suite.timeout_s
