@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,8 +17,9 @@ from fake_distributions import write_distribution
 
 from detcore._log import EventLog, event_log_path
 from detcore._log.events import Event, TrainingMetrics, TrialFinished, TrialStarted, encode
+from detcore.database import Database
 from detcore.hooks import OBSERVER_HOOKS, Observer, PluginEntry, PluginState
-from detcore.hooks.delivery import Mailbox, _Courier, _Failures, write_run
+from detcore.hooks.delivery import _Reader, list_waiting, write_run
 from detcore.types import TrialInfo
 
 # Notes every call in a file; its service is away while a file "down" is there.
@@ -69,21 +70,34 @@ def add(log: EventLog, event: Event) -> None:
 
 
 class Box:
-    """One trial's folder, and a plugin in this process."""
+    """One trial with its records, and a plugin in this process."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.database = Database.open(f"sqlite:///{home}/detcore.db")
+        self.folder = self.add_trial()
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.failure: Callable[[str, Mapping[str, Any]], BaseException | None] = lambda *_: None
-        self.event_logs: list[EventLog] = []
+        self.logs: list[EventLog] = []
 
-    def start_run(self, run_id: int = 1, *, num_reports: int = 0) -> EventLog:
-        """Open the event log of a run, with its first events, which the plugin is to be told of."""
-        log = EventLog(event_log_path(self.folder, run_id), trial_id=7, run_id=run_id)
-        self.event_logs.append(log)
-        add(log, TrialStarted(run_id=run_id))
+    def add_trial(self) -> Path:
+        """Record a trial of a new experiment; return its folder."""
+        experiment = self.database.create_experiment(
+            config={}, config_text=None, model_dir="/", name="test"
+        )
+        trial = self.database.create_trial(experiment_id=experiment, hparams={}, seed=0)
+        folder = self.home / "experiments" / str(experiment) / "trials" / str(trial)
+        self.database.set_trial_dir(trial, str(folder))
+        folder.mkdir(parents=True)
+        return folder
+
+    def start_run(self, *, num_reports: int = 0, observers: Sequence[str] = ("watch",)) -> EventLog:
+        """Start a run of the first trial, with its first events."""
+        run_id = self.database.start_run(1, observers=observers)
         write_run(self.trial(run_id))
-        self.mailbox().add_run(run_id)
+        log = EventLog(event_log_path(self.folder, run_id), trial_id=1, run_id=run_id)
+        self.logs.append(log)
+        add(log, TrialStarted(run_id=run_id))
         for step in range(1, num_reports + 1):
             self.report(log, step)
         return log
@@ -95,8 +109,14 @@ class Box:
         add(log, TrialFinished(state=state))
         log.close()
 
-    def mailbox(self) -> Mailbox:
-        return Mailbox(self.folder, "watch")
+    def open_runs(self) -> list[int]:
+        """Runs with events that are yet to be delivered."""
+        return [cursor.run_id for cursor in self.database.list_cursors(plugin="watch")]
+
+    def waiting(self, hooks: Sequence[str] = OBSERVER_HOOKS) -> int:
+        """Number of undelivered events."""
+        cursors = self.database.list_cursors(plugin="watch")
+        return sum(map(len, list_waiting(self.home, cursors, hooks).values()))
 
     def observer(self) -> Observer:
         entry = PluginEntry(
@@ -115,12 +135,12 @@ class Box:
 
         return call
 
-    def courier(self) -> _Courier:
-        return _Courier(self.mailbox(), self.observer(), _Failures(self.observer()))
+    def reader(self) -> _Reader:
+        return _Reader(self.database, self.home, self.observer())
 
     def trial(self, run_id: int) -> TrialInfo:
         return TrialInfo(
-            experiment_id=1, trial_id=7, run_id=run_id, trial_seed=0, hparams={}, config={},
+            experiment_id=1, trial_id=1, run_id=run_id, trial_seed=0, hparams={}, config={},
             model_dir="/", trial_dir=str(self.folder),
         )  # fmt: skip
 
@@ -134,9 +154,9 @@ class Box:
 
 @pytest.fixture
 def box(tmp_path: Path) -> Iterator[Box]:
-    box = Box(tmp_path / "trial")
+    box = Box(tmp_path / "home")
     yield box
-    for log in box.event_logs:
+    for log in box.logs:
         log.close()
 
 
@@ -207,8 +227,10 @@ class Watched:
         path.touch()
         return path
 
-    def mailboxes(self) -> list[Path]:
-        return sorted(self.home.glob("experiments/*/trials/*/observers/*/run-*"))
+    def open_cursors(self) -> list[str]:
+        """Plugins that have not received all events of a run, once for each run."""
+        with Database.open(f"sqlite:///{self.home}/detcore.db") as database:
+            return [cursor.plugin for cursor in database.list_cursors()]
 
 
 @pytest.fixture

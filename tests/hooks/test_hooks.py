@@ -69,7 +69,7 @@ def tell(manager: PluginManager, hook: str, **arguments: object) -> None:
     """Tell every plugin that observes of one event, as their threads do."""
     for observer in manager.observers():
         if hook in observer.hooks:
-            observer.tell(hook, {"trial": TRIAL, "event": EVENT, **arguments})
+            observer.call(hook, {"trial": TRIAL, "event": EVENT, **arguments})
 
 
 def one_problem(manager: PluginManager) -> PluginProblem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -9,17 +10,18 @@ import click
 
 from detcore.cli._completion import EXPERIMENT_ID, PLUGIN_NAME
 from detcore.cli._output import Column, json_option, print_json, print_line, print_table
+from detcore.cli._records import open_records
 from detcore.contract.errors import NotFoundError
 from detcore.describe import format_time
 from detcore.hooks import OBSERVER_HOOKS
-from detcore.hooks.delivery import count_waiting, deliver_waiting, find_mailboxes
+from detcore.hooks.delivery import deliver_events, drop_events, list_waiting
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from detcore.cli._context import CliContext
+    from detcore.database import Database
     from detcore.hooks import Observer
-    from detcore.hooks.delivery import Mailbox
 
 
 _TITLES = ("plugin", "delivered", "forgotten", "waiting", "trials", "since", "note")
@@ -56,30 +58,31 @@ def deliver(
 ) -> None:
     """Send plugins that observe trials the events that they missed.
 
-    Events that a plugin could not deliver, because its service was unreachable, wait in the folders
-    of the trials. The runner of an experiment delivers the events of its running trials.
+    Events that a plugin could not deliver, because its service was unreachable, wait in the event
+    logs of the trials. The runner of an experiment delivers the events of its running trials.
     """
     if dry_run and forgotten is not None:
         raise click.UsageError("give --dry-run or --forget, not both")
     obj: CliContext = ctx.obj
     if experiment_id is not None:
         _require_folder(obj.environment.home, experiment_id)
-    by_plugin: dict[str, list[Mailbox]] = {}
-    for mailbox in find_mailboxes(obj.environment.home, experiment_id=experiment_id):
-        by_plugin.setdefault(mailbox.plugin, []).append(mailbox)
-    observers: dict[str, Observer] = {}
-    if by_plugin and forgotten is None:
-        observers = {found.entry.name: found for found in obj.plugin_manager().observers()}
-    rows = [
-        _deliver(
-            name,
-            by_plugin.get(name, []),
-            observers.get(name),
-            dry_run=dry_run,
-            is_forgotten=forgotten is not None,
-        )
-        for name in (sorted(by_plugin) if forgotten is None else [forgotten])
-    ]
+    with open_records(dataclasses.replace(obj, master=None)) as database:
+        names = {cursor.plugin for cursor in database.list_cursors(experiment_id=experiment_id)}
+        observers: dict[str, Observer] = {}
+        if names and forgotten is None:
+            observers = {found.entry.name: found for found in obj.plugin_manager().observers()}
+        rows = [
+            _deliver(
+                name,
+                observers.get(name),
+                database=database,
+                home=obj.environment.home,
+                experiment_id=experiment_id,
+                dry_run=dry_run,
+                is_forgotten=forgotten is not None,
+            )
+            for name in (sorted(names) if forgotten is None else [forgotten])
+        ]
     _show(rows, as_json=as_json)
     ctx.exit(1 if any(row["waiting"] for row in rows) else 0)
 
@@ -96,41 +99,37 @@ def _require_folder(home: Path, experiment_id: int) -> None:
 
 def _deliver(
     name: str,
-    mailboxes: list[Mailbox],
     observer: Observer | None,
     *,
+    database: Database,
+    home: Path,
+    experiment_id: int | None,
     dry_run: bool,
     is_forgotten: bool,
 ) -> dict[str, Any]:
+    """Deliver or drop the events that wait for a plugin; return its row of the table."""
     row: dict[str, Any] = {"plugin": name, "delivered": 0, "forgotten": 0, "note": ""}
     if is_forgotten:
-        row["forgotten"] = sum(map(_forget, mailboxes))
+        cursors = database.list_cursors(plugin=name, experiment_id=experiment_id)
+        row["forgotten"] = drop_events(database, home, cursors)
     elif observer is None:
         row["note"] = (
             f"not installed, or switched off; to drop it: detcore plugins deliver --forget {name}"
         )
     elif not dry_run:
-        row["delivered"], problem = deliver_waiting(observer, mailboxes)
+        row["delivered"], problem = deliver_events(
+            database, home, observer, experiment_id=experiment_id
+        )
         row["note"] = problem or ""
+    cursors = database.list_cursors(plugin=name, experiment_id=experiment_id)
     hooks = OBSERVER_HOOKS if observer is None else observer.hooks
-    counts = [(mailbox, count_waiting(mailbox, hooks)) for mailbox in mailboxes]
-    waiting = [(mailbox, count) for mailbox, count in counts if count.num_events]
-    row["waiting"] = sum(count.num_events for _, count in waiting)
-    row["trials"] = [_trial_of(mailbox.trial_dir) for mailbox, _ in waiting]
-    row["since"] = min((count.since for _, count in waiting if count.since), default=None)
-    if waiting and not row["note"] and not dry_run:
+    times = list_waiting(home, cursors, hooks)
+    row["waiting"] = sum(map(len, times.values()))
+    row["trials"] = list(times)
+    row["since"] = min((waiting[0] for waiting in times.values()), default=None)
+    if times and not row["note"] and not dry_run:
         row["note"] = "the trial runs, or another process delivers it now"
     return row
-
-
-def _forget(mailbox: Mailbox) -> int:
-    """Drop what waits in a mailbox that is not in use; return the number of events."""
-    number = count_waiting(mailbox).num_events
-    return number if mailbox.forget() else 0
-
-
-def _trial_of(trial_dir: Path) -> int | str:
-    return int(trial_dir.name) if trial_dir.name.isdigit() else trial_dir.name
 
 
 def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:

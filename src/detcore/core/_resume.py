@@ -273,7 +273,7 @@ class InterruptedScripts:
     ) -> None:
         from detcore.core._source import recover_trial
         from detcore.database import ingest_event_logs, restore_secrets
-        from detcore.hooks.delivery import tell_end_of_killed
+        from detcore.hooks.delivery import report_end_of_killed
         from detcore.storage import open_storage
 
         database, home = self._database, self._environment.home
@@ -288,8 +288,8 @@ class InterruptedScripts:
                     continue
                 database.set_trial_state(trial.id, state, error=error)
                 if trial.trial_dir is not None:
-                    tell_end_of_killed(
-                        Path(trial.trial_dir), trial_id=trial.id, run_id=trial.run_id,
+                    report_end_of_killed(
+                        database, Path(trial.trial_dir), trial_id=trial.id, run_id=trial.run_id,
                         state=state.value, error=error,
                     )  # fmt: skip
         if error is not None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from detcore.core._modes import ScriptExperiment
     from detcore.core._records import TrialRecords
     from detcore.database import CheckpointRecord, Database, TrialRecord
-    from detcore.hooks.delivery import LateDelivery
+    from detcore.hooks.delivery import Delivery
     from detcore.storage import StorageBackend
 
 
@@ -41,7 +41,7 @@ class ScriptOpening(Opening):
     _database: Database
     _channel: Channel
     _storage_url = ""
-    _delivery: LateDelivery | None = None
+    _delivery: Delivery | None = None
 
     def _identify(self) -> tuple[TrialInfo, StorageBackend, Channel]:
         """Record an experiment with one trial, or resume one that was interrupted."""
@@ -62,6 +62,10 @@ class ScriptOpening(Opening):
         interrupted.settle()
         info = self._info = self._record(storage, interrupted)
         self._storage_url = storage.url
+        if self._plugins.observers():
+            from detcore.hooks.delivery import write_run
+
+            write_run(info)
         start = describe_start(info)
         if info.is_complete:
             start = (
@@ -113,7 +117,8 @@ class ScriptOpening(Opening):
         latest = self._settled(storage, trial)
         steps_completed = latest.steps_completed if latest else 0
         is_complete = self._open_complete(trial, config, steps_completed if latest else None)
-        run_id = database.start_run(trial.id)
+        observers = [each.entry.name for each in self._plugins.observers()]
+        run_id = database.start_run(trial.id, observers=observers)
         if is_complete:
             database.set_trial_state(trial.id, TrialState.COMPLETED)
         return TrialInfo(
@@ -210,10 +215,10 @@ class ScriptOpening(Opening):
         follower.follow(log)
         observers = self._plugins.observers()
         if observers:
-            from detcore.hooks.delivery import LateDelivery, subscribe
+            from detcore.hooks.delivery import Delivery
 
-            subscribe(self._info, observers)
-            self._delivery = LateDelivery(
+            self._delivery = Delivery(
+                self._database,
                 self._environment.home,
                 observers,
                 experiment_id=self._info.experiment_id,
@@ -277,8 +282,7 @@ class ScriptOpening(Opening):
             logging.getLogger("detcore.plugins").warning(
                 "trial %d: not everything was delivered to %s; it is kept in %s and delivered "
                 "later (detcore plugins deliver)",
-                self._info.trial_id, ", ".join(sorted(left)),
-                Path(self._info.trial_dir) / "observers",
+                self._info.trial_id, ", ".join(sorted(left)), self._info.trial_dir,
             )  # fmt: skip
         text = outcome.state.value.lower()
         if outcome.record:

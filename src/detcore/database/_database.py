@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 
 from detcore.database._checkpoints import CheckpointQueries
 from detcore.database._connections import ForkGuard, call_until_available, shown_url
+from detcore.database._cursors import CursorQueries
 from detcore.database._curves import CurveQueries
 from detcore.database._engine import READ_ONLY, bring_up_to_date, make_engine
 from detcore.database._experiments import ExperimentQueries
@@ -27,6 +28,7 @@ class Database(
     ExperimentQueries,
     TrialQueries,
     SearchQueries,
+    CursorQueries,
     MetricQueries,
     CheckpointQueries,
     RankingQueries,

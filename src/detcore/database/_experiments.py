@@ -22,6 +22,7 @@ from detcore.database._queries import (
 from detcore.database._records import ExperimentRecord, ProcessIdentity, read_rows
 from detcore.database._schema import (
     checkpoints,
+    cursors,
     event_logs,
     events,
     experiment_labels,
@@ -384,7 +385,7 @@ class ExperimentQueries(Queries):
             values = validation_values
             connection.execute(delete(values).where(values.c.experiment_id == experiment_id))
             numbers = select(trials.c.id).where(mine)
-            for own in (metrics, events, event_logs, runs):
+            for own in (metrics, events, event_logs, cursors, runs):
                 connection.execute(delete(own).where(own.c.trial_id.in_(numbers)))
             for own in (checkpoints, search_events, experiment_labels, submissions, trials):
                 connection.execute(delete(own).where(own.c.experiment_id == experiment_id))

@@ -271,6 +271,25 @@ class LogLine:
     text: str
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ObserverCursor:
+    """How far a plugin received the events of a run.
+
+    Attributes:
+        byte_offset: Byte of the event log behind the last delivered event.
+        trying: Number of the event that is being delivered; 0 = none.
+        is_finished: Whether the plugin received all events of the run.
+    """
+
+    experiment_id: int
+    trial_id: int
+    run_id: int
+    plugin: str
+    byte_offset: int
+    trying: int
+    is_finished: bool
+
+
 def read_rows(record: Callable[..., _T], rows: Iterable[Row[Any]]) -> list[_T]:
     """Return the rows of a query as records.
 

@@ -170,6 +170,20 @@ event_logs = Table(
     Column("last_seq", BigInteger, nullable=False),
 )
 
+# How far each observer received the events of each run; rows are added when the run starts.
+cursors = Table(
+    "cursors",
+    metadata,
+    Column("trial_id", ForeignKey("trials.id"), primary_key=True),
+    Column("run_id", Integer, primary_key=True, autoincrement=False),
+    Column("plugin", PlainText, primary_key=True),
+    Column("byte_offset", BigInteger, nullable=False),
+    Column("trying", BigInteger, nullable=False),
+    Column("is_finished", Boolean, nullable=False),
+    # Observers look for the few unfinished runs every two seconds.
+    Index(None, "is_finished", "trial_id"),
+)
+
 checkpoints = Table(
     "checkpoints",
     metadata,

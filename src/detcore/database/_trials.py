@@ -23,7 +23,7 @@ from detcore.database._queries import (
     require,
 )
 from detcore.database._records import ProcessIdentity, RunRecord, TrialRecord, read_rows
-from detcore.database._schema import experiments, metrics, runs, trials, validation_values
+from detcore.database._schema import cursors, experiments, metrics, runs, trials, validation_values
 
 
 class TrialQueries(Queries):
@@ -173,8 +173,12 @@ class TrialQueries(Queries):
                 require(connection, trials, trial_id)
             return read_trials(connection, trials.c.id == trial_id)[0]
 
-    def start_run(self, trial_id: int) -> int:
+    def start_run(self, trial_id: int, *, observers: Iterable[str] = ()) -> int:
         """Record that the calling process starts a trial; its state becomes RUNNING.
+
+        Args:
+            trial_id: Which trial.
+            observers: Names of the plugins that receive the events of this run.
 
         Returns:
             The number of this start, from 1. Numbers whose event log lies in the trial's folder
@@ -198,6 +202,10 @@ class TrialQueries(Queries):
                     started_at=now(),
                 )
             )
+            run = {"trial_id": trial_id, "run_id": run_id}
+            start = {"byte_offset": 0, "trying": 0, "is_finished": False}
+            for plugin in observers:
+                connection.execute(cursors.insert().values(plugin=plugin, **run, **start))
             connection.execute(
                 update(trials)
                 .where(trials.c.id == trial_id)

@@ -84,7 +84,7 @@ class Observer:
         self._callers = dict(callers)
         self.hooks = frozenset(callers)
 
-    def tell(self, hook: str, arguments: Mapping[str, object]) -> None:
+    def call(self, hook: str, arguments: Mapping[str, object]) -> None:
         """Call one of its hooks.
 
         Raises:

@@ -6,9 +6,9 @@ import fcntl
 import os
 from pathlib import Path
 
+from detcore._log import event_log_path, read_event_log
 from detcore.contract.errors import WorkerError
 from detcore.contract.values import TrialInfo
-from detcore.hooks.delivery import event_log_path, read_event_log
 
 _MAX_HEADER_BYTES = 4096
 

@@ -20,7 +20,7 @@ from detcore.database import (
     restore_secrets,
 )
 from detcore.hooks import PluginManager
-from detcore.hooks.delivery import LateDelivery
+from detcore.hooks.delivery import Delivery
 from detcore.launch import num_cores
 from detcore.runner._interrupts import Interrupts, Requests
 from detcore.runner._loop import SearchLoop
@@ -316,7 +316,7 @@ class _Run:
         database.set_experiment_state(experiment_id, ExperimentState.RUNNING)
         conclusion = Conclusion(state=ExperimentState.ERROR)
         try:
-            with _late_delivery(self._settings, experiment_id):
+            with _deliver(self._impatient, self._settings, experiment_id):
                 conclusion = self._run(launcher, storage)
         except KeyboardInterrupt:  # before the first trial was started
             conclusion = Conclusion(state=ExperimentState.PAUSED, is_from_outside=True)
@@ -452,18 +452,20 @@ class _Run:
 
 
 @contextlib.contextmanager
-def _late_delivery(settings: RunSettings, experiment_id: int) -> Iterator[None]:
+def _deliver(database: Database, settings: RunSettings, experiment_id: int) -> Iterator[None]:
     """Deliver in the background during the block, and for a moment after it.
 
     Events left by earlier runs under the same home are delivered first, then the reports of the
     experiment's own trials. The rest stays for the next run.
     """
     environment = settings.environment
-    late = LateDelivery(environment.home, settings.plugins.observers(), experiment_id=experiment_id)
+    delivery = Delivery(
+        database, environment.home, settings.plugins.observers(), experiment_id=experiment_id
+    )
     try:
         yield
     finally:
-        for name, trials in sorted(late.close(environment.delivery_wait_s).items()):
+        for name, trials in sorted(delivery.close(environment.delivery_wait_s).items()):
             some = f"{trials} trial{'s' if trials > 1 else ''}"
             settings.listener.notice(
                 f"plugin {name} was not told everything of {some} yet; it is kept, and delivered "

@@ -14,7 +14,7 @@ from detcore.contract.errors import DetcoreError
 from detcore.contract.values import TrialState
 from detcore.database import DatabaseUnavailableError
 from detcore.describe import flatten
-from detcore.hooks.delivery import tell_end_of_killed
+from detcore.hooks.delivery import report_end_of_killed
 from detcore.runner._listener import TrialStatus
 from detcore.runner._running import RunningTrial
 from detcore.runner._supervisor import (
@@ -347,7 +347,8 @@ class SearchLoop:
         assert trial is not None  # its workers have just ended
         try:
             if not finish.starts_again:
-                tell_end_of_killed(
+                report_end_of_killed(
+                    self._database,
                     Path(trial.info.trial_dir),
                     trial_id=decided.id,
                     run_id=trial.info.run_id,

@@ -16,7 +16,7 @@ from detcore.contract.values import TrialInfo
 from detcore.core import find_source, recover_trial
 from detcore.database import answer_question, ingest_event_logs
 from detcore.environment import read_variables
-from detcore.hooks.delivery import subscribe
+from detcore.hooks.delivery import write_run
 from detcore.launch import framework_variables
 from detcore.runner._running import RunningTrial, TrialOutput
 from detcore.trial import copy_code, list_code
@@ -210,7 +210,10 @@ class TrialStarter:
         return TrialInfo(
             experiment_id=self.experiment_id,
             trial_id=trial_id,
-            run_id=self.database.start_run(trial_id),
+            run_id=self.database.start_run(
+                trial_id,
+                observers=[each.entry.name for each in self.run.plugins.observers()],
+            ),
             trial_seed=trial.seed,
             hparams=trial.hparams,
             config=self.config.model_dump(mode="json"),
@@ -233,11 +236,11 @@ class TrialStarter:
 
         Raises:
             StorageFullError: If there is no room for it.
-            StorageError: If the subscriptions of observers cannot be written.
+            StorageError: If there is no room for the description of the run.
         """
+        write_run(info)
         with open_log(info):
             pass  # its first line
-        subscribe(info, self.run.plugins.observers())
         self.follower.follow(event_log_path(Path(info.trial_dir), info.run_id))
 
     def _unfollow(self, info: TrialInfo) -> None:

@@ -1,0 +1,317 @@
+"""Telling one plugin of one trial: order, outages, failures, locks, damage."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from typing import Any
+
+import pytest
+
+from detcore._log import EventLog, event_log_path
+from detcore.errors import DatabaseError, UnavailableError
+from detcore.hooks.delivery import deliver_events, drop_events, report_end_of_killed
+
+# (pytest imports conftest.py under importlib: its class is known to the fixture alone)
+Box = Any
+
+
+def test_events_are_told_in_their_order_once(box: Box) -> None:
+    log = box.start_run()
+    reader = box.reader()
+    for step in range(1, 400):
+        box.report(log, step)
+        if step % 97 == 0:
+            assert reader.deliver()
+    box.end_run(log)
+    assert reader.deliver()
+    assert box.numbers() == [(1, number, False) for number in range(1, 402)]
+    assert [name for name, _ in box.told[:2]] == ["trial_started", "training_metrics"]
+    assert box.told[-1][0] == "trial_finished"
+    assert box.open_runs() == []
+    assert reader.num_delivered == 401
+
+
+def test_values_are_what_was_reported_and_cannot_be_changed(box: Box) -> None:
+    log = box.start_run()
+    metrics = {"loss": math.nan, "huge": math.inf}
+    batches = [{"loss": 0.5}, {"loss": 0.25}]
+    payload = {"steps_completed": 4, "metrics": metrics, "batch_metrics": batches}
+    log.append("training", payload)
+    box.reader().deliver()
+    arguments = box.told[1][1]
+    assert arguments["steps_completed"] == 4
+    assert math.isnan(arguments["metrics"]["loss"])
+    assert arguments["metrics"]["huge"] == math.inf
+    assert arguments["batch_metrics"] == tuple(batches)
+    for mapping in (arguments["metrics"], arguments["batch_metrics"][0]):
+        with pytest.raises(TypeError, match="does not support item assignment"):
+            mapping["loss"] = 0.0
+
+
+def test_while_a_service_is_away_everything_of_its_plugin_is_kept(box: Box) -> None:
+    box.start_run(num_reports=3)
+    down = True
+    box.failure = lambda hook, arguments: (
+        UnavailableError("no route") if down and arguments.get("steps_completed") == 2 else None
+    )
+    reader = box.reader()
+    for _ in range(3):
+        assert not reader.deliver()
+    assert reader.problem == "no route"
+    assert box.numbers() == [(1, 1, False), (1, 2, False)]
+    assert box.waiting() == 2
+    down = False
+    assert reader.deliver()
+    assert box.numbers()[2:] == [(1, 3, True), (1, 4, False)]
+    assert reader.problem is None
+
+
+@pytest.mark.parametrize("failure", [OSError("disk"), SystemExit(3), ConnectionError("refused")])
+def test_any_other_failure_is_named_once_and_counts_as_told(
+    failure: BaseException, box: Box, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = box.start_run(num_reports=3)
+    box.failure = lambda hook, _: failure if hook == "detcore_training_metrics" else None
+    box.end_run(log)
+    with caplog.at_level(logging.WARNING, logger="detcore.plugins"):
+        assert deliver_events(box.database, box.home, box.observer()) == (5, None)
+    assert caplog.messages[0].startswith(
+        "plugin watch (detcore-watch 1.0): detcore_training_metrics failed; training continues"
+        f": {type(failure).__name__}: {failure} ("
+    )
+    assert caplog.messages[1:] == [
+        "plugin watch (detcore-watch 1.0): detcore_training_metrics failed 3 times in all"
+    ]
+    assert [name for name, _ in box.told] == ["trial_started", "trial_finished"]
+    assert box.open_runs() == []
+
+
+def test_a_keyboard_interrupt_in_a_command_is_the_users(box: Box) -> None:
+    box.start_run()
+    box.failure = lambda *_: KeyboardInterrupt()
+    reader = box.reader()
+    with pytest.raises(KeyboardInterrupt):
+        reader.deliver()
+    reader.close()
+    box.failure = lambda *_: None
+    box.reader().deliver()
+    assert box.numbers() == [(1, 1, True)]
+
+
+def test_one_at_a_time_delivers(box: Box) -> None:
+    box.start_run(num_reports=1)
+    others = []
+
+    def deliver_meanwhile(*_: object) -> None:
+        other = box.reader()
+        assert other.deliver()
+        others.append(other.num_delivered)
+
+    box.failure = deliver_meanwhile
+    assert box.reader().deliver()
+    assert others == [0, 0]
+    assert box.numbers() == [(1, 1, False), (1, 2, False)]
+
+
+def test_it_stops_between_two_events_when_it_is_asked_to(box: Box) -> None:
+    box.start_run(num_reports=3)
+    assert not box.reader().deliver(should_stop=lambda: len(box.told) == 2)
+    assert len(box.told) == 2
+    box.reader().deliver()
+    assert [is_repeat for _, _, is_repeat in box.numbers()] == [False] * 4
+
+
+def test_runs_follow_each_other_and_a_killed_one_ends_where_it_was_killed(box: Box) -> None:
+    first = box.start_run(num_reports=1)
+    first.close()  # killed: no end
+    box.start_run(num_reports=1)
+    box.reader().deliver()
+    assert box.numbers() == [(1, 1, False), (1, 2, False), (2, 1, False), (2, 2, False)]
+    assert box.open_runs() == [2]
+
+
+def test_the_end_of_a_killed_run_is_told_also_where_it_was_taken_for_over(box: Box) -> None:
+    box.start_run(num_reports=1).close()  # killed
+    box.reader().deliver()
+    later = box.start_run()
+    box.reader().deliver()
+    assert box.open_runs() == [2]
+    told: Any = {"trial_id": 1, "run_id": 1, "state": "ERROR", "error": "killed"}
+    assert report_end_of_killed(box.database, box.folder, **told)
+    assert not report_end_of_killed(box.database, box.folder, **told)  # once
+    box.reader().deliver()
+    assert box.told[-1][0] == "trial_finished"
+    assert box.numbers()[-1] == (1, 3, False)
+    box.end_run(later)
+    box.reader().deliver()
+    assert box.open_runs() == []
+
+
+def test_an_event_behind_the_end_is_told_whenever_it_comes(box: Box) -> None:
+    log = box.start_run()
+    box.end_run(log)
+    find = box.database.move_cursor
+
+    def append_meanwhile(cursor: Any) -> None:
+        find(cursor)
+        if cursor.is_finished:  # as of another process, between the end and its record
+            box.database.move_cursor = find
+            with EventLog(log.path, trial_id=1, run_id=1) as again:
+                box.report(again, 1)
+
+    box.database.move_cursor = append_meanwhile
+    box.reader().deliver()
+    box.reader().deliver()
+    assert [number for _, number, _ in box.numbers()] == [1, 2, 3]
+
+
+def test_nothing_is_appended_to_a_killed_run_without_observers(box: Box) -> None:
+    box.start_run(observers=[]).close()
+    told: Any = {"trial_id": 1, "run_id": 1, "state": "ERROR", "error": "killed"}
+    before = event_log_path(box.folder, 1).read_bytes()
+    assert not report_end_of_killed(box.database, box.folder, **told)
+    assert event_log_path(box.folder, 1).read_bytes() == before
+
+
+def test_a_run_that_the_plugin_did_not_observe_is_left_out(box: Box) -> None:
+    for observers in (["watch"], [], ["watch"]):
+        box.end_run(box.start_run(observers=observers))
+    box.reader().deliver()
+    assert [run for run, _, _ in box.numbers()] == [1, 1, 3, 3]
+
+
+def test_a_run_below_another_home_is_left_to_it(box: Box) -> None:
+    log = box.start_run(num_reports=1)
+    path = event_log_path(box.folder, 1)
+    away = path.rename(path.with_suffix(".away"))
+    box.end_run(box.start_run())
+    box.reader().deliver()
+    assert [run for run, _, _ in box.numbers()] == [2, 2]
+    away.rename(path)
+    box.end_run(log)
+    box.reader().deliver()
+    assert [run for run, _, _ in box.numbers()] == [2, 2, 1, 1, 1]
+
+
+def test_an_event_comes_once_if_its_cursor_cannot_be_moved(box: Box) -> None:
+    box.start_run(num_reports=1)
+    move = box.database.move_cursor
+
+    def refuse(cursor: Any) -> None:
+        if cursor.trying == 2:
+            box.database.move_cursor = move
+            raise DatabaseError("the records are unreachable")
+        move(cursor)
+
+    box.database.move_cursor = refuse
+    with pytest.raises(DatabaseError, match="unreachable"):
+        box.reader().deliver()
+    box.reader().deliver()
+    assert box.numbers() == [(1, 1, False), (1, 2, False)]
+
+
+def test_each_event_costs_one_transaction(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    box.end_run(box.start_run(num_reports=20))
+    moves: list[int] = []
+    move = box.database.move_cursor
+
+    def count(cursor: Any) -> None:
+        moves.append(cursor.trying)
+        move(cursor)
+
+    monkeypatch.setattr(box.database, "move_cursor", count)
+    box.reader().deliver()
+    assert moves == [*range(1, 23), 0]
+
+
+def test_a_line_that_is_being_written_is_waited_for(box: Box) -> None:
+    log = box.start_run(num_reports=1)
+    path = event_log_path(box.folder, 1)
+    whole = path.read_bytes()
+    box.report(log, 2)
+    line = path.read_bytes()[len(whole) :]
+    os.truncate(path, len(whole) + 10)
+    reader = box.reader()
+    reader.deliver()
+    assert len(box.told) == 2
+    with path.open("ab") as file:
+        file.write(line[10:])
+    reader.deliver()
+    assert len(box.told) == 3
+
+
+def test_an_unfinished_line_of_a_killed_run_ends_it(box: Box) -> None:
+    log = box.start_run(num_reports=1)
+    log.close()
+    with event_log_path(box.folder, 1).open("ab") as file:
+        file.write(b'{"crc":"0123')
+    box.end_run(box.start_run())
+    for _ in range(2):
+        box.reader().deliver()
+    assert box.numbers() == [(1, 1, False), (1, 2, False), (2, 1, False), (2, 2, False)]
+    assert box.open_runs() == []
+
+
+def test_a_damaged_line_is_said_and_left_out(box: Box, caplog: pytest.LogCaptureFixture) -> None:
+    log = box.start_run(num_reports=3)
+    box.end_run(log)
+    path = event_log_path(box.folder, 1)
+    path.write_bytes(path.read_bytes().replace(b'"loss":0.5', b'"loss":0.6'))
+    box.reader().deliver()
+    assert [number for _, number, _ in box.numbers()] == [1, 2, 4, 5]
+    (message,) = caplog.messages
+    assert "checksum is wrong" in message
+    assert str(path) in message
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [("checkpoint_committed", [1]), ("validation", {"metrics": {"loss": 1.0}}), ("training", "x")],
+)
+def test_a_line_that_is_no_event_holds_up_nothing(kind: str, payload: Any, box: Box) -> None:
+    log = box.start_run()
+    log.append(kind, payload)
+    box.report(log, 1)
+    assert box.waiting() == 2
+    assert box.reader().deliver()
+    assert [number for _, number, _ in box.numbers()] == [1, 3]
+
+
+@pytest.mark.parametrize("damage", ["shorter", "no log"])
+def test_a_run_that_cannot_be_read_is_said_and_does_not_hold_up_the_next(
+    damage: str, box: Box, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = box.start_run(num_reports=1)
+    box.reader().deliver()
+    first.close()
+    path = event_log_path(box.folder, 1)
+    if damage == "shorter":
+        os.truncate(path, len(path.read_bytes()) // 2)
+    else:
+        path.write_bytes(b"x" * 5000)
+    second = box.start_run()
+    box.end_run(second)
+    box.told.clear()
+    assert box.reader().deliver()
+    assert [run for run, _, _ in box.numbers()] == [2, 2]
+    assert "cannot be told of run 1" in caplog.messages[0]
+
+
+def test_what_waits_is_counted_and_can_be_dropped(box: Box) -> None:
+    box.start_run(num_reports=1)
+    assert box.waiting() == 2
+    assert box.waiting(["detcore_trial_started"]) == 1
+    cursors = box.database.list_cursors(plugin="watch")
+    dropped = []
+
+    def drop_meanwhile(*_: object) -> None:
+        dropped.append(drop_events(box.database, box.home, cursors))
+
+    box.failure = drop_meanwhile
+    box.reader().deliver(should_stop=lambda: len(dropped) == 1)
+    assert dropped == [0]  # a reader holds the lock
+    assert drop_events(box.database, box.home, box.database.list_cursors()) == 1
+    assert box.waiting() == 0
+    assert box.open_runs() == []
