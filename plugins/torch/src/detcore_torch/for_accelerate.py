@@ -30,7 +30,7 @@ from detcore_torch.process_group import settle_buckets
 from detcore_torch.scripts.script_run import (
     Plan,
     ScriptRun,
-    ScriptState,
+    count_steps_per_epoch,
     generators_in,
     hyperparameters,
     open_run,
@@ -39,6 +39,7 @@ from detcore_torch.state.model_attributes import ModelAttributes
 from detcore_torch.state.random_generators import preserved_generators
 from detcore_torch.state.shared_state import attributes_in
 from detcore_torch.state.state_files import read_state
+from detcore_torch.state.training_state import TrainingState
 
 supported("accelerate", (1, 12), (2,), "accelerate")
 
@@ -100,7 +101,7 @@ def training(
         InvalidCheckpointError: If the checkpoint does not fit the models.
     """
     _check(accelerator, train_loader)
-    steps_per_epoch = _steps_per_epoch(accelerator, train_loader)
+    steps_per_epoch = count_steps_per_epoch(train_loader, accelerator.gradient_accumulation_steps)
     length, period = _find_lengths(steps_per_epoch, epochs, max_steps, validate_every)
     plan = Plan(
         metric=metric,
@@ -287,9 +288,9 @@ class Training:
             module.training = mode
         return {name: float(value) for name, value in metrics.items()}
 
-    def _state(self, rest: Mapping[str, object]) -> ScriptState:
+    def _state(self, rest: Mapping[str, object]) -> TrainingState:
         accelerator = self._accelerator
-        return ScriptState(
+        return TrainingState(
             attributes=self._attributes,
             optimizers=[each.optimizer for each in accelerator._optimizers],
             schedulers=[each.scheduler for each in accelerator._schedulers],
@@ -411,12 +412,3 @@ def _find_lengths(
             "Set epochs; for data without a length, set max_steps and validate_every."
         )
     return length, period
-
-
-def _steps_per_epoch(accelerator: Accelerator, loader: DataLoaderShard) -> int | None:
-    try:
-        batches = len(loader)
-    except TypeError:  # an iterable dataset without a length
-        return None
-    accumulated: int = accelerator.gradient_accumulation_steps
-    return max(1, math.ceil(batches / accumulated))

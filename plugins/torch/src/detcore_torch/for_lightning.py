@@ -152,37 +152,32 @@ def _fit(
     plan: Plan,
     steps: int,
 ) -> None:
-    world_size = ("trainer.world_size", trainer.world_size)
-    with open_run(plan, framework=FRAMEWORK, steps_per_epoch=steps, world_size=world_size) as run:
+    files = StateIO(trainer)
+    with open_run(
+        plan,
+        framework=FRAMEWORK,
+        steps_per_epoch=steps,
+        world_size=("trainer.world_size", trainer.world_size),
+    ) as run:
         # Learning rate schedules that the model derives from the trainer use these.
         length = run.length
         trainer.fit_loop.epoch_loop.max_steps = -1 if length is None else length
         trainer.fit_loop.max_epochs = -1 if length is None else math.ceil(length / steps)
-        _fit_run(trainer, model, data, sources, run)
-
-
-def _fit_run(
-    trainer: Trainer,
-    model: LightningModule,
-    data: TrainingData,
-    sources: Mapping[str, object],
-    run: ScriptRun,
-) -> None:
-    files = StateIO(trainer)
-    folder = None if run.checkpoint is None else str(run.checkpoint)
-    trainer.strategy.checkpoint_io = files
-    try:
-        with exact_validation(trainer):
-            if run.clock.steps_completed == 0 and not _begin(trainer, model, sources, run, folder):
-                return
-            if run.checkpoint is not None:
-                data.loader.seek(read_state(run.checkpoint, FRAMEWORK)["position"])
-                trainer.num_sanity_val_steps = 0  # Lightning's own rule where it resumes
-            callbacks = added_callbacks(trainer, data, run, files)
-            with callbacks, contextlib.suppress(PreemptedError):
-                trainer.fit(model, ckpt_path=folder, **sources)
-    finally:
-        trainer.strategy.checkpoint_io = files.original
+        folder = None if run.checkpoint is None else str(run.checkpoint)
+        trainer.strategy.checkpoint_io = files
+        try:
+            with exact_validation(trainer):
+                is_new = run.clock.steps_completed == 0
+                if is_new and not _begin(trainer, model, sources, run, folder):
+                    return
+                if run.checkpoint is not None:
+                    data.loader.seek(read_state(run.checkpoint, FRAMEWORK)["position"])
+                    trainer.num_sanity_val_steps = 0  # Lightning's own rule where it resumes
+                callbacks = added_callbacks(trainer, data, run, files)
+                with callbacks, contextlib.suppress(PreemptedError):
+                    trainer.fit(model, ckpt_path=folder, **sources)
+        finally:
+            trainer.strategy.checkpoint_io = files.original
 
 
 def _begin(

@@ -20,6 +20,7 @@ from detcore_torch.libraries import supported
 from detcore_torch.scripts.script_run import (
     Plan,
     ScriptRun,
+    count_steps_per_epoch,
     hyperparameters,
     list_script_hparams,
     open_run,
@@ -40,7 +41,6 @@ from detcore_torch.scripts.trainer_clock import FRAMEWORK, ClockCallback, Traini
 from detcore_torch.scripts.trainer_data import (  # noqa: E402
     EpochData,
     check_training_loader,
-    count_steps_per_epoch,
     exact_prediction_step,
 )
 from detcore_torch.scripts.trainer_state import BestModel, CallbackStates  # noqa: E402
@@ -93,7 +93,7 @@ def train(
     with preserved_generators():
         loader = trainer.get_train_dataloader()
     check_training_loader(trainer, loader)
-    steps_per_epoch = count_steps_per_epoch(trainer, loader)
+    steps_per_epoch = count_steps_per_epoch(loader, trainer.args.gradient_accumulation_steps)
     plan = _plan(
         trainer.args,
         steps_per_epoch,

@@ -47,7 +47,8 @@ def supported(
         PluginNotFoundError: If it is not installed.
         PluginError: If its version is not supported.
     """
-    wanted = f"{name}>={_dotted(oldest)},<{_dotted(before)}"
+    first, last = (".".join(map(str, version)) for version in (oldest, before))
+    wanted = f"{name}>={first},<{last}"
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -64,7 +65,3 @@ def supported(
             f'unnoticed.\n  pip install "{wanted}"'
         )
     return module
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(str(part) for part in version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -85,16 +86,14 @@ class FunctionReducer(MetricReducer):
         return self._function(interleave(per_slot_metrics))
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class WrappedReducer:
     """A reducer, the name of its metric, and when it is used."""
 
-    def __init__(
-        self, reducer: MetricReducer, name: str | None, *, for_training: bool, for_validation: bool
-    ) -> None:
-        self.reducer = reducer
-        self.name = name
-        self.for_training = for_training
-        self.for_validation = for_validation
+    reducer: MetricReducer
+    name: str | None
+    for_training: bool
+    for_validation: bool
 
     def reduce(self, per_slot_metrics: list[Any]) -> dict[str, float]:
         """Return the metrics over all workers, by name.

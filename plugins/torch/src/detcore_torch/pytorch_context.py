@@ -19,7 +19,6 @@ from detcore_torch.libraries import torch
 from detcore_torch.lr_scheduler import LRScheduler
 from detcore_torch.metric_reducers import FunctionReducer, MetricReducer, WrappedReducer
 from detcore_torch.process_group import WorkerGroup, settle_buckets
-from detcore_torch.state.model_attributes import ModelAttributes
 
 if TYPE_CHECKING:
     from detcore.trial import TrialSetup
@@ -30,7 +29,6 @@ class PyTorchTrialContext(TrialContext):
 
     Attributes:
         models: The models that were passed to `wrap_model`, in order.
-        attributes: State of the models that is not in their ``state_dict``.
         optimizers: The optimizers, in order.
         lr_schedulers: The schedulers, in order, with when they are stepped.
         scalers: The gradient scalers, in order.
@@ -50,7 +48,6 @@ class PyTorchTrialContext(TrialContext):
         self.scalers: list[Any] = []
         self.reducers: list[WrappedReducer] = []
         self.group = WorkerGroup(setup.distributed)
-        self.attributes = ModelAttributes([])
         self._wrapped: list[Any] = []
         self._batch_index: int | None = None
         self._epoch_length: int | None = None
@@ -223,9 +220,7 @@ class PyTorchTrialContext(TrialContext):
             reducer = FunctionReducer(reducer)
         known = [wrapped.reducer for wrapped in self.reducers]
         self._check_wrapping(reducer, MetricReducer, "wrap_reducer", known)
-        self.reducers.append(
-            WrappedReducer(reducer, name, for_training=for_training, for_validation=for_validation)
-        )
+        self.reducers.append(WrappedReducer(reducer, name, for_training, for_validation))
         return reducer
 
     def backward(
@@ -324,7 +319,6 @@ class PyTorchTrialContext(TrialContext):
         Raises:
             InvalidExperimentError: If no model or no optimizer was wrapped.
         """
-        self.attributes = ModelAttributes(self.models)
         for what, found in (("model", self.models), ("optimizer", self.optimizers)):
             if not found:
                 raise InvalidExperimentError(

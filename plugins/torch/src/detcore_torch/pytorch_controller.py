@@ -18,12 +18,13 @@ from detcore_torch.evaluation import Evaluation
 from detcore_torch.libraries import torch
 from detcore_torch.metric_reducers import as_number, reduce_over_workers
 from detcore_torch.process_group import lost_peers_raised
+from detcore_torch.state.model_attributes import ModelAttributes
 from detcore_torch.state.random_generators import preserved_generators, seed_from, seed_generators
-from detcore_torch.state.shared_state import capture_shared, restore_shared, start_from_other
+from detcore_torch.state.shared_state import start_from_other
 from detcore_torch.state.state_digests import as_arrays, name_state
-from detcore_torch.state.state_files import StateFiles
+from detcore_torch.state.training_state import TrainingState
 from detcore_torch.state.user_attributes import UserAttributes
-from detcore_torch.state.worker_state import WorkerState, capture_worker
+from detcore_torch.state.worker_state import WorkerState
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,6 +54,7 @@ class TorchController:
         self._context = context
         self._place = context.distributed
         context.finish_wrapping()
+        attributes = ModelAttributes(context.models)
         loader = checked_loader(trial.build_training_data_loader(), "build_training_data_loader")
         held_out = checked_loader(
             trial.build_validation_data_loader(), "build_validation_data_loader"
@@ -68,16 +70,25 @@ class TorchController:
         callbacks = trial.build_callbacks()
         self._callbacks = Callbacks(callbacks, [trial, *saved])
         saved += [*callbacks.values(), loader, held_out]
+        models = {f"model {index}": model for index, model in enumerate(context.models)}
         self._attributes = UserAttributes(
             {"trial": trial},
-            functions={"trial": trial, **callbacks, **_name_models(context.models)},
+            functions={"trial": trial, **callbacks, **models},
             ignored_objects=[*saved, *_list_containers(trial, saved)],
         )
+        self._state = TrainingState(
+            attributes=attributes,
+            optimizers=context.optimizers,
+            schedulers=[each.scheduler for each in context.lr_schedulers],
+            scalers=context.scalers,
+            rank=self._place.rank,
+            callbacks=self._callbacks,
+            has_updated=False,
+            trial_attributes=self._attributes.capture,
+        )
         self._evaluation = Evaluation(trial, context, held_out, self._callbacks)
-        self._batches = 0
         self._has_started = False
         self._is_resumed = False
-        self._tensors: Sequence[TensorInfo] = ()
         self._digests = context.digests
         if self._digests is not None:
             self._digests.describe(threads=torch.get_num_threads(), gpu=_gpu_name())
@@ -92,7 +103,7 @@ class TorchController:
     def run(self, clock: Clock) -> None:
         """Train until the clock ends training."""
         self._announce_start()
-        if not self._batches:  # a resumed trial has frozen modules as they were
+        if not self._state.batches:  # a resumed trial has frozen modules as they were
             for model in self._context.models:
                 model.train()
         with self._preserved_if_resumed():
@@ -110,24 +121,25 @@ class TorchController:
 
     def save(self, directory: Path) -> None:
         """Write the training state; workers other than the chief write the part that differs."""
-        self._capture().write(directory)
+        self._announce_start()
+        self._state.save(directory)
         self._callbacks.call("on_checkpoint_write_end", str(directory))
 
     def snapshot(self, directory: Path) -> Callable[[], None]:
         """Copy the state that `save` would write; return a function that writes the copy."""
         if self._callbacks.reads_checkpoints:
             self.save(directory)
-            return _nothing_left
-        files = self._capture().copied()
-        return lambda: files.write(directory)
+            return lambda: None  # the files are written already
+        self._announce_start()
+        return self._state.snapshot(directory)
 
     def tensors(self) -> Sequence[TensorInfo]:
         """Return the tensors in the last checkpoint."""
-        return self._tensors
+        return self._state.tensors()
 
     def state_tensors(self) -> Mapping[str, np.ndarray]:
         """Return generators, gradients, models, and optimizers as arrays by name."""
-        return name_state(self._context)
+        return name_state(self._state)
 
     def restore(self, directory: Path) -> None:
         """Restore the state that `save` wrote.
@@ -136,24 +148,24 @@ class TorchController:
             InvalidCheckpointError: If it does not fit.
         """
         own = self._context.own_folder(directory)
-        state = WorkerState(own or directory)
-        others = [] if own is not None else _other_workers(directory)
-        restore_shared(self._context, directory)
-        self._batches = state.batches
-        self._feed.seek(self._batches)
-        state.restore_gradients(self._context.models, others)
-        state.restore_callbacks(self._callbacks)
-        self._attributes.restore(state.attributes)
+        worker = WorkerState(own or directory)
+        folders = [] if own is not None else sorted((directory / "workers").glob("*"))
+        self._state.restore(directory)
+        self._state.batches = worker.batches
+        self._feed.seek(self._state.batches)
+        worker.restore_gradients(self._context.models, list(map(WorkerState, folders)))
+        worker.restore_callbacks(self._callbacks)
+        self._attributes.restore(worker.attributes)
         self._is_resumed = True
         if own is not None:
-            state.restore_metrics(self._context.models)
-            state.restore_generators()
+            worker.restore_metrics(self._context.models)
+            worker.restore_generators()
             return
         self._seed_this_worker()
         _logger.info(
             "the checkpoint was saved by another number of workers: training continues at batch "
             "%d, in the order in which %d worker(s) take the data",
-            self._batches,
+            self._state.batches,
             self._place.size,
         )
 
@@ -163,7 +175,7 @@ class TorchController:
         Raises:
             InvalidCheckpointError: If it does not fit.
         """
-        start_from_other(self._context, directory)
+        start_from_other(self._state, directory)
 
     def close(self) -> None:
         """End the processes that load data, and leave the process group."""
@@ -177,7 +189,7 @@ class TorchController:
     def _train_unit(self, clock: Clock) -> bool:
         """Train up to the next boundary, or to an interrupt; return whether to continue."""
         unit = TrainedUnit()
-        while self._batches < clock.next_boundary:
+        while self._state.batches < clock.next_boundary:
             self._train_batch(unit)
             if clock.interrupt_requested:
                 break
@@ -185,10 +197,10 @@ class TorchController:
         reducers = [each for each in self._context.reducers if each.for_training]
         metrics = {**unit.means(batches), **reduce_over_workers(reducers, self._place)}
         self._callbacks.call("on_training_workload_end", metrics, batches)
-        return clock.boundary(self._batches, metrics, batches, n_records=unit.num_records)
+        return clock.boundary(self._state.batches, metrics, batches, n_records=unit.num_records)
 
     def _train_batch(self, unit: TrainedUnit) -> None:
-        number = self._batches
+        number = self._state.batches
         epoch, within = divmod(number, self._epoch_length)
         if within == 0:
             self._callbacks.call("on_training_epoch_start", epoch)
@@ -203,24 +215,9 @@ class TorchController:
         with self._context.training_batch(number, self._epoch_length):
             returned = self._trial.train_batch(self._context.to_device(batch.data), epoch, number)
         unit.add(returned, len(batch.records))
-        self._batches += 1
+        self._state.batches += 1
         if within + 1 == self._epoch_length:
             self._callbacks.call("on_training_epoch_end", epoch)
-
-    def _capture(self) -> StateFiles:
-        self._announce_start()
-        files = StateFiles()
-        if self._place.rank == 0:
-            capture_shared(self._context, files)
-        capture_worker(
-            files,
-            models=self._context.models,
-            callbacks=self._callbacks,
-            batches=self._batches,
-            attributes=self._attributes.capture(),
-        )
-        self._tensors = files.infos()
-        return files
 
     def _announce_start(self) -> None:
         """Call ``on_trial_startup`` of the callbacks, once."""
@@ -230,7 +227,7 @@ class TorchController:
         info = self._context.info
         uuid = info.latest_checkpoint if info and self._is_resumed else None
         with self._preserved_if_resumed():
-            self._callbacks.call("on_trial_startup", self._batches, uuid)
+            self._callbacks.call("on_trial_startup", self._state.batches, uuid)
 
     def _preserved_if_resumed(self) -> contextlib.AbstractContextManager[None]:
         """Preserve the generators around a call that an uninterrupted run makes only once."""
@@ -239,8 +236,8 @@ class TorchController:
     def _seed_this_worker(self) -> None:
         """Seed dropout and the like differently on each worker; models have equal weights."""
         rank = self._place.rank
-        if rank or self._batches:  # the chief, too, draws other numbers than at its start
-            seed_generators(seed_from(self._context.get_trial_seed(), rank, self._batches))
+        if rank or self._state.batches:  # the chief, too, draws other numbers than at its start
+            seed_generators(seed_from(self._context.get_trial_seed(), rank, self._state.batches))
 
     def _check_same_data(self, num_batches: int) -> None:
         """Check that all workers have the same data, of which each takes its share."""
@@ -272,21 +269,8 @@ class TorchController:
         ledger.describe(IdKind.RECORD_INDEX, num_records=num_records, left_over=left_over)
 
 
-def _other_workers(directory: Path) -> list[WorkerState]:
-    """Return the states of the workers other than the chief."""
-    return [WorkerState(folder) for folder in sorted((directory / "workers").glob("*"))]
-
-
 def _gpu_name() -> str | None:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
-
-
-def _nothing_left() -> None:
-    """Do nothing: the files are written already."""
-
-
-def _name_models(models: Sequence[torch.nn.Module]) -> dict[str, torch.nn.Module]:
-    return {f"model {index}": model for index, model in enumerate(models)}
 
 
 def _list_containers(trial: PyTorchTrial, saved: Collection[object]) -> Iterator[torch.nn.Module]:

@@ -357,7 +357,7 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
         return self._dataset.state_dict()
 
 
-class EpochStream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no types here
+class EpochStream(_Stream):
     """The batches of whole epochs of an ``IterableDataset``, which are the same when read again.
 
     For a library that returns to its place by reading again. All random numbers follow from the
@@ -369,9 +369,9 @@ class EpochStream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no
     """
 
     def __init__(self, loader: Any, *, seed: int) -> None:
+        super().__init__(loader, 0, None, has_state=False)
         self._loader = loader
-        self._seed = seed
-        self._stream = _Stream(loader, 0, None, has_state=False)
+        self._order_seed = seed
         self.set_epoch(0)
 
     def __len__(self) -> int:
@@ -381,14 +381,10 @@ class EpochStream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration."""
         parts = [_Part() for _ in range(max(1, int(self._loader.num_workers)))]
-        self._stream.start(self._seed, epoch, parts, 0)
-
-    def init_worker(self, worker: int) -> None:
-        """Call the user's ``worker_init_fn``."""
-        self._stream.init_worker(worker)
+        self.start(self._order_seed, epoch, parts, 0)
 
     def __iter__(self) -> Iterator[Any]:
-        for item in self._stream:
+        for item in super().__iter__():
             if not isinstance(item, _Item):  # the error of a worker process
                 yield item
             elif item.is_batch:

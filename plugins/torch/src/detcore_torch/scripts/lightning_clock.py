@@ -26,13 +26,13 @@ from detcore_torch.scripts.lightning_state import (
 )
 from detcore_torch.scripts.script_run import (
     ScriptRun,
-    ScriptState,
-    captured_generators,
     generators_in,
     restore_callbacks,
 )
 from detcore_torch.state.model_attributes import ModelAttributes
+from detcore_torch.state.random_generators import captured_generators
 from detcore_torch.state.state_files import read_state
+from detcore_torch.state.training_state import TrainingState
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -314,9 +314,9 @@ class _ClockCallback:
         generators_in(self._clock, checkpoint, self._attributes.models)()
         self._run.release()
 
-    def _state(self, rest: Mapping[str, object]) -> ScriptState:
+    def _state(self, rest: Mapping[str, object]) -> TrainingState:
         trainer = self._trainer
-        return ScriptState(
+        return TrainingState(
             attributes=self._attributes,
             optimizers=trainer.optimizers,
             schedulers=[config.scheduler for config in trainer.lr_scheduler_configs],

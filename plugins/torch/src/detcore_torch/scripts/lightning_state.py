@@ -78,7 +78,10 @@ class StateIO:
         attributes_in([model], folder, restore_buffers)()
         document = read_state(folder, FRAMEWORK)["trainer"]
         # Lightning copies the first of these into the model, and hooks may use the other ones.
-        weights = {name: _copy(value) for name, value in model.state_dict().items()}
+        weights = {
+            name: value.detach().clone() if isinstance(value, torch.Tensor) else value
+            for name, value in model.state_dict().items()
+        }
         states = {"state_dict": weights, "optimizer_states": [], "lr_schedulers": []}
         copies = {key: states[name] for key, name in document.pop("copies").items()}
         changed = document.get("state_dict", {})
@@ -89,7 +92,7 @@ class StateIO:
         return {**states, **document, **copies, "state_dict": {**weights, **changed}}
 
     def _list_saved_states(self) -> dict[str, Any]:
-        """Return the parts of Lightning's checkpoints that `ScriptState` saves."""
+        """Return the parts of Lightning's checkpoints that `TrainingState` saves."""
         trainer = self._trainer
         return {
             "state_dict": trainer.strategy.lightning_module_state_dict(),
@@ -127,10 +130,6 @@ def _is_same(first: Any, second: Any) -> bool:
     if isinstance(first, list | tuple) and isinstance(second, list | tuple):
         return len(first) == len(second) and all(map(_is_same, first, second))
     return first is second or bool(np.all(first == second))
-
-
-def _copy(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 class CallbackStates:

@@ -1,4 +1,4 @@
-"""Scripts whose framework owns its loop: their context, their settings, and their state."""
+"""Scripts whose framework owns its loop: their context and their settings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,16 +16,11 @@ from detcore.config import load_mapping
 from detcore.environment import read_environment
 from detcore.errors import InvalidExperimentError
 from detcore.trial import open_clock, resumed_from
-from detcore_torch.lr_scheduler import LRScheduler
-from detcore_torch.state.model_attributes import ModelAttributes
-from detcore_torch.state.random_generators import capture_generators, restore_generators
-from detcore_torch.state.shared_state import capture_shared, restore_shared
-from detcore_torch.state.state_files import StateFiles
-from detcore_torch.state.worker_state import StatefulCallbacks, WorkerState, capture_worker
+from detcore.types import Length
+from detcore_torch.state.worker_state import StatefulCallbacks, WorkerState
 
 if TYPE_CHECKING:
     from detcore.trial import AskedClock
-    from detcore.types import Length, TensorInfo, TrialSettings
 
 
 _COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
@@ -169,9 +165,12 @@ def open_run(
         _check_workers(*world_size, context)
         _check_same_data(context, steps_per_epoch)
         assert context.info is not None  # the context is open
-        settings = context.info.settings
+        settings, hparams = context.info.settings, context.info.hparams
         count = functools.partial(
-            _count_steps, settings=settings, context=context, steps_per_epoch=steps_per_epoch
+            Length.to_batches,
+            global_batch_size=hparams.get("global_batch_size"),
+            records_per_epoch=settings.records_per_epoch,
+            batches_per_epoch=steps_per_epoch,
         )
         with contextlib.ExitStack() as stack:
             checkpoint = stack.enter_context(resumed_from(context))
@@ -249,118 +248,13 @@ def _check_workers(name: str, size: int, context: core.Context) -> None:
         )
 
 
-def _count_steps(
-    length: Length, *, settings: TrialSettings, context: core.Context, steps_per_epoch: int | None
-) -> int:
-    hparams = context.info.hparams if context.info is not None else {}
-    return length.to_batches(
-        global_batch_size=hparams.get("global_batch_size"),
-        records_per_epoch=settings.records_per_epoch,
-        batches_per_epoch=steps_per_epoch,
-    )
-
-
-@dataclasses.dataclass(slots=True, kw_only=True)
-class ScriptState:
-    """The state of a script's objects; a `detcore.trial.SavesState` with snapshots.
-
-    Attributes:
-        attributes: Attributes of the models, which are without the wrappers of a process group.
-        optimizers: Their optimizers.
-        schedulers: Learning rate schedulers.
-        scalers: Gradient scalers.
-        rank: Index of this worker; others than the chief save only what each worker has.
-        callbacks: The callbacks' states, which each worker has, or None; see `restore_callbacks`.
-        extra: Adds the framework's own files on the chief, or None.
-        has_updated: Whether the optimizers have applied the gradients of their parameters. Those of
-            other parameters are saved: a script may clip by the norm of all gradients.
-    """
-
-    attributes: ModelAttributes
-    optimizers: Sequence[Any] = ()
-    schedulers: Sequence[Any] = ()
-    scalers: Sequence[Any] = ()
-    rank: int = 0
-    callbacks: StatefulCallbacks | None = None
-    extra: Callable[[StateFiles], None] | None = None
-    has_updated: bool = True
-    _tensors: Sequence[TensorInfo] = ()
-
-    @property
-    def models(self) -> Sequence[Any]:
-        """The models."""
-        return self.attributes.models
-
-    @property
-    def lr_schedulers(self) -> list[LRScheduler]:
-        """The schedulers as a trial wraps them."""
-        return [LRScheduler(each, LRScheduler.StepMode.MANUAL_STEP) for each in self.schedulers]
-
-    def save(self, directory: Path) -> None:
-        """Write all files."""
-        self._capture().write(directory)
-
-    def snapshot(self, directory: Path) -> Callable[[], None]:
-        """Copy the state; return a function that writes the copy."""
-        return functools.partial(self._capture().copied().write, directory)
-
-    def tensors(self) -> Sequence[TensorInfo]:
-        """Return the tensors in the last checkpoint."""
-        return self._tensors
-
-    def restore(self, checkpoint: Path) -> None:
-        """Restore everything but the random generators and the callbacks.
-
-        Raises:
-            InvalidCheckpointError: If it does not fit.
-        """
-        restore_shared(self, checkpoint)
-
-    def check_objects(self, created: Sequence[str]) -> None:
-        """Check that the next start of the script can restore the state.
-
-        Args:
-            created: The result of `list_objects` when training started.
-
-        Raises:
-            InvalidExperimentError: If it cannot.
-        """
-        objects = self.list_objects()
-        if objects != created:
-            raise InvalidExperimentError(
-                f"training started with {', '.join(created) or 'nothing'}, and the script has "
-                f"{', '.join(objects) or 'nothing'} now.\n"
-                "A checkpoint could not be restored: the next start of the script has the objects "
-                "of before when it restores them.\n"
-                "Create all optimizers and schedulers before training, and change the parameter "
-                "groups of an optimizer instead of the optimizer."
-            )
-
-    def list_objects(self) -> list[str]:
-        """Return the classes of all optimizers, schedulers and scalers."""
-        objects = (*self.optimizers, *self.schedulers, *self.scalers)
-        return [type(each).__name__ for each in objects]
-
-    def _list_applied(self) -> set[int]:
-        """Return the ids of the parameters that an optimizer trains."""
-        groups = [group for each in self.optimizers for group in each.param_groups]
-        return {id(parameter) for group in groups for parameter in group["params"]}
-
-    def _capture(self) -> StateFiles:
-        files = StateFiles()
-        if self.rank == 0:
-            capture_shared(self, files)
-            if self.extra is not None:
-                self.extra(files)
-        capture_worker(
-            files,
-            models=self.models,
-            callbacks=self.callbacks,
-            batches=0,
-            applied=self._list_applied() if self.has_updated else (),
-        )
-        self._tensors = files.infos()
-        return files
+def count_steps_per_epoch(loader: object, batches_per_step: int) -> int | None:
+    """Return the steps in one pass over the data; None for a stream without a length."""
+    try:
+        num_batches = len(loader)  # type: ignore[arg-type]  # asked here
+    except TypeError:
+        return None
+    return max(1, math.ceil(num_batches / batches_per_step))
 
 
 def restore_callbacks(clock: AskedClock, checkpoint: Path, callbacks: StatefulCallbacks) -> None:
@@ -385,7 +279,7 @@ def generators_in(
     """
     own = clock.own_folder(checkpoint)
     if own is None:
-        return _nothing
+        return lambda: None
     state = WorkerState(own)
 
     def restore() -> None:
@@ -394,13 +288,3 @@ def generators_in(
         state.restore_generators()
 
     return restore
-
-
-def _nothing() -> None:
-    """Leave the generators as they are."""
-
-
-def captured_generators() -> Callable[[], None]:
-    """Return a function that sets the random generators to their present states."""
-    state, tensors = capture_generators()
-    return functools.partial(restore_generators, state, tensors)

@@ -14,15 +14,14 @@ from detcore.trial import Decision, Step
 from detcore_torch.process_group import settle_buckets
 from detcore_torch.scripts.script_run import (
     ScriptRun,
-    ScriptState,
-    captured_generators,
     generators_in,
     restore_callbacks,
 )
 from detcore_torch.scripts.trainer_data import share_buffers
 from detcore_torch.state.model_attributes import ModelAttributes
-from detcore_torch.state.random_generators import preserved_generators
+from detcore_torch.state.random_generators import captured_generators, preserved_generators
 from detcore_torch.state.state_files import read_state
+from detcore_torch.state.training_state import TrainingState
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
@@ -291,10 +290,10 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         state.check_objects(self._created)
         self._clock.save(state)
 
-    def _state(self) -> ScriptState:
+    def _state(self) -> TrainingState:
         trainer = self._trainer
         scaler = getattr(trainer.accelerator, "scaler", None)
-        return ScriptState(
+        return TrainingState(
             attributes=self._attributes,
             optimizers=[getattr(trainer.optimizer, "optimizer", trainer.optimizer)],
             schedulers=[trainer.lr_scheduler],

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from accelerate.data_loader import DataLoaderDispatcher, DataLoaderShard
@@ -112,16 +111,6 @@ def check_training_loader(trainer: Trainer, loader: object) -> None:
             "first process loads the batches of all; detcore's loader has each process load its "
             "own.\nRemove it."
         )
-
-
-def count_steps_per_epoch(trainer: Trainer, loader: Sized) -> int | None:
-    """Return the steps in one pass over the data; None for a stream without a length."""
-    try:
-        batches = len(loader)
-    except TypeError:  # an iterable data set without a length
-        return None
-    accumulated: int = trainer.args.gradient_accumulation_steps
-    return max(1, math.ceil(batches / accumulated))
 
 
 def _is_iterable(loader: object) -> bool:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import hashlib
 import random
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from detcore.errors import InvalidCheckpointError
-from detcore.trial import capture_random_state, preserved_random_state, restore_random_state
+from detcore.trial import capture_random_state, restore_random_state
 from detcore_torch.libraries import torch
 
 _CPU = "torch"
@@ -82,12 +83,11 @@ def find_generators(*owners: Any) -> list[Any]:
 @contextlib.contextmanager
 def preserved_generators() -> Iterator[None]:
     """Leave all generators after the block as they were before it."""
-    states = read_torch_states()
+    restore = captured_generators()
     try:
-        with preserved_random_state():
-            yield
+        yield
     finally:
-        _set_torch_states(states)
+        restore()
 
 
 class LoadingGenerators:
@@ -150,6 +150,11 @@ def restore_generators(state: Mapping[str, Any], tensors: Mapping[str, Any]) -> 
         raise InvalidCheckpointError(
             f"the state of PyTorch's random generators cannot be used: {error}"
         ) from error
+
+
+def captured_generators() -> Callable[[], None]:
+    """Return a function that sets the random generators to their present states."""
+    return functools.partial(restore_generators, *capture_generators())
 
 
 def read_torch_states() -> dict[str, Any]:

@@ -10,10 +10,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from detcore.errors import InvalidCheckpointError, InvalidExperimentError
 from detcore_torch.libraries import torch
@@ -23,97 +24,98 @@ from detcore_torch.state.model_attributes import (
 )
 from detcore_torch.state.state_files import StateFiles, read_state, read_tensors
 
-if TYPE_CHECKING:
-    from detcore_torch.lr_scheduler import LRScheduler
-
-
 _NAME = "torch"
 
 
-class Wrapped(Protocol):
-    """The objects whose state is saved, such as those that a trial wrapped with its context."""
+@dataclasses.dataclass(slots=True, kw_only=True)
+class SavedObjects:
+    """The objects of a trial or script whose state is the same for all workers.
+
+    Attributes:
+        attributes: Attributes of the models, which are without the wrappers of a process group.
+        optimizers: Their optimizers.
+        schedulers: Learning rate schedulers.
+        scalers: Gradient scalers.
+    """
+
+    attributes: ModelAttributes
+    optimizers: Sequence[torch.optim.Optimizer] = ()
+    schedulers: Sequence[Any] = ()
+    scalers: Sequence[Any] = ()
 
     @property
     def models(self) -> Sequence[torch.nn.Module]:
-        """Models."""
+        """The models."""
+        return self.attributes.models
 
-    @property
-    def attributes(self) -> ModelAttributes:
-        """Attributes of the models."""
-
-    @property
-    def optimizers(self) -> Sequence[torch.optim.Optimizer]:
-        """Optimizers."""
-
-    @property
-    def lr_schedulers(self) -> Sequence[LRScheduler]:
-        """Learning rate schedulers."""
-
-    @property
-    def scalers(self) -> Sequence[torch.amp.GradScaler]:
-        """Gradient scalers."""
+    def capture_schedulers(self) -> list[dict[str, Any]]:
+        """Return the schedulers' states without functions, which the trial's code makes again."""
+        return [
+            {name: value for name, value in each.state_dict().items() if not callable(value)}
+            for each in self.schedulers
+        ]
 
 
-def capture_shared(context: Wrapped, files: StateFiles) -> None:
-    """Add the state of every object that the trial wrapped; tensors may share its memory.
+def capture_shared(objects: SavedObjects, files: StateFiles) -> None:
+    """Add the state of all objects; tensors may share its memory.
 
     Raises:
         InvalidExperimentError: If the state could not be restored.
     """
-    attributes = context.attributes.capture()
+    attributes = objects.attributes.capture()
     models: list[dict[str, Any]] = []
-    for index, model in enumerate(context.models):
+    for index, model in enumerate(objects.models):
         state = model.state_dict()
         tensors = {name: v for name, v in state.items() if isinstance(v, torch.Tensor)}
         files.add_tensors(f"{_name('model', index)}.safetensors", tensors)
         extra = {name: value for name, value in state.items() if name not in tensors}
         models.append({"extra": extra, "attributes": attributes[index]})
-    for index, optimizer in enumerate(context.optimizers):
+    for index, optimizer in enumerate(objects.optimizers):
         files.add_state(_name("optimizer", index), optimizer.state_dict())
     document = {
         "models": models,
         "optimizers": [
-            {"class": type(each).__name__, "parameters": _name_groups(each, context.models)}
-            for each in context.optimizers
+            {"class": type(each).__name__, "parameters": _name_groups(each, objects.models)}
+            for each in objects.optimizers
         ],
-        "schedulers": [_plain_part(each.scheduler.state_dict()) for each in context.lr_schedulers],
-        "scalers": [scaler.state_dict() for scaler in context.scalers],
+        "schedulers": objects.capture_schedulers(),
+        "scalers": [scaler.state_dict() for scaler in objects.scalers],
     }
     files.add_state(_NAME, document)
 
 
-def restore_shared(context: Wrapped, directory: Path) -> None:
-    """Restore every object that the trial wrapped from a checkpoint.
+def restore_shared(objects: SavedObjects, directory: Path) -> None:
+    """Restore all objects from a checkpoint.
 
     Raises:
         InvalidCheckpointError: If it does not fit, or is damaged.
     """
     document = read_state(directory, _NAME)
-    optimizers = _read_optimizers(context, directory, document)
-    schedulers = _list(document, "schedulers", len(context.lr_schedulers))
-    scalers = _list(document, "scalers", len(context.scalers))
-    load_models(context.models, directory)
-    attributes_in(context.models, directory)()
-    for optimizer, (names, state) in zip(context.optimizers, optimizers, strict=True):
-        _restore_groups(optimizer, names, context.models)
+    optimizers = _read_optimizers(objects, directory, document)
+    schedulers = _list(document, "schedulers", len(objects.schedulers))
+    scalers = _list(document, "scalers", len(objects.scalers))
+    load_models(objects.models, directory)
+    attributes_in(objects.models, directory)()
+    for optimizer, (names, state) in zip(objects.optimizers, optimizers, strict=True):
+        _restore_groups(optimizer, names, objects.models)
         _load(optimizer.load_state_dict, state, directory)
-    for each, state in zip(context.lr_schedulers, schedulers, strict=True):
-        _load(each.scheduler.load_state_dict, state, directory)
-    for scaler, state in zip(context.scalers, scalers, strict=True):
+    for each, state in zip(objects.schedulers, schedulers, strict=True):
+        _load(each.load_state_dict, state, directory)
+    for scaler, state in zip(objects.scalers, scalers, strict=True):
         _load(scaler.load_state_dict, state, directory)
 
 
-def start_from_other(context: Wrapped, directory: Path) -> None:
+def start_from_other(objects: SavedObjects, directory: Path) -> None:
     """Restore models and optimizers' states from another trial; settings stay this trial's.
 
     Raises:
         InvalidCheckpointError: If it does not fit, or is damaged.
     """
-    optimizers = _read_optimizers(context, directory, read_state(directory, _NAME))
-    load_models(context.models, directory)
-    for optimizer, (names, state) in zip(context.optimizers, optimizers, strict=True):
+    optimizers = _read_optimizers(objects, directory, read_state(directory, _NAME))
+    load_models(objects.models, directory)
+    for optimizer, (names, state) in zip(objects.optimizers, optimizers, strict=True):
         # Learning rates and their like are hyperparameters of this trial.
-        own = _select_moments(optimizer, state, names, context.models)
+        own = _select_moments(optimizer, state, names, objects.models)
         _load(optimizer.load_state_dict, own, directory)
 
 
@@ -179,10 +181,12 @@ def _check_fit(model: torch.nn.Module, state: Mapping[str, Any], file: Path) -> 
         )
 
 
-def _read_optimizers(context: Wrapped, directory: Path, document: Mapping[str, Any]) -> list[Any]:
+def _read_optimizers(
+    objects: SavedObjects, directory: Path, document: Mapping[str, Any]
+) -> list[Any]:
     found = []
-    records = _list(document, "optimizers", len(context.optimizers))
-    for index, (optimizer, record) in enumerate(zip(context.optimizers, records, strict=True)):
+    records = _list(document, "optimizers", len(objects.optimizers))
+    for index, (optimizer, record) in enumerate(zip(objects.optimizers, records, strict=True)):
         if record.get("class") != type(optimizer).__name__:
             raise InvalidCheckpointError(
                 f"optimizer {index} is a {type(optimizer).__name__}, and in the checkpoint "
@@ -288,11 +292,6 @@ def _name_parameters(models: Sequence[Any]) -> dict[str, Any]:
         for index, model in enumerate(models)
         for name, parameter in model.named_parameters()
     }
-
-
-def _plain_part(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a scheduler's state without functions, which the trial's code makes again."""
-    return {name: value for name, value in state.items() if not callable(value)}
 
 
 def _name(kind: str, index: int) -> str:

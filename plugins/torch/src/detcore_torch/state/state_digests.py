@@ -13,7 +13,7 @@ from detcore_torch.state.random_generators import read_torch_states
 from detcore_torch.state.tensor_tree import encode
 
 if TYPE_CHECKING:
-    from detcore_torch.pytorch_context import PyTorchTrialContext
+    from detcore_torch.state.shared_state import SavedObjects
 
 
 def as_arrays(value: Any) -> list[Any]:
@@ -32,25 +32,24 @@ def as_arrays(value: Any) -> list[Any]:
     return [value] if isinstance(value, str | bytes | np.ndarray) else []
 
 
-def name_state(context: PyTorchTrialContext) -> dict[str, np.ndarray]:
+def name_state(objects: SavedObjects) -> dict[str, np.ndarray]:
     """Return the whole state by name: generators, gradients, models, optimizers, schedulers."""
     found: dict[str, Any] = {}
     found |= {f"random.{name}": array for name, array in _generators()}
-    for index, model in enumerate(context.models):
+    for index, model in enumerate(objects.models):
         for name, parameter in model.named_parameters():
             if parameter.grad is not None:
                 found[_name("gradient", index, name)] = _array(parameter.grad)
-    for index, model in enumerate(context.models):
+    for index, model in enumerate(objects.models):
         for name, tensor in model.state_dict().items():
             if isinstance(tensor, torch.Tensor):
                 found[_name("model", index, name)] = _array(tensor)
-    for index, optimizer in enumerate(context.optimizers):
+    for index, optimizer in enumerate(objects.optimizers):
         tensors: dict[str, Any] = {}
         settings = encode(optimizer.state_dict(), tensors, "")
         found |= {_name("optimizer", index, name): _array(t) for name, t in tensors.items()}
         found[_name("optimizer", index, "settings")] = _text(settings)
-    for index, each in enumerate(context.lr_schedulers):
-        state = {k: v for k, v in each.scheduler.state_dict().items() if not callable(v)}
+    for index, state in enumerate(objects.capture_schedulers()):
         found[_name("scheduler", index, "state")] = _text(encode(state, {}, ""))
     return found
 

@@ -53,7 +53,9 @@ def describe_layouts(tensors: Mapping[str, Any]) -> dict[str, Layout]:
     unusual = [
         offsets
         for offsets in blocks
-        if len(offsets) > 1 or any(offsets.values()) or not _is_contiguous(tensors, offsets)
+        if len(offsets) > 1
+        or any(offsets.values())
+        or not all(tensors[name].is_contiguous() for name in offsets)
     ]
     return {
         name: Layout(number, offset, tensors[name].stride())
@@ -85,10 +87,6 @@ def place_tensors(tensors: Mapping[str, Any], layouts: Mapping[str, Layout]) -> 
         placed[name] = memory.view(tensor.dtype).as_strided(tensor.shape, layout.strides)
         _without_repetitions(placed[name], layout).copy_(_without_repetitions(tensor, layout))
     return placed
-
-
-def _is_contiguous(tensors: Mapping[str, Any], names: Mapping[str, int]) -> bool:
-    return all(tensors[name].is_contiguous() for name in names)
 
 
 def _count_bytes(shape: Sequence[int], strides: Sequence[int], element_size: int) -> int:

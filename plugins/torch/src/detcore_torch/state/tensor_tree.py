@@ -96,16 +96,14 @@ def _decoded(items: Any, tensors: Mapping[str, Any]) -> Iterable[Any]:
     return (decode(item, tensors) for item in items)
 
 
-def _decode_dict(items: Any, tensors: Mapping[str, Any]) -> dict[Any, Any]:
-    return {decode(key, tensors): decode(item, tensors) for key, item in items}
-
-
 _DECODERS: Mapping[str, Callable[[Any, Mapping[str, Any]], Any]] = {
     _TENSOR: lambda name, tensors: tensors[name],
     _ARRAY: lambda name, tensors: tensors[name].numpy(),
     _SCALAR: lambda name, tensors: tensors[name].numpy()[()],
     _TUPLE: lambda items, tensors: tuple(_decoded(items, tensors)),
     _SET: lambda items, tensors: set(_decoded(items, tensors)),
-    _DICT: _decode_dict,
+    _DICT: lambda items, tensors: {
+        decode(key, tensors): decode(item, tensors) for key, item in items
+    },
     _COUNTER: lambda items, tensors: collections.Counter(dict(items)),
 }

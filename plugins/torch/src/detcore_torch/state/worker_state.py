@@ -30,8 +30,8 @@ def capture_worker(
     models: Sequence[Any],
     callbacks: StatefulCallbacks | None,
     batches: int,
-    attributes: Mapping[str, Any] | None = None,
-    applied: Collection[int] = (),
+    attributes: Mapping[str, Any],
+    applied: Collection[int],
 ) -> None:
     """Add the state of this worker.
 
@@ -54,7 +54,7 @@ def capture_worker(
             for name, parameter in _parameters(models)
             if parameter.grad is not None and id(parameter) not in applied
         },
-        "attributes": dict(attributes or {}),
+        "attributes": dict(attributes),
         "metrics": capture_metrics(models),
     }
     if callbacks is not None:

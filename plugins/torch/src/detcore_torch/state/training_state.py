@@ -1,0 +1,104 @@
+"""The whole training state of a trial or script: save it, copy it, and restore it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import InvalidExperimentError
+from detcore_torch.state.shared_state import SavedObjects, capture_shared, restore_shared
+from detcore_torch.state.state_files import StateFiles
+from detcore_torch.state.worker_state import StatefulCallbacks, capture_worker
+
+if TYPE_CHECKING:
+    from detcore.types import TensorInfo
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class TrainingState(SavedObjects):
+    """The training state on this worker; a `detcore.trial.SavesState` with snapshots.
+
+    Attributes:
+        rank: Index of this worker; others than the chief save only what each worker has.
+        callbacks: The callbacks' states, which each worker has, or None.
+        extra: Adds the framework's own files on the chief, or None.
+        has_updated: Whether the optimizers have applied the gradients of their parameters. Those of
+            other parameters are saved: a script may clip by the norm of all gradients.
+        batches: Batches completed, of a trial.
+        trial_attributes: Returns the attributes that a trial has changed.
+    """
+
+    rank: int = 0
+    callbacks: StatefulCallbacks | None = None
+    extra: Callable[[StateFiles], None] | None = None
+    has_updated: bool = True
+    batches: int = 0
+    trial_attributes: Callable[[], Mapping[str, Any]] = dict
+    _tensors: Sequence[TensorInfo] = ()
+
+    def save(self, directory: Path) -> None:
+        """Write all files."""
+        self._capture().write(directory)
+
+    def snapshot(self, directory: Path) -> Callable[[], None]:
+        """Copy the state; return a function that writes the copy."""
+        return functools.partial(self._capture().copied().write, directory)
+
+    def tensors(self) -> Sequence[TensorInfo]:
+        """Return the tensors in the last checkpoint."""
+        return self._tensors
+
+    def restore(self, checkpoint: Path) -> None:
+        """Restore everything but the random generators and the callbacks.
+
+        Raises:
+            InvalidCheckpointError: If it does not fit.
+        """
+        restore_shared(self, checkpoint)
+
+    def check_objects(self, created: Sequence[str]) -> None:
+        """Check that the next start of the script can restore the state.
+
+        Args:
+            created: The result of `list_objects` when training started.
+
+        Raises:
+            InvalidExperimentError: If it cannot.
+        """
+        objects = self.list_objects()
+        if objects != created:
+            raise InvalidExperimentError(
+                f"training started with {', '.join(created) or 'nothing'}, and the script has "
+                f"{', '.join(objects) or 'nothing'} now.\n"
+                "A checkpoint could not be restored: the next start of the script has the objects "
+                "of before when it restores them.\n"
+                "Create all optimizers and schedulers before training, and change the parameter "
+                "groups of an optimizer instead of the optimizer."
+            )
+
+    def list_objects(self) -> list[str]:
+        """Return the classes of all optimizers, schedulers and scalers."""
+        objects = (*self.optimizers, *self.schedulers, *self.scalers)
+        return [type(each).__name__ for each in objects]
+
+    def _capture(self) -> StateFiles:
+        files = StateFiles()
+        if self.rank == 0:
+            capture_shared(self, files)
+            if self.extra is not None:
+                self.extra(files)
+        groups = [group for each in self.optimizers for group in each.param_groups]
+        trained = {id(parameter) for group in groups for parameter in group["params"]}
+        capture_worker(
+            files,
+            models=self.models,
+            callbacks=self.callbacks,
+            batches=self.batches,
+            attributes=self.trial_attributes(),
+            applied=trained if self.has_updated else (),
+        )
+        self._tensors = files.infos()
+        return files
