@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from detcore._secrets import (
     mask_config,
 )
-from detcore.contract.values import searcher_metric as configured_metric
+from detcore.contract.values import Length
 
 if TYPE_CHECKING:
     from detcore.contract.values import TrialInfo
@@ -34,9 +34,7 @@ __all__ = [
     "format_time",
     "is_loss",
     "metric_value",
-    "searcher_metric",
     "sort_key",
-    "split_length",
     "summarize_config",
     "took_s",
     "trial_state",
@@ -141,12 +139,6 @@ def describe_stand_in(
     )
 
 
-def searcher_metric(config: Mapping[str, object]) -> tuple[str | None, bool | None]:
-    """Return the metric that ranks trials, and whether smaller is better, if configured."""
-    metric, smaller_is_better = configured_metric(config)
-    return metric, None if metric is None else smaller_is_better
-
-
 def is_loss(metric: str) -> bool | None:
     """Return whether a metric is, by its name, a loss (True) or a score (False); else None."""
     return True if _LOSS.search(metric) else False if _SCORE.search(metric) else None
@@ -160,7 +152,7 @@ def _decisive_metric(
     A standalone script has no searcher: its first loss among the validation metrics is used, or
     else its first score.
     """
-    metric, smaller = searcher_metric(record.config)
+    metric = record.searcher.metric
     if metric is None and record.config.get("is_standalone"):
         names = [name for kind, name in database.metric_names(record.id) if kind == "validation"]
         for smaller in (True, False):
@@ -168,7 +160,7 @@ def _decisive_metric(
             if found is not None:
                 return found, smaller
         return None, None
-    return metric, smaller
+    return metric, record.searcher.smaller_is_better
 
 
 def duration_s(start: datetime.datetime | None, end: datetime.datetime | None) -> float | None:
@@ -294,8 +286,8 @@ def _state_details(
     A PAUSED trial may wait for a promotion. A COMPLETED trial may have ended before the longest
     length of the search.
     """
-    config = database.get_experiment(trials[0].experiment_id).config
-    unit, max_length = split_length((config.get("searcher") or {}).get("max_length"))
+    longest = database.get_experiment(trials[0].experiment_id).searcher.max_length
+    max_length, unit = (longest.count, longest.unit.value) if longest else (0, "batches")
     details: dict[int, str] = {}
     undecided = []
     for trial in trials:
@@ -324,14 +316,6 @@ def _state_details(
         elif trial.state.value == "PAUSED" and has_reached:
             details[trial.id] = "waiting for promotion"
     return details
-
-
-def split_length(length: object) -> tuple[str, int]:
-    """Return the unit and the number of a configured length; 0 without one."""
-    if isinstance(length, Mapping):
-        length = {unit: count for unit, count in length.items() if count}
-        return next(iter(length.items()), ("batches", 0))
-    return "batches", length if isinstance(length, int) else 0
 
 
 def _describe_trial(
@@ -367,21 +351,22 @@ def visible_config(config: Mapping[str, object]) -> dict[str, object]:
 
 def summarize_config(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings that determine how training went."""
+    from detcore.database._records import RecordedSearcher, read_length
+
     fields: dict[str, str] = {}
     for name in ("description", "entrypoint"):
         if config.get(name):
             fields[name] = str(config[name])
-    metric, smaller = searcher_metric(config)
-    if metric is not None:
-        length = _length(config["searcher"].get("max_length"))
-        direction = "minimize" if smaller else "maximize"
-        fields["searcher"] = f"{config['searcher'].get('name')}, {metric}, goal: {direction}"
-        fields["length"] = length or "-"
+    searcher = RecordedSearcher.from_config(config)
+    if searcher.metric is not None:
+        direction = "minimize" if searcher.smaller_is_better else "maximize"
+        fields["searcher"] = f"{searcher.name}, {searcher.metric}, goal: {direction}"
+        fields["length"] = _length(searcher.max_length) or "-"
     for name, key in (
         ("validation", "min_validation_period"),
         ("checkpoint", "min_checkpoint_period"),
     ):
-        period = _length(config.get(key))
+        period = _length(read_length(config.get(key)))
         if period is not None:
             fields[name] = f"every {period.removeprefix('1 ')}"
     storage = config.get("checkpoint_storage")
@@ -394,9 +379,9 @@ def summarize_config(config: Mapping[str, Any]) -> dict[str, str]:
     return fields
 
 
-def _length(value: object) -> str | None:
-    """Return ``{"epochs": 5}`` as ``5 epochs``; None for a missing or zero length."""
-    unit, count = split_length(value)
-    if isinstance(value, Mapping) and count:
-        return f"{count} {_ONE.get(unit, unit) if count == 1 else unit}"
-    return str(count) if count else None
+def _length(length: Length | None) -> str | None:
+    """Return a length as ``5 epochs``; None for a missing or zero length."""
+    if length is None:
+        return None
+    unit = length.unit.value
+    return f"{length.count} {_ONE.get(unit, unit) if length.count == 1 else unit}"

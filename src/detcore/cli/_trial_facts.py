@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from detcore.contract.errors import NotFoundError
-from detcore.describe import describe_trials, searcher_metric, trial_state
+from detcore.describe import describe_trials, trial_state
 
 if TYPE_CHECKING:
     from detcore.database import (
@@ -49,7 +49,7 @@ class TrialFacts:
 
     @property
     def metric(self) -> str | None:
-        return searcher_metric(self.experiment.config)[0]
+        return self.experiment.searcher.metric
 
     def has_all(self, kind: str) -> bool:
         """Whether all reports of a kind were read."""
@@ -87,7 +87,7 @@ def read_trial(
     """
     trial = database.get_trial(trial_id)
     experiment = database.get_experiment(trial.experiment_id)
-    metric, smaller = searcher_metric(experiment.config)
+    metric, smaller = experiment.searcher.metric, experiment.searcher.smaller_is_better
     best = None
     if metric is not None:
         best = database.trial_best_validation(trial_id, metric, smaller_is_better=bool(smaller))

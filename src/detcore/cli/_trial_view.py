@@ -46,7 +46,6 @@ from detcore.describe import (
     format_hparam,
     format_number,
     format_time,
-    searcher_metric,
 )
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ def _speed(facts: TrialFacts) -> float | None:
 
 
 def _plain(facts: TrialFacts, series: MetricSeries | None) -> dict[str, Any]:
-    trial, (metric, smaller) = facts.trial, searcher_metric(facts.experiment.config)
+    trial, searcher = facts.trial, facts.experiment.searcher
     last = facts.training[-1] if facts.training else None
     names = [field.name for field in dataclasses.fields(trial)]
     names = [name for name in names if name not in ("control", "current_run")]
@@ -158,8 +157,8 @@ def _plain(facts: TrialFacts, series: MetricSeries | None) -> dict[str, Any]:
         "pid": trial.pid,
         "num_runs": facts.num_runs,
         "steps_completed": facts.steps_completed,
-        "metric": metric,
-        "smaller_is_better": smaller,
+        "metric": searcher.metric,
+        "smaller_is_better": searcher.smaller_is_better,
         "best_validation": facts.best and pick(_BEST_FIELDS, facts.best),
         "validations": [pick(_REPORT_FIELDS, row) for row in facts.validations],
         "training": {

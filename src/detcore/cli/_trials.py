@@ -31,7 +31,6 @@ from detcore.describe import (
     format_hparam,
     format_number,
     metric_value,
-    searcher_metric,
     trial_state,
 )
 
@@ -119,9 +118,8 @@ def _read_trials(
     Raises:
         NotFoundError: If there is no such experiment.
     """
-    own, smaller = searcher_metric(database.get_experiment(experiment_id).config)
-    metric = metric or own
-    smaller = True if smaller is None else smaller
+    searcher = database.get_experiment(experiment_id).searcher
+    metric, smaller = metric or searcher.metric, searcher.smaller_is_better is not False
     if sort == "metric" and metric is not None:
         ranked = database.top_trials(
             experiment_id, metric=metric, smaller_is_better=smaller, limit=limit
@@ -237,14 +235,14 @@ def best(
     if only_uuids and form != "table":
         raise click.UsageError("give --uuid, --json or --csv, not two of them")
     with open_records(obj) as database:
-        own, own_direction = searcher_metric(database.get_experiment(experiment_id).config)
-        asked, metric = metric, metric or own
+        searcher = database.get_experiment(experiment_id).searcher
+        asked, metric = metric, metric or searcher.metric
         if metric is None:
             raise click.UsageError(
                 f"experiment {experiment_id} has no searcher metric; name one with --metric"
             )
         if smaller_is_better is None:
-            smaller_is_better = own_direction is not False
+            smaller_is_better = searcher.smaller_is_better is not False
         ranked = database.top_checkpoints(
             experiment_id=experiment_id,
             metric=metric,

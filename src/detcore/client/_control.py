@@ -217,8 +217,7 @@ def _refuse_sources(database: Database, experiment_id: int, uuids: list[str]) ->
     users = [
         other
         for other in database.list_experiments(states=open_states)
-        if other.id != experiment_id
-        and (other.config.get("searcher") or {}).get("source_checkpoint_uuid") in uuids
+        if other.id != experiment_id and other.searcher.source_checkpoint_uuid in uuids
     ]
     if users:
         first = users[0]

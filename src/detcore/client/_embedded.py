@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.client._documents import make_document
-from detcore.contract.values import ExperimentState, ModelOrderBy, searcher_metric
+from detcore.contract.values import ExperimentState, ModelOrderBy
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -104,14 +104,14 @@ class EmbeddedTransport:
         """Return the trials of an experiment by id."""
         database = self.database()
         found = database.list_trials(experiment_id, limit=limit, offset=offset)
-        metric, smaller = searcher_metric(database.get_experiment(experiment_id).config)
+        searcher = database.get_experiment(experiment_id).searcher
         summaries = database.summarize_trials(
             experiment_id,
-            metric=metric,
-            smaller_is_better=smaller is not False,
+            metric=searcher.metric,
+            smaller_is_better=searcher.smaller_is_better is not False,
             trial_ids=[record.id for record in found],
         )
-        return [_list_trial(record, summaries[record.id], metric) for record in found]
+        return [_list_trial(record, summaries[record.id], searcher.metric) for record in found]
 
     # -- trials -----------------------------------------------------------------------------------
 
@@ -245,10 +245,10 @@ class EmbeddedTransport:
         if owner is None:
             owner = database.get_trial(trial_id or 0).experiment_id
         self._take_in(database, experiment_id=owner, trial_id=trial_id)
-        own, direction = searcher_metric(database.get_experiment(owner).config)
-        metric = own or "" if metric is None else metric
+        searcher = database.get_experiment(owner).searcher
+        metric = searcher.metric or "" if metric is None else metric
         if smaller_is_better is None:
-            smaller_is_better = direction
+            smaller_is_better = searcher.smaller_is_better is not False
         ranked = database.top_checkpoints(
             experiment_id=experiment_id,
             trial_id=trial_id,

@@ -12,7 +12,7 @@ from detcore.contract.errors import ScheduleError
 __all__ = [
     "RETENTION_DEFAULTS", "Control", "ExperimentState", "Framework", "GradientSettings",
     "JSONValue", "Length", "MetricKind", "ModelOrderBy", "ModelSortBy", "SaveTimes", "TensorInfo",
-    "TrialInfo", "TrialSettings", "TrialState", "Unit", "UnsettledCheckpoint", "searcher_metric",
+    "TrialInfo", "TrialSettings", "TrialState", "Unit", "UnsettledCheckpoint",
 ]  # fmt: skip
 
 JSONValue: TypeAlias = Union[bool, int, float, str, "list[JSONValue]", "dict[str, JSONValue]", None]
@@ -314,21 +314,6 @@ class TrialSettings:
             object.__setattr__(self, "length_unit", Unit(self.length_unit))
         if isinstance(self.gradients, Mapping):
             object.__setattr__(self, "gradients", GradientSettings(**self.gradients))
-
-
-def searcher_metric(config: Mapping[str, object]) -> tuple[str | None, bool]:
-    """Return the metric that ranks the trials of an experiment, and whether smaller is better.
-
-    Args:
-        config: The experiment's configuration. One that was recorded for a script by itself, or by
-            an earlier release, may have no searcher: the metric is None then.
-    """
-    searcher = config.get("searcher")
-    if not isinstance(searcher, Mapping):
-        return None, True
-    metric = searcher.get("metric")
-    smaller_is_better = bool(searcher.get("smaller_is_better", True))
-    return (metric or None) if isinstance(metric, str) else None, smaller_is_better
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from detcore.contract.values import Control, ExperimentState, TrialState
+from detcore.contract.values import Control, ExperimentState, Length, TrialState, Unit
 
 if TYPE_CHECKING:
     from sqlalchemy import Row
@@ -34,6 +34,42 @@ class ProcessIdentity:
     boot_id: str | None
     started: str | None
     pid_namespace: str | None
+
+
+def read_length(recorded: Any) -> Length | None:
+    """Return a length of a recorded configuration; a bare number counts batches."""
+    if not isinstance(recorded, Mapping):
+        return Length(recorded, Unit.BATCHES) if recorded else None
+    return next((Length(count, Unit(unit)) for unit, count in recorded.items() if count), None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSearcher:
+    """The section ``searcher`` of a recorded configuration; a script by itself may have none.
+
+    Attributes:
+        metric: The metric that ranks the trials, or None.
+        smaller_is_better: None without a metric.
+    """
+
+    name: str | None = None
+    metric: str | None = None
+    smaller_is_better: bool | None = None
+    max_length: Length | None = None
+    source_checkpoint_uuid: str | None = None
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> RecordedSearcher:
+        """Read the section of a configuration."""
+        section: Mapping[str, Any] = config.get("searcher") or {}
+        metric = section.get("metric") or None
+        return cls(
+            name=section.get("name"),
+            metric=metric,
+            smaller_is_better=section.get("smaller_is_better", True) if metric else None,
+            max_length=read_length(section.get("max_length")),
+            source_checkpoint_uuid=section.get("source_checkpoint_uuid"),
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +102,11 @@ class ExperimentRecord:
     ended_at: datetime.datetime | None
     control: Control | None = None
     notes: str = ""
+
+    @property
+    def searcher(self) -> RecordedSearcher:
+        """The section ``searcher`` of the configuration."""
+        return RecordedSearcher.from_config(self.config)
 
     @property
     def script_call(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import ConfigError
-from detcore.contract.values import RETENTION_DEFAULTS, searcher_metric
+from detcore.contract.values import RETENTION_DEFAULTS
 
 if TYPE_CHECKING:
     from detcore.database._database import Database
@@ -157,7 +157,7 @@ def plan_retention(
         NotFoundError: If the experiment does not exist.
     """
     experiment = database.get_experiment(experiment_id)
-    metric, smaller_is_better = searcher_metric(experiment.config)
+    metric = experiment.searcher.metric
     records = database.list_checkpoints(experiment_id=experiment_id)
     metrics = database.checkpoint_metrics(experiment_id, metric) if metric else {}
     unfinished = _unfinished(database, experiment)
@@ -169,7 +169,7 @@ def plan_retention(
     plan = choose_checkpoints(
         saved,
         policy or RetentionPolicy.from_config(experiment.config),
-        smaller_is_better=smaller_is_better,
+        smaller_is_better=bool(experiment.searcher.smaller_is_better),
         exempt=_exempt(database) | _not_judged(database, experiment_id, saved, unfinished),
         unfinished=unfinished,
     )
@@ -203,7 +203,7 @@ def _exempt(database: Database) -> dict[str, str]:
     """Return the checkpoints that other objects need, with the reason."""
     exempt = {}
     for experiment in database.list_experiments():
-        uuid = (experiment.config.get("searcher") or {}).get("source_checkpoint_uuid")
+        uuid = experiment.searcher.source_checkpoint_uuid
         if uuid:
             exempt[uuid] = f"experiment {experiment.id} starts from it"
     for uuid, versions in database.registered_checkpoints().items():

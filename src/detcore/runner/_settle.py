@@ -117,8 +117,7 @@ def control_trial(
 
 
 def _is_alone(experiment: ExperimentRecord) -> bool:
-    searcher = experiment.config.get("searcher")
-    return searcher is None or searcher.get("name") == "single"
+    return experiment.searcher.name in (None, "single")
 
 
 def settle_experiment(

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.describe import searcher_metric
-from detcore.types import TrialState
+from detcore.types import Length, TrialState, Unit
 
 if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord, MetricRecord, TrialRecord
@@ -79,13 +78,13 @@ def time_left(
         steps_completed: Steps of all trials that there are.
     """
     speeds = [each.steps_per_second for each in activities if each.steps_per_second is not None]
-    if len(activities) == 1 and (experiment.config.get("searcher") or {}).get("name") == "single":
+    if len(activities) == 1 and experiment.searcher.name == "single":
         return activities[0].left_s
     return _rest_s(steps_completed, experiment.progress, sum(speeds) or None)
 
 
 def _read(database: Database, experiment: ExperimentRecord, trial: TrialRecord) -> Activity:
-    metric, _ = searcher_metric(experiment.config)
+    metric = experiment.searcher.metric
     training = _newest(database, trial, "training")
     validations = _newest(database, trial, "validation")
     # One that begins at a checkpoint reports fewer steps than a run that crashed behind it.
@@ -132,31 +131,28 @@ def _phase(
 
 def _progress(experiment: ExperimentRecord, trial: TrialRecord, steps: int) -> float | None:
     """Return the completed part of a trial's planned length, 0 to 1, or None if unknown."""
-    searcher = experiment.config.get("searcher") or {}
-    length = searcher.get("max_length")
-    if isinstance(length, int):
-        length = {"batches": length}
+    length = experiment.searcher.max_length
     steps_per_unit = _steps_per_unit(experiment, trial, length)
-    if steps_per_unit is None or not isinstance(length, Mapping):
-        return experiment.progress if searcher.get("name") == "single" else None
-    wanted = steps_per_unit * (trial.length or next(iter(length.values())))
+    if steps_per_unit is None or length is None:
+        return experiment.progress if experiment.searcher.name == "single" else None
+    wanted = steps_per_unit * (trial.length or length.count)
     return min(1.0, steps / wanted) if wanted else None
 
 
 def _steps_per_unit(
-    experiment: ExperimentRecord, trial: TrialRecord, length: object
+    experiment: ExperimentRecord, trial: TrialRecord, length: Length | None
 ) -> float | None:
     """Return how many steps the unit of a search's lengths has, or None if that is unknown."""
-    unit = next(iter(length), None) if isinstance(length, Mapping) else None
-    if unit == "batches":
+    unit = length.unit if length is not None else None
+    if unit is Unit.BATCHES:
         return 1.0
     num_records = experiment.config.get("records_per_epoch")
     size = trial.hparams.get("global_batch_size")
     if not isinstance(size, int) or size < 1:
         return None
-    if unit == "records":
+    if unit is Unit.RECORDS:
         return 1.0 / size
-    if unit == "epochs" and isinstance(num_records, int) and num_records > 0:
+    if unit is Unit.EPOCHS and isinstance(num_records, int) and num_records > 0:
         return float(math.ceil(num_records / size))
     return None
 

@@ -12,7 +12,6 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
 from detcore.database import CheckpointRecord
-from detcore.types import searcher_metric
 from detcore_determined.routes import enums
 from detcore_determined.routes.answers import (
     Document,
@@ -212,13 +211,13 @@ def _by_metric(
     state: ServerState, experiment_id: int, records: list[CheckpointRecord], listed: Listed
 ) -> list[CheckpointRecord]:
     """Return checkpoints by a validation metric at their step, those without it last."""
-    config = state.database.get_experiment(experiment_id).config
-    metric, smaller_is_better = searcher_metric(config)
+    searcher = state.database.get_experiment(experiment_id).searcher
+    metric = searcher.metric
     is_descending = listed.order_by is enums.Order.DESC
     if listed.sort_by_metric:
         metric = listed.sort_by_metric
     elif listed.order_by is enums.Order.UNSPECIFIED:
-        is_descending = not smaller_is_better
+        is_descending = searcher.smaller_is_better is False
     validations = state.database.checkpoint_validations([record.uuid for record in records])
     values: dict[str, float] = {}
     for uuid, found in validations.items():

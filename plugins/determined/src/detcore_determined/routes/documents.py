@@ -16,7 +16,7 @@ from detcore.database import (
     TrialSummary,
     ingest_reports,
 )
-from detcore.types import Control, ExperimentState, TrialState, searcher_metric
+from detcore.types import Control, ExperimentState, TrialState
 from detcore_determined.routes.answers import Document, moment
 from detcore_determined.routes.cluster_routes import PLACE_ID, PLACE_NAME
 from detcore_determined.routes.enums import State
@@ -82,7 +82,6 @@ def experiment_document(
         is_queued: Whether it was submitted, and waits for its turn.
     """
     config = record.config
-    searcher = config.get("searcher")
     labels = config.get("labels")
     is_complete = record.state is ExperimentState.COMPLETED
     return {
@@ -98,8 +97,8 @@ def experiment_document(
         "numTrials": num_trials,
         "config": dict(config),
         "originalConfig": record.config_text or json.dumps(dict(config)),
-        "searcherType": _text(searcher.get("name")) if isinstance(searcher, Mapping) else "",
-        "searcherMetric": searcher_metric(config)[0],
+        "searcherType": _text(record.searcher.name),
+        "searcherMetric": record.searcher.metric,
         "startTime": moment(record.created_at),
         "endTime": moment(record.ended_at),
         "username": owner[1],
@@ -169,14 +168,14 @@ def checkpoint_documents(state: ServerState, records: Sequence[CheckpointRecord]
     database = state.database
     validations = database.checkpoint_validations([record.uuid for record in records])
     owners = database.get_trials({record.trial_id for record in records})
-    configs = {
-        number: database.get_experiment(number).config
+    experiments = {
+        number: database.get_experiment(number)
         for number in {record.experiment_id for record in records}
     }
     return [
         checkpoint_document(
             record,
-            config=configs[record.experiment_id],
+            experiment=experiments[record.experiment_id],
             hparams=owners[record.trial_id].hparams,
             validation=validations.get(record.uuid),
         )
@@ -187,12 +186,12 @@ def checkpoint_documents(state: ServerState, records: Sequence[CheckpointRecord]
 def checkpoint_document(
     record: CheckpointRecord,
     *,
-    config: Mapping[str, Any],
+    experiment: ExperimentRecord,
     hparams: Mapping[str, Any],
     validation: MetricRecord | None,
 ) -> Document:
     """Return a checkpoint."""
-    metric, _ = searcher_metric(config)
+    metric, config = experiment.searcher.metric, experiment.config
     metrics = _comparable(validation.metrics) if validation is not None else {}
     training: Document = {
         "trialId": record.trial_id,

@@ -14,7 +14,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from detcore.database import MetricRecord, TrialRecord, TrialSummary
-from detcore.types import ExperimentState, TrialState, searcher_metric
+from detcore.types import ExperimentState, TrialState
 from detcore_determined.routes import enums
 from detcore_determined.routes.answers import (
     STREAM_TYPE,
@@ -161,10 +161,12 @@ def _summaries(
 ) -> dict[int, TrialSummary]:
     if not trial_ids:
         return {}
-    config = state.database.get_experiment(experiment_id).config
-    metric, smaller_is_better = searcher_metric(config)
+    searcher = state.database.get_experiment(experiment_id).searcher
     return state.database.summarize_trials(
-        experiment_id, metric=metric, smaller_is_better=smaller_is_better, trial_ids=trial_ids
+        experiment_id,
+        metric=searcher.metric,
+        smaller_is_better=searcher.smaller_is_better is not False,
+        trial_ids=trial_ids,
     )
 
 
@@ -192,7 +194,7 @@ def _sort(
     summaries: dict[int, TrialSummary] = {}
     if sort_by in (sort.BEST_VALIDATION_METRIC, sort.BATCHES_PROCESSED):
         summaries = _summaries(state, experiment_id, [record.id for record in records])
-    metric, _ = searcher_metric(state.database.get_experiment(experiment_id).config)
+    metric = state.database.get_experiment(experiment_id).searcher.metric
     latest: dict[int, float | None] = {}
     if sort_by is sort.LATEST_VALIDATION_METRIC and metric is not None:
         latest = {record.id: _latest(state, record.id, metric) for record in records}

@@ -25,7 +25,6 @@ from detcore.describe import (
     format_bytes,
     format_duration,
     format_number,
-    searcher_metric,
 )
 from detcore_report.activity import ProcessUsage, read_activities
 
@@ -125,7 +124,7 @@ def _look(
 
 
 def _row(experiment: ExperimentRecord, activity: Activity) -> dict[str, Any]:
-    metric, _ = searcher_metric(experiment.config)
+    metric = experiment.searcher.metric
     return {
         "experiment_id": experiment.id,
         "trial_id": activity.trial.id,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from detcore.client.http.journal import journal_path, read_journal
 from detcore.errors import InvalidArgumentError
 from detcore.runner import TrialResult, experiment_folder, read_results
-from detcore.types import ExperimentState, searcher_metric
+from detcore.types import ExperimentState
 from detcore_server.http.answers import AsciiJson
 from detcore_server.jobs import submit
 from detcore_server.jobs.uploads import MOST_UPLOAD_BYTES, Uploads
@@ -221,7 +221,8 @@ def _read_events(state: ServerState, experiment_id: int, position: int) -> dict[
 
 def _read_outcome(state: ServerState, experiment_id: int) -> dict[str, Any]:
     record = state.database.get_experiment(experiment_id)
-    metric, smaller_is_better = searcher_metric(record.config)
+    metric = record.searcher.metric
+    smaller_is_better = record.searcher.smaller_is_better is not False
     results = read_results(
         state.database, experiment_id, metric=metric or "", smaller_is_better=smaller_is_better
     )

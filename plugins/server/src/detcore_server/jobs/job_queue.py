@@ -180,8 +180,8 @@ class Jobs:
         """
         experiment_id = self._database.get_trial(trial_id).experiment_id
         submission = self.require_owner(requester, experiment_id)
-        searcher = self._database.get_experiment(experiment_id).config.get("searcher") or {}
-        if submission is not None and searcher.get("name") == "single":
+        searcher = self._database.get_experiment(experiment_id).searcher
+        if submission is not None and searcher.name == "single":
             self.control(requester, experiment_id, action)
         else:
             self._transport.control_trial(trial_id, action)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from detcore.errors import NotFoundError
@@ -53,7 +53,7 @@ def ancestors(database: Database, experiment: ExperimentRecord) -> list[Origin]:
 def descendants(database: Database, uuid: str) -> list[ExperimentRecord]:
     """Return which of the newest 1,000 experiments began with a checkpoint."""
     newest = database.list_experiments(newest_first=True, limit=_SEARCHED)
-    return [one for one in newest if _searcher(one).get("source_checkpoint_uuid") == uuid]
+    return [one for one in newest if one.searcher.source_checkpoint_uuid == uuid]
 
 
 def run_origins(
@@ -81,14 +81,9 @@ def run_origins(
     return origins
 
 
-def _searcher(experiment: ExperimentRecord) -> Mapping[str, object]:
-    searcher = experiment.config.get("searcher")
-    return searcher if isinstance(searcher, Mapping) else {}
-
-
 def _origin(database: Database, experiment: ExperimentRecord) -> Origin | None:
-    name = _searcher(experiment).get("source_checkpoint_uuid")
-    if not isinstance(name, str) or not name:
+    name = experiment.searcher.source_checkpoint_uuid
+    if not name:
         return None
     try:
         return Origin(name, database.get_checkpoint(name))
