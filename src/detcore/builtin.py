@@ -27,16 +27,16 @@ def detcore_register_searcher() -> list[SearcherType]:
     return [
         SearcherType(
             name=name,
-            method=f"detcore.search:{prefix}Search",
+            method=f"{module}:{prefix}Search",
             settings=f"detcore.search._settings:{prefix}Settings",
         )
-        for name, prefix in {
-            "single": "Single",
-            "random": "Random",
-            "grid": "Grid",
-            "adaptive_asha": "Adaptive",
-            "async_halving": "Halving",
-        }.items()
+        for name, module, prefix in (
+            ("single", "detcore.search._simple", "Single"),
+            ("random", "detcore.search._simple", "Random"),
+            ("grid", "detcore.search._simple", "Grid"),
+            ("adaptive_asha", "detcore.search._adaptive", "Adaptive"),
+            ("async_halving", "detcore.search._adaptive", "Halving"),
+        )
     ]
 
 

@@ -125,14 +125,14 @@ def test_line_ends_and_byte_order_mark(ending: str, tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbf" + CONSTANT.replace("\n", ending).encode())
     loaded = load_config(path)
     assert loaded.config.name == "line"
-    assert loaded.origins["name"] == Origin(source="file", line=1, column=7)
+    assert loaded.find_origins()["name"] == Origin(source="file", line=1, column=7)
 
 
 def test_null_is_the_default() -> None:
     loaded = load_string(CONSTANT + "resources:\nmax_restarts: null\nlabels:\n")
     assert loaded.config.max_restarts == 5
     assert loaded.config.resources.slots_per_trial == 1
-    assert loaded.origins["max_restarts"].source == "default"
+    assert loaded.find_origins()["max_restarts"].source == "default"
 
 
 @pytest.mark.parametrize(
@@ -199,29 +199,29 @@ def test_flag_before_environment_before_file_before_default() -> None:
     environment = {BATCHES: "20"}
     both = load("constant.yaml", overrides={name: "30"}, environment=environment)
     assert length(both).count == 30
-    assert both.origins[name] == Origin(source="flag", line=1, column=29)
+    assert both.find_origins()[name] == Origin(source="flag", line=1, column=29)
     variable = load("constant.yaml", environment=environment)
     assert length(variable).count == 20
-    assert variable.origins[name] == Origin(source="environment", line=1, column=47)
+    assert variable.find_origins()[name] == Origin(source="environment", line=1, column=47)
     file = load("constant.yaml")
     assert length(file).count == 100
-    assert file.origins[name] == Origin(source="file", line=10, column=14)
-    assert file.origins["scheduling_unit"] == Origin(source="default")
+    assert file.find_origins()[name] == Origin(source="file", line=10, column=14)
+    assert file.find_origins()["scheduling_unit"] == Origin(source="default")
 
 
 @pytest.mark.parametrize("name", ["complete.yaml", "constant.yaml"])
 def test_origins_cover_every_leaf(name: str) -> None:
     loaded = load(name, overrides={"labels": ["a", "b"], "data.deep.x": 1})
-    assert set(loaded.origins) == leaves(loaded.config.model_dump(mode="json"))
-    assert loaded.origins["labels.1"].source == "flag"
-    assert loaded.origins["data.deep.x"].source == "flag"
+    assert set(loaded.find_origins()) == leaves(loaded.config.model_dump(mode="json"))
+    assert loaded.find_origins()["labels.1"].source == "flag"
+    assert loaded.find_origins()["data.deep.x"].source == "flag"
 
 
 def test_origins_point_at_the_values() -> None:
     loaded = load("complete.yaml")
     lines = loaded.text.splitlines()
     plain = loaded.config.model_dump(mode="json")
-    for name, origin in loaded.origins.items():
+    for name, origin in loaded.find_origins().items():
         if origin.source != "file":
             continue
         assert origin.line is not None
@@ -339,7 +339,7 @@ def test_a_notice_for_each_field_that_only_a_cluster_honours() -> None:
 def test_a_length_without_unit_is_batches_and_says_so() -> None:
     loaded = load("constant.yaml", overrides={"searcher.max_length": "7"})
     assert length(loaded) == Length(7, Unit.BATCHES)
-    assert loaded.origins["searcher.max_length.batches"].source == "flag"
+    assert loaded.find_origins()["searcher.max_length.batches"].source == "flag"
     assert loaded.notices == [
         "--set:1:10: note: searcher.max_length has no unit: 7 is read as batches; "
         "write {batches: 7} or {epochs: 7} to be clear"

@@ -11,11 +11,12 @@ import click
 
 from detcore.cli._context import load_experiment_file
 from detcore.cli._groups import CommandGroup
-from detcore.cli._output import json_option, printable
+from detcore.cli._output import json_option, plain_value, printable
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
-    from detcore.config import ExperimentFileError, LoadedConfig, Origin, Role
+    from detcore.config import ExperimentFileError, LoadedConfig, Origin
+    from detcore.config._render import Role
     from detcore.hooks import PluginManager
 
 
@@ -112,14 +113,15 @@ def show(
         click.echo(_report(error), err=True)
         context.exit(_EXIT_WRONG)
     values: Any = mask_config(loaded.config.model_dump(mode="json"))
+    origins = loaded.find_origins() if origin else {}
     if as_json:
-        shown = {"config": values, "origins": _origins(loaded)} if origin else values
+        shown = {"config": values, "origins": plain_value(origins)} if origin else values
         click.echo(json.dumps(shown, indent=2))
         return
     lines = list(_lines(values, "", 0))
     width = min(60, max((len(text) for text, _ in lines), default=0))
     for text, name in lines:
-        found = loaded.origins.get(name) if origin else None
+        found = origins.get(name)
         where = "" if found is None else f"  # {_where(found, name, file)}"
         comment = f"{' ' * (width - len(text))}{where}" if where else ""
         click.echo(printable(f"{text}{comment}"))
@@ -259,10 +261,3 @@ def _where(origin: Origin, name: str, file: Path) -> str:
     if origin.source == "flag":
         return "--set"
     return origin.source
-
-
-def _origins(loaded: LoadedConfig) -> dict[str, Any]:
-    return {
-        name: {"source": origin.source, "line": origin.line, "column": origin.column}
-        for name, origin in loaded.origins.items()
-    }

@@ -21,13 +21,12 @@ from detcore.config._loader import (
     refusal,
 )
 from detcore.config._overrides import parse_set_flags
-from detcore.config._render import Role, render
 from detcore.config._schema import json_schema
 from detcore.config._source import Diagnostic, Label, Span
 
 __all__ = [
     "Diagnostic", "ExperimentConfig", "ExperimentFileError", "Label", "LoadOptions", "LoadedConfig",
-    "Origin", "Role", "Span", "TrainingLength", "json_schema", "load_config", "load_mapping",
+    "Origin", "Span", "TrainingLength", "json_schema", "load_config", "load_mapping",
     "load_text", "mapping_text", "parse_set_flags", "ranges", "refusal",
-    "render", "resolve_constants", "smoke_config", "trial_seed",
+    "resolve_constants", "smoke_config", "trial_seed",
 ]  # fmt: skip

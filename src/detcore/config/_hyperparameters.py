@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from pydantic import ValidationError, WithJsonSchema, WrapValidator
+from pydantic import ValidationError, WrapValidator
 from pydantic_core import PydanticCustomError
 
 from detcore.config._fields import Section, setting, unknown_tag
@@ -166,26 +166,7 @@ def _misspelt_type(value: Mapping[str, object]) -> str | None:
     return None
 
 
-def _schema() -> dict[str, Any]:
-    typed = [model.model_json_schema() for model in HYPERPARAMETER_TYPES.values()]
-    return {
-        "type": "object",
-        "additionalProperties": {
-            "anyOf": [
-                *typed,
-                {"type": ["string", "number", "boolean", "null", "array"]},
-                {
-                    "type": "object",
-                    "title": "group",
-                    "description": "Hyperparameters below a common name.",
-                    "not": {"required": ["type"]},
-                },
-            ]
-        },
-    }
-
-
-Hyperparameters = Annotated[dict[str, Any], WrapValidator(_check), WithJsonSchema(_schema())]
+Hyperparameters = Annotated[dict[str, Any], WrapValidator(_check)]
 
 
 def ranges(

@@ -16,7 +16,6 @@ from detcore.config._experiment import ExperimentConfig
 from detcore.config._notices import code_notices
 from detcore.config._overrides import lay_over, read_overrides
 from detcore.config._problem import nearest
-from detcore.config._render import Style, no_style, render
 from detcore.config._source import (
     Diagnostic,
     Further,
@@ -35,6 +34,8 @@ from detcore.contract.values import JSONValue
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from detcore.config._render import Style
 
 
 # Checking this many takes a second or two; PyYAML takes minutes for ten times as many.
@@ -61,8 +62,11 @@ class ExperimentFileError(ConfigError):
         self._secrets = tuple(secrets)
         super().__init__(self.report())
 
-    def report(self, style: Style = no_style) -> str:
-        """Return the report, coloured by `style`; see `detcore.config.render`."""
+    def report(self, style: Style | None = None) -> str:
+        """Return the report, coloured by `style`; default: plain text."""
+        from detcore.config._render import no_style, render
+
+        style = style or no_style
         shown = self.diagnostics[:_MOST_SHOWN]
         body = render(shown, secrets=self._secrets, style=style)
         if not any(found.primary.span.source.lines for found in self.diagnostics):
@@ -100,8 +104,7 @@ class LoadedConfig:
         config: The configuration, with defaults.
         text: The text of the file.
         path: The file.
-        origins: For every leaf of ``config.model_dump(mode="json")``, by dotted name, where its
-            value came from.
+        root: The text with its positions, and the settings of flags and variables in it.
         notices: A line for each field that was given and has no effect here, and for each
             hyperparameter that is probably misspelt, because the script has only a near name.
     """
@@ -109,8 +112,13 @@ class LoadedConfig:
     config: ExperimentConfig
     text: str
     path: Path
-    origins: Mapping[str, Origin]
+    root: Node
     notices: list[str]
+
+    def find_origins(self) -> dict[str, Origin]:
+        """Return the origin of every leaf of ``config.model_dump(mode="json")``, by dotted name."""
+        leaves = _leaves(self.config.model_dump(mode="json"), ())
+        return {dotted(place): _origin(self.root, place, value) for place, value in leaves}
 
 
 def load_config(path: Path, **options: Unpack[LoadOptions]) -> LoadedConfig:
@@ -184,9 +192,9 @@ def refusal(loaded: LoadedConfig, refused: Mapping[str, Exception]) -> Experimen
         refused: The plugin's error, by the name of the section, such as ``"searcher"``.
     """
     source, _ = Source.of_file(str(loaded.path), loaded.text)
-    found = []
+    found, origins = [], loaded.find_origins()
     for section, error in refused.items():
-        origin = loaded.origins.get(f"{section}.name") or loaded.origins[section]
+        origin = origins.get(f"{section}.name") or origins[section]
         span = source.span()  # for a flag or a variable: the top of the file
         if origin.source == "file" and origin.line is not None and origin.column is not None:
             span = source.span(origin.line - 1, origin.column - 1)
@@ -210,13 +218,7 @@ def _load(text: str, source: Source, path: Path, options: LoadOptions) -> Loaded
         )
     if code_dir := options.get("code_dir"):
         notices += code_notices(root, code_dir)
-    return LoadedConfig(
-        config=config,
-        text=text,
-        path=path,
-        origins=_origins(config, root),
-        notices=notices,
-    )
+    return LoadedConfig(config=config, text=text, path=path, root=root, notices=notices)
 
 
 def _read(
@@ -259,11 +261,6 @@ def _ordered(found: list[Diagnostic], source: Source) -> list[Diagnostic]:
             item.column,
         ),
     )
-
-
-def _origins(config: ExperimentConfig, root: Node) -> dict[str, Origin]:
-    leaves = _leaves(config.model_dump(mode="json"), ())
-    return {dotted(place): _origin(root, place, value) for place, value in leaves}
 
 
 def _leaves(value: JSONValue, place: Place) -> Iterator[tuple[Place, JSONValue]]:

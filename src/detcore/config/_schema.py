@@ -11,6 +11,7 @@ from pydantic.json_schema import models_json_schema
 from detcore.config._check import NamedModels, built_in_models
 from detcore.config._experiment import ExperimentConfig
 from detcore.config._fields import Tagged, setting
+from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
 from detcore.config._sections import TAGGED
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -48,8 +49,28 @@ def json_schema(
         )
         schema["$defs"].update(definitions.get("$defs", {}))
         schema["$defs"][tagged.model.__name__] = {"oneOf": [*references.values()]}
+    schema["properties"]["hyperparameters"] |= _describe_hyperparameters()
     _tidy(schema)
     return {"$schema": _DIALECT, **schema, "title": "detcore experiment", "description": _ABOUT}
+
+
+def _describe_hyperparameters() -> dict[str, Any]:
+    typed = [model.model_json_schema() for model in HYPERPARAMETER_TYPES.values()]
+    return {
+        "type": "object",
+        "additionalProperties": {
+            "anyOf": [
+                *typed,
+                {"type": ["string", "number", "boolean", "null", "array"]},
+                {
+                    "type": "object",
+                    "title": "group",
+                    "description": "Hyperparameters below a common name.",
+                    "not": {"required": ["type"]},
+                },
+            ]
+        },
+    }
 
 
 def _make_kind(

@@ -18,7 +18,6 @@ from detcore.contract.errors import PluginError, WorkerError
 from detcore.contract.launch import Line, OutputSink, RendezvousService
 from detcore.contract.values import TrialInfo
 from detcore.environment import read_environment
-from detcore.launch._forked import ForkServer
 from detcore.launch._group import LocalWorkerGroup, Wake
 from detcore.launch._job import LocalJob
 from detcore.launch._lines import RewriteLimit
@@ -78,6 +77,8 @@ class LocalLauncher:
         self._plugins = plugins
         self._fork_server = None
         if fork_frameworks is not None and sys.platform == "linux":
+            from detcore.launch._forked import ForkServer
+
             self._fork_server = ForkServer(fork_frameworks, notice)
 
     def start(

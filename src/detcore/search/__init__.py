@@ -7,7 +7,6 @@ from its log.
 
 from detcore.config import ranges
 from detcore.contract.search import Answer, ExitReason, NewTrial, SearchMethod, SearchSetup, TrainTo
-from detcore.search._adaptive import AdaptiveSearch, HalvingSearch
 from detcore.search._sampling import place_values, sample
 from detcore.search._search import (
     Close,
@@ -23,28 +22,23 @@ from detcore.search._search import (
     event_to_json,
 )
 from detcore.search._settings import RandomSettings
-from detcore.search._simple import GridSearch, RandomSearch, ReplacingQueue, SingleSearch
+from detcore.search._simple import ReplacingQueue
 
 __all__ = [
-    "AdaptiveSearch",
     "Answer",
     "Close",
     "Create",
     "Event",
     "ExitReason",
     "Exited",
-    "GridSearch",
-    "HalvingSearch",
     "NewTrial",
     "Operation",
     "PlannedTrial",
-    "RandomSearch",
     "RandomSettings",
     "ReplacingQueue",
     "Search",
     "SearchMethod",
     "SearchSetup",
-    "SingleSearch",
     "Train",
     "TrainTo",
     "Validated",

@@ -172,7 +172,7 @@ def check(
         required=("entrypoint",),
         **plugins.settings_models(),
     )
-    if settings.launcher is not None and loaded.origins["launcher"].source == "default":
+    if settings.launcher is not None and loaded.find_origins()["launcher"].source == "default":
         config = loaded.config.model_copy(update={"launcher": settings.launcher})
         loaded = dataclasses.replace(loaded, config=config)
     _check_grid(loaded.config)
