@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -15,10 +15,10 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     Tag,
-    ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
+    create_model,
     model_validator,
 )
 from pydantic.fields import FieldInfo
@@ -27,7 +27,6 @@ from pydantic_core import PydanticCustomError
 from detcore._distributions import describe_absent
 from detcore.config._problem import (
     Problem,
-    again,
     describe_value,
     nearest,
     problem,
@@ -254,31 +253,36 @@ class Tagged:
         plugins: Models | None = (info.context or {}).get(self.what)
         return plugins
 
+    def make_kind(self, name: str, settings: type[BaseModel] | None) -> type[BaseModel]:
+        """Return the model of a section with one tag: the fields of all, and those of the plugin.
+
+        Args:
+            name: The tag.
+            settings: The model of the plugin's settings; None if any fields are valid.
+        """
+        bases = (self.model,) if settings is None else (settings, self.model)
+        extra = ConfigDict(extra="allow" if settings is None else "forbid")
+        base: Any = type("Kind", bases, {"__module__": __name__, "model_config": extra})
+        tag: Any = (Literal[name], setting(f"The {self.what} {name!r}."))
+        kind: type[BaseModel] = create_model(
+            f"{name.title().replace('_', '')}{self.what.split()[0].title()}",
+            __base__=base,
+            __doc__=bases[0].__doc__,
+            **{self.tag: tag},
+        )
+        return kind
+
     def _from_plugin(self, value: Mapping[str, object], plugins: Models) -> Section:
         name = value[self.tag]
         if not isinstance(name, str) or name not in plugins:
             raise_problems(self.what, [((self.tag,), unknown_tag(self.what, name, plugins))])
-        model = plugins[str(name)]
-        found: list[Problem] = []
-        names = {} if model is None else model.model_fields
-        value = drop_nulls(value, names)
-        defaults: dict[str, object] = {}
-        if model is not None:
-            unknown = [key for key in value if key not in {*names, *self.model.model_fields}]
-            found += [((key,), "extra_forbidden") for key in unknown]
-            given = {key: item for key, item in value.items() if key in names}
-            try:
-                settings = model.model_validate(given, strict=True)
-                defaults = settings.model_dump(mode="json", exclude=set(given))
-            except ValidationError as exc:
-                found += [again(error) for error in exc.errors(include_url=False)]
-        try:
-            kept = self.model.model_validate({**value, **defaults})
-        except ValidationError as exc:
-            errors = exc.errors(include_url=False)
-            found += [again(error) for error in errors if error["loc"][0] not in names]
-        raise_problems(self.what, found)
-        return kept
+        kind = self.make_kind(str(name), plugins[str(name)])
+        given = drop_nulls(value, kind.model_fields)
+        made = kind.model_validate(given)
+        # Given values stay as they are: those of secrets would be starred out.
+        return self.model.model_validate(
+            {**given, **made.model_dump(mode="json", exclude=set(given))}
+        )
 
     def _no_tag(self, value: Mapping[str, object]) -> Problem:
         for key in value:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pkgutil
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, create_model
 from pydantic.json_schema import models_json_schema
 
 from detcore.config._check import NamedModels, built_in_models
 from detcore.config._experiment import ExperimentConfig
-from detcore.config._fields import Tagged, setting
 from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
 from detcore.config._sections import TAGGED
 
@@ -41,7 +39,7 @@ def json_schema(
     for section, known in given.items():
         tagged = TAGGED[section]
         kinds = [
-            _make_kind(tagged, name, model)
+            tagged.make_kind(name, pkgutil.resolve_name(model) if isinstance(model, str) else model)
             for name, model in (known or built_in_models()[section]).items()
         ]
         references, definitions = models_json_schema(
@@ -71,23 +69,6 @@ def _describe_hyperparameters() -> dict[str, Any]:
             ]
         },
     }
-
-
-def _make_kind(
-    tagged: Tagged, name: str, settings: type[BaseModel] | str | None
-) -> type[BaseModel]:
-    """Return a model of a section with one name: the fields of all, and those of the plugin."""
-    model = pkgutil.resolve_name(settings) if isinstance(settings, str) else settings
-    bases = (tagged.model,) if model is None else (model, tagged.model)
-    tag: Any = (Literal[name], setting(f"The {tagged.what} {name!r}."))
-    kind: type[BaseModel] = create_model(
-        f"{name.title().replace('_', '')}{tagged.what.split()[0].title()}",
-        __base__=bases,
-        __doc__=bases[0].__doc__,
-        **{tagged.tag: tag},
-    )
-    kind.model_config["extra"] = "allow" if model is None else "forbid"
-    return kind
 
 
 def _tidy(schema: Any) -> None:
