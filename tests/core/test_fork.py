@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
+
+from detcore.runner._settle import is_locked
 
 SCRIPT = """
 import os, sys
@@ -48,3 +52,29 @@ def test_a_child_leaves_the_trial_alone(home: Any, ending: str, status: int, std
         assert [report.steps_completed for report in reports] == [1, 2]
         assert database.get_experiment(1).state.value == "COMPLETED"
         assert database.get_experiment(1).process is None
+
+
+def test_a_child_that_outlives_a_killed_script_does_not_keep_it_from_going_on(home: Any) -> None:
+    code = """
+import os, time
+from detcore import core
+with core.init(resume=True) as context:
+    if context.info.run_id == 1:
+        child = os.fork()
+        if child == 0:
+            time.sleep(600)
+        print(child, flush=True)
+        time.sleep(600)
+    print("run", context.info.run_id)
+"""
+    process = home.start(code)
+    child = int(process.stdout.readline())
+    try:
+        folder = home.path / "experiments" / "1"
+        assert is_locked(folder)
+        process.kill()
+        process.wait()
+        assert not is_locked(folder)
+        assert home.run(code)[1] == "run 2\n"
+    finally:
+        os.kill(child, signal.SIGKILL)

@@ -94,10 +94,14 @@ def exiting_early(reason: core.EarlyExitReason) -> Callable[[core.Context], None
         (lambda context: context.preempt.request(), "COMPLETED", None),
         (raising(ValueError("bad\nluck")), "ERROR", "ValueError: bad"),
         (raising(ConfigError("not so\nbut so")), "ERROR", "not so"),
-        (raising(InvalidHP("lr too high")), "ERROR", "INVALID_HP: lr too high"),
-        (raising(InvalidHP()), "ERROR", "INVALID_HP: InvalidHP"),
+        (raising(InvalidHP("lr too high")), "ERROR", "InvalidHP: lr too high"),
+        (raising(InvalidHP()), "ERROR", "InvalidHP: InvalidHP"),
         (raising(KeyboardInterrupt()), "ERROR", "KeyboardInterrupt"),
-        (exiting_early(core.EarlyExitReason.INVALID_HP), "ERROR", "INVALID_HP"),
+        (
+            exiting_early(core.EarlyExitReason.INVALID_HP),
+            "ERROR",
+            "InvalidHP: the trial rejected its hyperparameters",
+        ),
         (exiting_early(core.EarlyExitReason.USER_REQUESTED_STOP), "COMPLETED", None),
     ],
 )
@@ -107,8 +111,9 @@ def test_it_is_recorded_as_the_block_ends(
     with contextlib.suppress(BaseException), alone() as context:
         end(context)
     experiment, trial, _ = records(home)
-    assert (experiment.state.value, experiment.error) == (state, error)
     assert (trial.state.value, trial.error) == (state, error)
+    reason = error and error.removeprefix("InvalidHP: ")
+    assert (experiment.state.value, experiment.error) == (state, reason)
 
 
 def test_start_and_close_do_what_with_does(alone: Open, home: Any) -> None:
@@ -354,9 +359,10 @@ def test_early_ends_and_resumes_that_need_nothing_are_named(
 ) -> None:
     with alone(max_length={"batches": 10}) as context:
         context.train.report_training_metrics(5, {"loss": float("nan")})
-    assert said(capsys)[-1] == (
-        "experiment 1, trial 1: completed at batch 5 of 10: the script ended before max_length"
-    )
+    assert said(capsys)[-2:] == [
+        "experiment 1, trial 1: the script ended at batch 5 of 10, before searcher.max_length",
+        "experiment 1, trial 1: completed",
+    ]
     alone(resume=True).start().close(SystemExit(75))
     assert said(capsys)[-1].endswith(
         "paused; start the script again: it resumes from the start: it has no checkpoint"
@@ -387,7 +393,7 @@ def test_a_length_that_is_none(alone: Any, length: Any) -> None:
     [
         ({"records": 9}, {"records": 9}),
         (Length(2, Unit.EPOCHS), {"epochs": 2}),
-        (7, 7),
+        (7, {"batches": 7}),
     ],
 )
 def test_the_length_of_a_script_is_recorded(alone: Any, home: Any, length: Any, shown: Any) -> None:
@@ -396,7 +402,7 @@ def test_the_length_of_a_script_is_recorded(alone: Any, home: Any, length: Any, 
         operation = next(operations)
         operation.report_completed(0.5)
         assert list(operations) == []
-    assert operation.length == (shown if isinstance(shown, int) else next(iter(shown.values())))
+    assert operation.length == next(iter(shown.values()))
     assert records(home)[0].config["searcher"]["max_length"] == shown
 
 

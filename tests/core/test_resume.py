@@ -5,21 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from forked import call_in_child
+from processes import wait_until
 
 from detcore import core
-from detcore.core._resume import InterruptedScripts
 from detcore.database import Database, ingest_event_logs
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, InvalidHP, RunError
 from detcore.hooks import PluginManager
-from detcore.runner import settle_experiment
+from detcore.runner import control_experiment, settle_experiment
+from detcore.runner._script_runs import ScriptRuns
 from detcore.types import Control, ExperimentState, TrialState
 
 # Adds up step by step; what it adds depends on the step, so that a step left out would be seen.
@@ -286,12 +290,10 @@ class Meanwhile:
 
 
 @pytest.mark.parametrize(
-    ("question", "state"),
-    [("observe_experiment", None), ("experiment_is_alive", ExperimentState.ERROR)],
-    ids=["killed", "ended-while-saving"],
+    "state", [None, ExperimentState.ERROR], ids=["killed", "ended-while-saving"]
 )
 def test_what_another_script_takes_over_meanwhile_is_left_alone(
-    home: Any, question: str, state: ExperimentState | None
+    home: Any, state: ExperimentState | None
 ) -> None:
     first = home.start(SAVING, until="saving")
     first.kill()
@@ -307,11 +309,8 @@ def test_what_another_script_takes_over_meanwhile_is_left_alone(
     with home.database() as database:
         if state is not None:
             database.set_experiment_state(1, state)
-        InterruptedScripts(
-            cast("Database", Meanwhile(database, question, another_starts)),
-            environment,
-            PluginManager(environment),
-        ).settle()
+        records = cast("Database", Meanwhile(database, "experiment_is_alive", another_starts))
+        ScriptRuns(records, environment, PluginManager(environment)).settle_killed()
         (other,) = others
         record = database.get_experiment(1)
         assert (record.state, record.process.pid) == (ExperimentState.RUNNING, other.pid)
@@ -336,13 +335,12 @@ def test_what_another_script_settles_just_now_is_waited_for(home: Any) -> None:
 
     def the_same_starts() -> None:
         others.append(home.start(SCRIPT))
-        told = others[0].stderr.readline()
-        assert f"waiting for process {os.getpid()}, which settles what a killed run" in told
+        time.sleep(2)  # it finds that this process has the lock, and tries again
 
     environment = read_environment({"DETCORE_HOME": str(home.path)})
     with home.database() as database:
-        records = cast("Database", Meanwhile(database, "adopt_experiment", the_same_starts))
-        InterruptedScripts(records, environment, PluginManager(environment)).settle()
+        records = cast("Database", Meanwhile(database, "list_trials", the_same_starts))
+        ScriptRuns(records, environment, PluginManager(environment)).settle_killed()
         output = finish(others[0])
         assert output.startswith("from 10\n")
         assert output.endswith(f"total {TOTAL}\n")
@@ -376,7 +374,7 @@ def test_scripts_that_are_started_again_at_once_go_on_with_their_own(home: Any) 
 def test_one_that_went_on_meanwhile_is_not_paused_for_a_dead_one(home: Any) -> None:
     process = home.start(SAVING, until="saving")
     with home.database() as database:
-        with pytest.raises(RunError, match=f"running again: process {process.pid} has gone on"):
+        with pytest.raises(RunError, match=f"running already, under process {process.pid}"):
             settle_experiment(
                 1,
                 database=database,
@@ -404,3 +402,58 @@ def test_a_script_by_itself_that_ignores_its_checkpoint_is_warned(home: Any) -> 
         assert process.returncode == 75, stderr
         assert stderr.count("restored no checkpoint and reports batch 1: it") == num_warnings
         assert stderr.count("restore_path(context.info.latest_checkpoint)") == num_warnings
+
+
+def command(home: Any, *words: str) -> str:
+    """Run a command of detcore; return its output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "detcore", *words],
+        env={**os.environ, "DETCORE_HOME": str(home.path)},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_a_script_can_be_paused_and_canceled_by_a_command(home: Any) -> None:
+    script = home.start(SCRIPT)
+    advance(script, 13)
+    command(home, "experiment", "pause", "1", "--no-wait")
+    # The runner looks for requests about twice a second.
+    wait_until(lambda: "pause:" in script.stderr.readline())
+    script.communicate("\n" * 3, timeout=60)
+    assert script.returncode == 75
+    with home.database() as database:
+        assert database.get_experiment(1).state is ExperimentState.PAUSED
+
+    again = home.start(SCRIPT, until="from 14")
+    command(home, "experiment", "cancel", "1", "--no-wait")
+    wait_until(lambda: "cancel:" in again.stderr.readline())
+    again.communicate("\n" * 3, timeout=60)
+    assert again.returncode == 75
+    with home.database() as database:
+        assert database.get_experiment(1).state is ExperimentState.CANCELED
+    assert "from 0\n" in finish(home.start(SCRIPT)), "a canceled run is not continued"
+
+
+def test_a_script_that_runs_is_not_killed_through_the_records(home: Any) -> None:
+    script = home.start(SCRIPT)
+    advance(script, 3)
+    with home.database() as database, pytest.raises(RunError, match=f"kill -9 {script.pid}"):
+        control_experiment(
+            1,
+            Control.KILL,
+            database=database,
+            environment=read_environment({"DETCORE_HOME": str(home.path)}),
+        )
+    finish(script)
+
+
+@pytest.mark.parametrize(("rules", "kept"), [("", 4), (', "save_trial_latest": 1', 1)])
+def test_a_script_keeps_all_checkpoints_unless_it_says_which(
+    home: Any, rules: str, kept: int
+) -> None:
+    storage = f'{{"type": "shared_fs", "host_path": {str(home.path.parent)!r}{rules}}}'
+    code = SCRIPT.replace("resume=True", f"resume=True, checkpoint_storage={storage}")
+    finish(home.start(code))
+    with home.database() as database:
+        assert len(database.list_checkpoints(states=["COMPLETED"])) == kept

@@ -142,7 +142,7 @@ def test_another_order_of_calls_is_refused(home: Any, start: Any) -> None:
 
 
 def test_other_arguments_are_refused(home: Any, start: Any) -> None:
-    settings = "script=core.ScriptExperiment(config={{'script_arguments': {{'rate': {}}}}})"
+    settings = "script=core.ScriptExperiment(arguments={{'rate': {}}})"
     code = f"train(0, {settings})\ntrain(1, {settings})\n"
     start("0-1", code.format(1, 2))
     start("1-3", code.format(3, 4))  # a new start: the one before has no checkpoint

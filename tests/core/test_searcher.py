@@ -9,20 +9,24 @@ import pytest
 from detcore.core import (
     Channel,
     DistributedContext,
-    ScriptExperiment,
     SearcherContext,
     SearcherMode,
     Unit,
 )
-from detcore.core._searcher import set_length
 from detcore.errors import ContextStateError, MetricError
-from detcore.types import TrialInfo
+from detcore.types import Length, TrialInfo, TrialSettings
 
 
 def make(max_length: Any = None, *, rank: int = 0) -> SearcherContext:
+    length = Length(max_length, Unit.BATCHES) if isinstance(max_length, int) else max_length
+    settings = (
+        TrialSettings()
+        if length is None
+        else TrialSettings(max_length=length, length_unit=length.unit)
+    )
     info = TrialInfo(
         experiment_id=1, trial_id=1, run_id=1, trial_seed=0, hparams={}, config={},
-        model_dir="/", trial_dir="/", settings=set_length(ScriptExperiment(), max_length).settings,
+        model_dir="/", trial_dir="/", settings=settings,
     )  # fmt: skip
     distributed = DistributedContext()
     distributed.rank = rank
@@ -32,13 +36,12 @@ def make(max_length: Any = None, *, rank: int = 0) -> SearcherContext:
 @pytest.mark.parametrize(
     ("max_length", "length", "unit"),
     [
-        ({"batches": 40}, 40, Unit.BATCHES),
-        ({"records": 7}, 7, Unit.RECORDS),
-        ({"epochs": 2}, 2, Unit.EPOCHS),
-        (100, 100, None),
+        (Length(40, Unit.BATCHES), 40, Unit.BATCHES),
+        (Length(7, Unit.RECORDS), 7, Unit.RECORDS),
+        (Length(2, Unit.EPOCHS), 2, Unit.EPOCHS),
     ],
 )
-def test_length_and_unit(max_length: Any, length: int, unit: Unit | None) -> None:
+def test_length_and_unit(max_length: Length, length: int, unit: Unit) -> None:
     searcher = make(max_length)
     assert searcher.get_configured_units() is unit
     operations = list_completing(searcher)
@@ -69,7 +72,7 @@ def test_the_next_before_the_last_was_completed() -> None:
 
 
 def test_completed_twice_and_progress_after() -> None:
-    operation = next(make({"batches": 9}).operations())
+    operation = next(make(9).operations())
     operation.report_completed(1)
     with pytest.raises(ContextStateError, match="length 9 was completed twice"):
         operation.report_completed(1)

@@ -105,7 +105,8 @@ def test_without_an_observer_nothing_is_written_for_one(watched: Watched) -> Non
     )
     watched.script(FIVE_REPORTS)
     (trial_dir,) = watched.home.glob("experiments/*/trials/*")
-    assert sorted(path.name for path in trial_dir.iterdir()) == ["events-1.jsonl", "tensorboard"]
+    files = sorted(path.name for path in trial_dir.iterdir())
+    assert files == ["events-1.jsonl", "run-1.json", "tensorboard"]
     assert watched.deliver() == "nothing waits\n"
 
 
@@ -198,7 +199,7 @@ def test_a_plugin_that_hangs_holds_up_neither_the_training_nor_the_others(watche
     watched.more["DETCORE_DELIVERY_WAIT_S"] = "5"
     _, stderr = watched.script(FIVE_REPORTS)
     assert hooks_of(watched.told()) == ALL_OF_THEM
-    assert "not everything was delivered to stuck" in stderr
+    assert "plugin stuck was not told everything of 1 trial yet; it is kept" in stderr
     assert watched.open_cursors() == ["stuck"]
 
 

@@ -169,9 +169,7 @@ def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AskedCloc
             "min_validation_period": {"batches": 10},
         }
     ).config
-    script = core.ScriptExperiment(
-        config=config.model_dump(mode="json"), settings=config.trial_settings()
-    )
+    script = core.ScriptExperiment(config=config.model_dump(mode="json"))
     with core.init(script=script) as context, resumed_from(context) as folder:
         yield open_clock(
             context,

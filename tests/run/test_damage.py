@@ -70,8 +70,8 @@ def test_the_one_before_is_used_and_it_is_said(detcore: Detcore, damage: str) ->
     DAMAGES[damage](newest)
 
     finished = detcore.run_checked("run", "--resume", 1)
-    assert f". Going on from the one before: {before.name}" in finished.stdout
-    assert newest.name in finished.stdout
+    assert f"checkpoint {newest.name} is damaged: " in finished.stderr
+    assert f"The trial resumes from the one before: {before.name}" in finished.stderr
 
     listed = detcore("checkpoint", "list")
     assert [line for line in listed.stdout.splitlines() if "DAMAGED" in line], listed.stdout
@@ -84,12 +84,12 @@ def test_two_damaged_in_a_row(detcore: Detcore) -> None:
     DAMAGES["manifest cut"](newest)
     DAMAGES["file gone"](second)
     finished = detcore.run_checked("run", "--resume", 1)
-    said = [line for line in finished.stdout.splitlines() if "Going on from the one before" in line]
-    assert len(said) == 2, finished.stdout
-    assert newest.name in said[0]
-    assert second.name in said[0].partition("Going on")[2]
-    assert f"checkpoint {second.name}" in said[1]
-    assert third.name in said[1].partition("Going on")[2]
+    said = [line for line in finished.stderr.splitlines() if " is damaged: " in line]
+    damaged = [f"checkpoint {each.name} is damaged: " for each in (newest, second)]
+    assert [line[: len(start)] for line, start in zip(said, damaged, strict=True)] == damaged
+    assert all(
+        line.partition("resumes from the one before: ")[2].startswith(third.name) for line in said
+    )
 
 
 def test_none_left_is_an_error_and_repair_takes_back_what_is_whole_again(detcore: Detcore) -> None:

@@ -10,15 +10,16 @@ import pytest
 
 from detcore.launch import WorkerEvent
 from detcore.runner._running import RunningTrial, _HangTimer
+from detcore.types import Length, TrialSettings, Unit
 
 
 def progress_after(*events: tuple[str, dict[str, Any]], unit: str = "epochs") -> float | None:
     nothing = cast(Any, None)  # events need neither workers nor an output
-    config = {"searcher": {"max_length": {unit: 60}}}
+    settings = TrialSettings(max_length=Length(60, Unit(unit)), length_unit=Unit(unit))
     info = cast(
         Any,
         types.SimpleNamespace(
-            steps_completed=0, config=config, searcher_length=60, trial_dir="/", run_id=1
+            steps_completed=0, settings=settings, searcher_length=60, trial_dir="/", run_id=1
         ),
     )
     trial = RunningTrial(0, info, nothing, nothing)

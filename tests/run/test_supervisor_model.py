@@ -29,6 +29,18 @@ SMALL = {
     "no restarts": Scenario(
         method="single", max_restarts=0, faults=(("die", 1), ("crash", 1), ("control", 1))
     ),
+    "a script": Scenario(
+        method="single",
+        max_restarts=0,
+        is_script=True,
+        faults=(("die", 2), ("crash", 1), ("leave", 1), ("control", 1)),
+    ),
+    "a script with damage": Scenario(
+        method="single",
+        max_restarts=0,
+        is_script=True,
+        faults=(("die", 2), ("damage", 1), ("mistake", 1), ("signal", 1)),
+    ),
     "the same mistake": Scenario(
         method="single", max_restarts=3, faults=(("die", 1), ("mistake", 3), ("crash", 1))
     ),
@@ -104,6 +116,19 @@ def test_random_orders_of_a_large_run(name: str, seeds: range) -> None:
 
 # Mistakes in the supervisor: the text, what replaces it, and what the model says of it.
 MISTAKES = {
+    "starts a script again whose checkpoint is damaged": (
+        "ended.origin is None or turn.state.starts_once", "ended.origin is None",
+    ),
+    "completes a script that was interrupted behind its training": (
+        "        return not state.starts_once\n", "        return True\n",
+    ),
+    "loses a script that was interrupted behind its training": (
+        "        turn.run_again(index)\n        turn.change(index, is_left_alone=True)\n",
+        "        turn.change(index, is_left_alone=True)\n",
+    ),
+    "does not run a script again that ended behind its training": (
+        "        elif starts_once:\n", "        elif False:\n",
+    ),
     "replies before the report is logged": (
         "        turn.advance(Validated(*report))\n",
         "        _reply(turn, report.trial, report.length)\n"
@@ -171,7 +196,7 @@ MISTAKES = {
         "if not trial.is_closed or index in state.again:", "if not trial.is_closed:",
     ),
     "completes a run while a trial is to run again": (
-        "for trial in state.trials) and not state.again", "for trial in state.trials)",
+        "for trial in state.trials) and not is_left", "for trial in state.trials)",
     ),
     "takes the interrupt of a trial that was told to end for another end": (
         "place=place, was_told_end=False", "place=place",

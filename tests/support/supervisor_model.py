@@ -109,6 +109,7 @@ class Scenario:
         max_restarts: As in the experiment file.
         scripts: What some trials do, by index: reject, stop, fail, or are certain to fail.
         faults: How often each fault happens at most.
+        is_script: Whether its trial is a script by itself, which each run starts once.
     """
 
     method: str
@@ -116,6 +117,7 @@ class Scenario:
     max_restarts: int = 1
     scripts: tuple[tuple[int, str], ...] = ()
     faults: tuple[tuple[str, int], ...] = ()
+    is_script: bool = False
 
     @property
     def is_same_always(self) -> bool:
@@ -208,6 +210,7 @@ class World:
         self.inbox: tuple[Any, ...] = ()
         self.workers: tuple[Workers, ...] = ()
         self.made_way: tuple[int, ...] = ()
+        self.script_ended: Any = None  # how the script ended in this run
         self.now = 0.0
         self.has_ticked = False
         self._create(planned(scenario.method, ()).operations)
@@ -217,7 +220,7 @@ class World:
         return (
             self.left, self.log, self.rows, self.experiment, min(self.num_runs, 5), self.state,
             self.queue, tuple(map(self._hashable, self.inbox)), self.workers, self.now,
-            self.has_ticked, self.made_way,
+            self.has_ticked, self.made_way, self.script_ended,
         )  # fmt: skip
 
     def _hashable(self, event: Any) -> Any:
@@ -384,6 +387,7 @@ class World:
             if name == "certain":
                 facts["why_certain"] = "it would end in the same way each time"
         self.workers = tuple(each for each in self.workers if each.trial != index)
+        self.script_ended = how if self.scenario.is_script else None
         if how is kind.INTERRUPTED and workers.phase == "trains":
             self.made_way = (*self.made_way, index)
         is_open = not self.plan.trials[index][2] and not row.control and not self.state.is_stopping
@@ -406,12 +410,13 @@ class World:
         ]
         self.experiment, self.now, self.has_ticked = RUNNING, 0.0, False
         self.num_runs += 1
-        self.made_way = ()
+        self.made_way, self.script_ended = (), None
         self.state, actions = self.supervisor.resume(
             entries,
             dict(enumerate(self.rows)),
             max_restarts=self.scenario.max_restarts,
             num_places=self.scenario.places,
+            starts_once=self.scenario.is_script,
         )
         self.queue = tuple(actions)
         asked = [(row.control, index) for index, row in enumerate(self.rows) if row.control]
@@ -449,7 +454,10 @@ class World:
         starts_at = self.state.trials[index].starts_at
         require(starts_at <= self.now, f"trial {index} starts before it has waited")
         require(index not in self.made_way, f"trial {index} made way, and starts again at once")
-        exits = [event for event, _ in self.log if isinstance(event, Exited)]
+        require(self.script_ended is None, "a script is started again by its runner")
+        # A script that was killed behind its training runs its end again.
+        is_over = not self.scenario.is_script
+        exits = [event for event, _ in self.log if is_over and isinstance(event, Exited)]
         require(index not in [e.trial for e in exits], f"trial {index} starts after its end")
         require(not is_closed or index in self.state.again, f"closed trial {index} starts")
         latest = max(row.checkpoints, default=0)
@@ -477,6 +485,10 @@ class World:
 
     def _do_record(self, index: int, state: TrialState, error: str | None, is_new: bool) -> None:
         row = self.rows[index]
+        if self.scenario.is_script and state is COMPLETED and row.state is not COMPLETED:
+            require(self.script_ended is not None, "a script is COMPLETED that has not run")
+        is_cut_off = self.script_ended is self.supervisor.Ending.INTERRUPTED
+        require(not (state is COMPLETED and is_cut_off), "an interrupted script is COMPLETED")
         is_known = (row.state, row.error) == (state, error)
         require(is_new != is_known, f"the record of trial {index} is not what the runner believes")
         self._update(index, state=state, error=error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from detcore.config._check import LoadOptions
 from detcore.config._experiment import (
+    RULES_LATER,
     ExperimentConfig,
     smoke_config,
     trial_seed,
@@ -25,8 +26,8 @@ from detcore.config._schema import json_schema
 from detcore.config._source import Diagnostic, Label, Span
 
 __all__ = [
-    "Diagnostic", "ExperimentConfig", "ExperimentFileError", "Label", "LoadOptions", "LoadedConfig",
-    "Origin", "Span", "TrainingLength", "json_schema", "load_config", "load_mapping",
-    "load_text", "mapping_text", "parse_set_flags", "ranges", "refusal",
+    "RULES_LATER", "Diagnostic", "ExperimentConfig", "ExperimentFileError", "Label", "LoadOptions",
+    "LoadedConfig", "Origin", "Span", "TrainingLength", "json_schema", "load_config",
+    "load_mapping", "load_text", "mapping_text", "parse_set_flags", "ranges", "refusal",
     "resolve_constants", "smoke_config", "trial_seed",
 ]  # fmt: skip

@@ -161,6 +161,7 @@ class ExperimentConfig(Section):
             for name in names & type(section).model_fields.keys()
         }
         values["entrypoint"] = self.entrypoint or ""
+        values["metric"] = self.searcher.metric or None
         values["checkpoint_storage"] = (
             storage.model_dump(mode="json") if isinstance(storage, Section) else storage
         )

@@ -271,9 +271,9 @@ class TrialSettings:
 
     Attributes:
         entrypoint: Empty for a script by itself.
-        metric: ``searcher.metric``; None for a script by itself.
+        metric: ``searcher.metric``; None for a script by itself that names none.
         max_length: None for search methods without it.
-        length_unit: The unit of all lengths of the search; None where a script gave a bare number.
+        length_unit: The unit of all lengths of the search.
         step_digests: 0: none, k: every k-th step.
         checkpoint_storage: As `detcore.storage.open_storage` takes it, with its credentials.
         gradients: The section ``optimizations``.
@@ -283,7 +283,7 @@ class TrialSettings:
     metric: str | None = None
     smaller_is_better: bool = True
     max_length: Length | None = None
-    length_unit: Unit | None = Unit.EPOCHS
+    length_unit: Unit = Unit.EPOCHS
     source_trial_id: int | None = None
     source_checkpoint_uuid: str | None = None
     records_per_epoch: int = 0
@@ -310,8 +310,7 @@ class TrialSettings:
             if isinstance(value, Mapping):  # read from JSON
                 length = Length(int(value["count"]), Unit(value["unit"]))
                 object.__setattr__(self, name, length)
-        if self.length_unit is not None:
-            object.__setattr__(self, "length_unit", Unit(self.length_unit))
+        object.__setattr__(self, "length_unit", Unit(self.length_unit))
         if isinstance(self.gradients, Mapping):
             object.__setattr__(self, "gradients", GradientSettings(**self.gradients))
 

@@ -18,8 +18,6 @@ with core.init(max_length={"batches": 1000}, resume=True) as context:
 ```
 """
 
-from typing import TYPE_CHECKING
-
 from detcore.checkpoint import CheckpointContext, DownloadMode
 from detcore.contract.values import TrialInfo, Unit
 from detcore.core._channel import Channel
@@ -38,10 +36,6 @@ from detcore.core._preempt import PreemptContext
 from detcore.core._searcher import SearcherContext, SearcherOperation
 from detcore.core._train import TrainContext
 from detcore.distributed import DistributedContext
-from detcore.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from detcore.core._source import find_source, recover_trial
 
 __all__ = [
     "Channel",
@@ -61,11 +55,7 @@ __all__ = [
     "TrialInfo",
     "Unit",
     "describe_cause",
-    "find_source",
     "init",
     "read_trial_info",
-    "recover_trial",
     "script_file",
 ]
-
-__getattr__, __dir__ = lazy_names(__name__, {"_source": "find_source recover_trial"})

@@ -201,12 +201,7 @@ class Context:
             raise ContextStateError(
                 "this context was started before.\nMake a new one with core.init()."
             )
-        opening: type[Opening] = Opening
-        if self.environment.trial_info is None and not self.distributed.rank:
-            from detcore.core._standalone import ScriptOpening
-
-            opening = ScriptOpening
-        self._opening = opening(self._settings, self.preempt, self._stack)
+        self._opening = Opening(self._settings, self.preempt, self._stack)
         self._pid = os.getpid()
         try:
             self._parts = self._opening.open()

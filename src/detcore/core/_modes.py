@@ -9,10 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from detcore.contract.values import TrialSettings
-
-_SCRIPT_SETTINGS = TrialSettings(step_digests=1)
-
 
 class PreemptMode(enum.Enum):
     """The workers that ask whether to stop early.
@@ -65,22 +61,23 @@ class ScriptExperiment:
     """The data that a script that trains by itself records of its experiment.
 
     Attributes:
-        config: The experiment's configuration as plain values.
-        settings: The settings in it.
+        config: The experiment's configuration: fields of an experiment file, as plain values;
+            settings of your own belong into its ``data``.
         hparams: Hyperparameters of its one trial.
         seed: Seed of everything random in it, ``0 <= seed < 2**31``.
         name: Name of the experiment; None: the script's.
         model_dir: Folder of the code; None: the script's.
         test_mode: One batch, one validation, one checkpoint.
+        arguments: Arguments of the library that trains; a run continues only with the same.
     """
 
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    settings: TrialSettings = _SCRIPT_SETTINGS
     hparams: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seed: int = 0
     name: str | None = None
     model_dir: Path | None = None
     test_mode: bool = False
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def script_file() -> Path | None:

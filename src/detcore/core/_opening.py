@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import faulthandler
-import functools
 import json
 import signal
 import sys
@@ -23,8 +22,6 @@ from detcore.core._searcher import SearcherContext
 from detcore.core._train import TrainContext
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from detcore.checkpoint import CheckpointContext
     from detcore.core._modes import PreemptMode, ScriptExperiment, TensorboardMode
     from detcore.core._preempt import PreemptContext
@@ -67,7 +64,9 @@ class Parts:
 
 
 class Opening:
-    """Opens the log of a trial that a runner started, its storage and signal handling.
+    """Opens the log of a trial, its storage and signal handling.
+
+    A script by itself has its runner in its own process.
 
     With several workers, the chief opens the log and broadcasts the trial to the others.
 
@@ -133,7 +132,6 @@ class Opening:
             )
         records = TrialRecords(info, log, channel)
         self._stack.callback(self._finish, records)
-        self._follow(log.path)
         self._stack.callback(channel.close)
         parts = self._assemble(info, storage, channel, records)
         records.append(TrialStarted(run_id=info.run_id))
@@ -142,14 +140,19 @@ class Opening:
 
     def _identify(self) -> tuple[TrialInfo, StorageBackend, Channel]:
         """Return the trial, its storage and the channel to its runner."""
-        info = read_trial_info(self._environment)
-        storage = self._open_storage(info.settings.checkpoint_storage)
+        is_alone = self._environment.trial_info is None
+        info = None if is_alone else read_trial_info(self._environment)
+        storage = self._open_storage(info.settings.checkpoint_storage if info else None)
         # A storage that cannot be written to is found out now, not after an hour of training.
         storage.probe()
-        return info, storage, Channel(self._environment.channel_fd)
+        if info is not None:
+            return info, storage, Channel(self._environment.channel_fd)
+        # The one place where a worker loads the runner: it runs in this process.
+        from detcore.runner import ScriptRun
 
-    def _follow(self, log: Path) -> None:
-        """Do nothing: the runner moves the log into the records."""
+        run = ScriptRun(self._settings, self._preempt, plugins=self._plugins, storage=storage)
+        self._stack.callback(lambda: run.end(self.outcome))
+        return run.info, storage, Channel(run.channel_fd)
 
     def _finish(self, records: TrialRecords) -> None:
         """Record how the run ended, once everything that it reported is recorded."""
@@ -174,12 +177,6 @@ class Opening:
                 "again: %s", storage.url, in_one_line(away),
             )  # fmt: skip
 
-    def _report_damage(
-        self, records: TrialRecords | None, channel: Channel, uuid: str, error: str
-    ) -> None:
-        """Notify the runner that the trial cannot resume from a checkpoint."""
-        channel.send("damaged", uuid=uuid, error=error)
-
     def _open_worker(self) -> Parts:
         """Open the parts of a worker other than the chief: no records, no runner that listens."""
         info: TrialInfo = self._distributed.broadcast(None)  # type: ignore[assignment]  # the chief's
@@ -201,7 +198,7 @@ class Opening:
             database=records,
             parent=info.latest_checkpoint,
             observer=self._make_observer(),
-            on_damage=functools.partial(self._report_damage, records, channel),
+            on_damage=lambda uuid, error: channel.send("damaged", uuid=uuid, error=error),
         )
         train = TrainContext(
             info,

@@ -66,11 +66,10 @@ class Outcome:
         return "INVALID_HP" if self.is_invalid_hp else self.state.value
 
     @property
-    def record(self) -> str | None:
-        """The error as the records keep it."""
-        if not self.is_invalid_hp:
-            return self.error
-        return f"INVALID_HP: {self.error}" if self.error else "INVALID_HP"
+    def exit_code(self) -> int:
+        """The code with which a worker ends, for the runner of a script."""
+        codes = {ExperimentState.COMPLETED: 0, ExperimentState.PAUSED: _EXIT_COME_BACK}
+        return codes.get(self.state, 1)
 
     @classmethod
     def failed_to_start(cls) -> Outcome:

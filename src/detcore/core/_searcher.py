@@ -226,12 +226,6 @@ def set_length(
             f"max_length is {max_length!r}; expected one of {{'batches': N}}, {{'records': N}}, "
             "{'epochs': N}, or N alone, with N a whole number, 1 or more"
         )
-    unit = Unit(units[0]) if units else None
-    settings = dataclasses.replace(
-        script.settings, max_length=Length(counts[0], unit or Unit.BATCHES), length_unit=unit
-    )
-    length = dict(plain) if isinstance(plain, Mapping) else plain
+    length = {units[0] if units else Unit.BATCHES.value: counts[0]}
     searcher = {**(script.config.get("searcher") or {}), "max_length": length}
-    return dataclasses.replace(
-        script, settings=settings, config={**script.config, "searcher": searcher}
-    )
+    return dataclasses.replace(script, config={**script.config, "searcher": searcher})

@@ -291,20 +291,6 @@ class ExperimentQueries(Queries):
         with self._write() as connection:
             return change_where(connection, experiments, *which, process=mine)
 
-    def disown_experiment(self, experiment_id: int, process: ProcessIdentity) -> None:
-        """Give an adopted experiment back: this process has not run it.
-
-        Args:
-            experiment_id: Which.
-            process: The one it was adopted from, which is gone.
-        """
-        which = (
-            experiments.c.id == experiment_id,
-            experiments.c.process == identify_this_process(),
-        )
-        with self._write() as connection:
-            change_where(connection, experiments, *which, process=process)
-
     def list_script_runs(self, first_id: int | None = None) -> list[ExperimentRecord]:
         """Return the experiments that one start of a script recorded, in the order of its calls.
 
@@ -325,30 +311,6 @@ class ExperimentQueries(Queries):
             )
         ]
         return sorted(found, key=lambda record: record.script_call)
-
-    def adopt_complete_experiment(self, experiment_id: int, process: ProcessIdentity) -> bool:
-        """Open a COMPLETED experiment of a script again, in the calling process.
-
-        The experiment stays COMPLETED. If several processes try concurrently, exactly one succeeds.
-
-        Args:
-            experiment_id: The experiment.
-            process: The process that ran it last.
-
-        Returns:
-            Whether the calling process has adopted it.
-        """
-        is_complete = experiments.c.state == ExperimentState.COMPLETED
-        is_held = experiments.c.process == process
-        with self._write() as connection:
-            return change_where(
-                connection,
-                experiments,
-                experiments.c.id == experiment_id,
-                is_complete,
-                is_held,
-                process=identify_this_process(),
-            )
 
     def finish_script(self) -> None:
         """Record that the calling process, a script, has ended as its author intended.

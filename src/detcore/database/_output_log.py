@@ -19,16 +19,20 @@ class OutputLog:
 
     def __init__(self, trial_dir: Path, run: int) -> None:
         self._run = run
-        self._file = LineFile(trial_dir / _NAME)
+        self._path = trial_dir / _NAME
+        self._file: LineFile | None = None  # made for the first line
 
     def append(self, stream: str, text: str, *, rank: int = 0) -> None:
         """Add a line; see `LogLine`."""
         line = LogLine(time.time(), self._run, rank, stream, text)
+        if self._file is None:
+            self._file = LineFile(self._path)
         self._file.append(json.dumps(dataclasses.asdict(line)).encode())
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 def read_output_log(

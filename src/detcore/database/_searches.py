@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, delete, func, select, update
 
 from detcore.contract.errors import DatabaseError
 from detcore.contract.values import Control, ExperimentState, TrialState
@@ -88,6 +88,12 @@ class SearchQueries(Queries):
                     .values(length=target.length, rung=target.rung)
                 )
             return ids
+
+    def restart_search(self, experiment_id: int) -> None:
+        """Remove the events of a search but for its beginning; its trials stay as they are."""
+        which = (search_events.c.experiment_id == experiment_id, search_events.c.number > 0)
+        with self._write() as connection:
+            connection.execute(delete(search_events).where(*which))
 
     def set_search_progress(self, experiment_id: int, progress: float) -> None:
         """Record how much of a search is done between two of its events.

@@ -8,6 +8,7 @@ from detcore.runner._experiment import (
 )
 from detcore.runner._listener import NullListener, RunListener, RunSettings, TrialStatus
 from detcore.runner._results import ExperimentResult, TrialResult, read_results
+from detcore.runner._script import ScriptRun
 from detcore.runner._settle import (
     control_experiment,
     control_trial,
@@ -21,6 +22,7 @@ __all__ = [
     "NullListener",
     "RunListener",
     "RunSettings",
+    "ScriptRun",
     "TrialResult",
     "TrialStatus",
     "check_experiment",

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from detcore.config import ExperimentConfig, LoadedConfig, smoke_config
 from detcore.contract.errors import DetcoreError, RunError
 from detcore.contract.values import Control, ExperimentState
-from detcore.core import find_source
 from detcore.database import (
     Database,
     DatabaseUnavailableError,
@@ -34,6 +33,7 @@ from detcore.runner._results import ExperimentResult, read_results
 from detcore.runner._retention import Retention
 from detcore.runner._search_log import SearchLog
 from detcore.runner._settle import experiment_lock, settle_trials
+from detcore.runner._source import find_source
 from detcore.runner._starting import (
     Slots,
     TrialStarter,
@@ -84,7 +84,7 @@ def start_experiment(
             keep_secrets(settings.environment.home, experiment_id, plain)
             folder = experiment_folder(settings.environment, experiment_id)
             with experiment_lock(folder, experiment_id) as lock:
-                run = _Run(
+                run = ExperimentRun(
                     database,
                     settings,
                     experiment_id,
@@ -213,7 +213,7 @@ def resume_experiment(
             record = database.get_experiment(experiment_id)
             if changes:
                 record = _change_settings(record, changes, database, settings)
-            run = _Run(
+            run = ExperimentRun(
                 database,
                 settings,
                 experiment_id,
@@ -267,8 +267,31 @@ def _change_settings(
     return database.get_experiment(record.id)
 
 
-class _Run:
-    """One runner process at work on one experiment."""
+class ScriptTrial(NamedTuple):
+    """A script that is the one trial of its experiment.
+
+    Attributes:
+        num_workers: Its processes; >= 1.
+        keeps_all: Whether all of its checkpoints are kept.
+    """
+
+    num_workers: int
+    keeps_all: bool
+
+
+class ExperimentRun:
+    """One runner at work on one experiment.
+
+    Args:
+        database: The records.
+        settings: Environment, plugins and listener of the run.
+        experiment_id: Which experiment.
+        lock_fd: Its lock, which the workers inherit.
+        config: Its configuration, with secrets.
+        model_dir: Folder of the user's code.
+        test_mode: One batch, one validation, one checkpoint.
+        script: The script that is its one trial, and which runs already; None: trials are started.
+    """
 
     def __init__(
         self,
@@ -280,6 +303,7 @@ class _Run:
         config: ExperimentConfig,
         model_dir: Path,
         test_mode: bool,
+        script: ScriptTrial | None = None,
     ) -> None:
         self._interrupts = Interrupts()
         self._database = database.waiting(
@@ -292,6 +316,8 @@ class _Run:
         self.config = config
         self.model_dir = model_dir
         self._test_mode = test_mode
+        self._script = script
+        self._keeps_all = script is not None and script.keeps_all
         self._retention = Retention(
             database,
             experiment_id,
@@ -358,7 +384,13 @@ class _Run:
 
     def _run(self, launcher: Launcher | None, storage: StorageBackend | None) -> Conclusion:
         config, settings, listener = self.config, self._settings, self._settings.listener
-        num_workers, slots = count_slots(config, max_slots=settings.max_slots)
+        code_dir: Path | None = None
+        if self._script is None:
+            num_workers, slots = count_slots(config, max_slots=settings.max_slots)
+            folder = experiment_folder(settings.environment, self._experiment_id)
+            code_dir = copy_model_code(self.model_dir, folder, config)
+        else:
+            num_workers, slots = self._script.num_workers, Slots(1, 1)
         listener.search_started(config)
         with contextlib.ExitStack() as stack:
             if storage is None:
@@ -370,7 +402,8 @@ class _Run:
                 settings.plugins,
                 trials_dir=trials_folder(settings.environment, self._experiment_id),
             )
-            _tell_if_crowded(num_workers, slots, log, listener)
+            if self._script is None:
+                _tell_if_crowded(num_workers, slots, log, listener)
             if launcher is None:
                 ready = ready_launcher(config, self.model_dir, settings)
                 launcher = stack.enter_context(ready)
@@ -382,11 +415,7 @@ class _Run:
                 run=settings,
                 experiment_id=self._experiment_id,
                 config=config,
-                code_dir=copy_model_code(
-                    self.model_dir,
-                    experiment_folder(settings.environment, self._experiment_id),
-                    config,
-                ),
+                code_dir=code_dir,
                 model_dir=str(self.model_dir),
                 test_mode=self._test_mode,
                 num_workers=num_workers,
@@ -403,8 +432,10 @@ class _Run:
                 interrupts=self._interrupts,
                 requests=Requests(self._impatient, self._experiment_id),
                 max_restarts=config.max_restarts,
+                starts_once=self._script is not None,
             )
-            stack.enter_context(self._retention.at_work())
+            if not self._keeps_all:
+                stack.enter_context(self._retention.at_work())
             return loop.run()
 
     def clean_up(self) -> None:
@@ -412,6 +443,8 @@ class _Run:
 
         The next pass, `detcore checkpoint prune`, deletes those that cannot be deleted now.
         """
+        if self._keeps_all:
+            return
         try:
             plan = self._retention.apply()
         except (DetcoreError, OSError) as error:
@@ -465,7 +498,9 @@ def _deliver(database: Database, settings: RunSettings, experiment_id: int) -> I
     try:
         yield
     finally:
-        for name, trials in sorted(delivery.close(environment.delivery_wait_s).items()):
+        left_s, wait_s = settings.seconds_left(), environment.delivery_wait_s
+        wait_s = wait_s if left_s is None else min(wait_s, left_s / 2)
+        for name, trials in sorted(delivery.close(wait_s).items()):
             some = f"{trials} trial{'s' if trials > 1 else ''}"
             settings.listener.notice(
                 f"plugin {name} was not told everything of {some} yet; it is kept, and delivered "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from detcore.contract.values import TrialInfo, TrialState
@@ -98,6 +98,7 @@ class RunSettings:
             does. Then only requests in the records pause it, and they may have been made before
             this process began.
         is_verbose: Whether the messages of frameworks at every start are displayed, too.
+        seconds_left: Returns the time to the kill of this process, None where it is unknown.
     """
 
     environment: Environment
@@ -106,3 +107,4 @@ class RunSettings:
     max_slots: int | None = None
     is_looked_after: bool = False
     is_verbose: bool = False
+    seconds_left: Callable[[], float | None] = lambda: None

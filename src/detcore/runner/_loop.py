@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore._log.events import CheckpointDamaged
-from detcore.contract.errors import DetcoreError
+from detcore.contract.errors import DatabaseError, DetcoreError, StorageFullError
 from detcore.contract.values import TrialState
-from detcore.database import DatabaseUnavailableError
 from detcore.describe import flatten
 from detcore.hooks.delivery import report_end_of_killed
 from detcore.runner._listener import TrialStatus
@@ -63,6 +62,7 @@ class SearchLoop:
         interrupts: Signals of this process.
         requests: Requests of other processes.
         max_restarts: How often a trial that fails starts again.
+        starts_once: Whether the trial is a script, which only its owner starts again.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class SearchLoop:
         interrupts: Interrupts,
         requests: Requests,
         max_restarts: int,
+        starts_once: bool,
     ) -> None:
         self._starter = starter
         self._database = starter.database
@@ -82,7 +83,7 @@ class SearchLoop:
         self._slots = slots
         self._interrupts = interrupts
         self._requests = requests
-        self._state = State(free=(), max_restarts=max_restarts)
+        self._state = State(free=(), max_restarts=max_restarts, starts_once=starts_once)
         self._running: dict[int, RunningTrial] = {}
         self._ended: RunningTrial | None = None
         self._conclusion: Conclusion | None = None
@@ -121,6 +122,7 @@ class SearchLoop:
             {index: trials[trial_id] for index, trial_id in self._log.trial_ids.items()},
             max_restarts=self._state.max_restarts,
             num_places=self._slots.at_once,
+            starts_once=self._state.starts_once,
         )
         for action in actions:
             self._perform(action)
@@ -168,7 +170,7 @@ class SearchLoop:
         if int(progress * 100) != self._percent:
             self._percent = int(progress * 100)
             # Progress is only displayed: waiting would hold up signals to the trials.
-            with contextlib.suppress(DatabaseUnavailableError):
+            with contextlib.suppress(DatabaseError, StorageFullError):
                 self._starter.impatient.set_search_progress(self._experiment_id, progress)
         if abs(progress - self._told_progress) >= _LEAST_PROGRESS:
             self._tell_progress()
@@ -186,7 +188,7 @@ class SearchLoop:
         checkpoint, and which ones are kept go by the name.
         """
         metric = self._starter.config.searcher.metric
-        if self._is_metric_checked or not trial.validated:
+        if self._is_metric_checked or not trial.validated or not metric:
             return
         self._is_metric_checked = True
         if metric not in trial.validated:
@@ -303,7 +305,11 @@ class SearchLoop:
         index, length, place = start
         try:
             self._running[index] = self._starter.start(
-                index, self._log.trial_ids[index], length=length, place=self._slots.places[place]
+                index,
+                self._log.trial_ids[index],
+                length=length,
+                place=self._slots.places[place],
+                was_complete=self._state.trials[index].was_complete,
             )
         except BaseException:
             self._record(Record(index, TrialState.PAUSED, None, is_new=True))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from detcore._distributions import describe_absent
 from detcore.contract.errors import DetcoreError, RunError, SearchError
 from detcore.launch import Launcher, LocalLauncher, SupportsCheck
-from detcore.runner._starting import count_slots
+from detcore.runner._starting import count_slots, has_no_length
 from detcore.search import SearchSetup
 from detcore.trial import import_object
 
@@ -131,7 +131,7 @@ def make_method(config: ExperimentConfig, plugins: PluginManager) -> SearchMetho
         settings=config.searcher.model_dump(mode="json"),
         hyperparameters=config.hyperparameters,
         seed=config.reproducibility.experiment_seed,
-        max_length=length.count if length is not None else 0,
+        max_length=length.count if length is not None else int(has_no_length(config)),
     )
     needs = f"the methods {', '.join(_METHODS)}"
     returns = f".\nIt is called with a SearchSetup, and returns an object with {needs}."

@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING
 
 from detcore.contract.errors import InvalidArgumentError, RunError
 from detcore.contract.values import Control, ExperimentState, TrialState
-from detcore.database import ingest_event_logs
+from detcore.database import ingest_event_logs, restore_secrets
+from detcore.hooks.delivery import report_end_of_killed
+from detcore.runner._source import recover_trial
 from detcore.runner._starting import experiment_folder
+from detcore.storage import open_storage
 
 if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord
     from detcore.environment import Environment
+    from detcore.hooks import PluginManager
 
 
 _OVER = (ExperimentState.COMPLETED, ExperimentState.ERROR, ExperimentState.CANCELED)
 # A worker whose runner was killed notices within milliseconds; this is for a loaded machine.
 _WAIT_S = 10.0
 _POLL_S = 0.05
+_KILLED = "the script ended without saying how (killed, or the machine went down)"
 
 
 def control_experiment(
@@ -46,7 +51,7 @@ def control_experiment(
 
     Raises:
         NotFoundError: If there is no such experiment.
-        RunError: If the experiment is over otherwise, or has no runner: a standalone script.
+        RunError: If the experiment is over otherwise, or is a script that is to be killed.
     """
     control = Control(control)
     while True:  # until the state has not changed between reading and acting
@@ -63,12 +68,12 @@ def control_experiment(
                 experiment_id, control=control, database=database, environment=environment
             )
             return False
-        if "searcher" not in record.config:
+        if record.config.get("is_standalone") and control is Control.KILL:
             number = record.process.pid if record.process else "?"
             raise RunError(
                 f"experiment {experiment_id} is a script that runs by itself, as process "
-                f"{number}.\nNo runner looks after it. Ask it to checkpoint and end: "
-                f"kill -INT {number}"
+                f"{number}.\nIts runner is part of it. End it: kill -9 {number}, or let it save a "
+                f"checkpoint first: detcore experiment cancel {experiment_id}"
             )
         if database.request_control(experiment_id, control):
             return True
@@ -143,8 +148,7 @@ def settle_experiment(
 
     Raises:
         NotFoundError: If there is no such experiment.
-        RunError: If its runner, or one of its workers, is still there, or another process has
-            resumed it.
+        RunError: If its runner, or one of its workers, is still there.
     """
     database.get_experiment(experiment_id)
     folder = experiment_folder(environment, experiment_id)
@@ -153,13 +157,6 @@ def settle_experiment(
         record = database.get_experiment(experiment_id)
         if record.state in _OVER:
             return record.state
-        if record.state is ExperimentState.RUNNING and not database.adopt_experiment(experiment_id):
-            # Scripts by themselves hold no lock.
-            number = record.process.pid if record.process else "?"
-            raise RunError(
-                f"experiment {experiment_id} is running again: process {number} has gone on with "
-                "it.\nLook at it first: detcore experiment list"
-            )
         state = ExperimentState.PAUSED
         if control is not Control.PAUSE:
             state = ExperimentState.CANCELED
@@ -168,6 +165,48 @@ def settle_experiment(
             database.set_experiment_state(experiment_id, state)
         database.request_control(experiment_id, None)
         return state
+
+
+def settle_killed(
+    experiment_id: int, *, database: Database, environment: Environment, plugins: PluginManager
+) -> None:
+    """Settle the leftovers of a script that was killed, or that ended while it saved a checkpoint.
+
+    Those are its checkpoints and, after a kill, its state, which its observers get as its end.
+
+    Args:
+        experiment_id: Its experiment.
+        database: The records.
+        environment: Where the experiment's lock is.
+        plugins: Open its storage.
+
+    Raises:
+        DetcoreError: If its storage cannot be used now, or the script is still there.
+    """
+    home = environment.home
+    folder = experiment_folder(environment, experiment_id)
+    with experiment_lock(folder, experiment_id, records=database):
+        record = database.get_experiment(experiment_id)
+        was_killed = record.state is ExperimentState.RUNNING
+        ingest_event_logs(database, home, experiment_id=experiment_id)
+        spec = restore_secrets(home, experiment_id, record.config).config["checkpoint_storage"]
+        with contextlib.closing(open_storage(spec, home=home, plugins=plugins)) as storage:
+            for trial in database.list_trials(experiment_id):
+                recover_trial(database, storage, trial)
+                if not was_killed:
+                    continue
+                database.set_trial_state(trial.id, TrialState.ERROR, error=_KILLED)
+                if trial.trial_dir is not None:
+                    report_end_of_killed(
+                        database,
+                        Path(trial.trial_dir),
+                        trial_id=trial.id,
+                        run_id=trial.run_id,
+                        state=TrialState.ERROR.value,
+                        error=_KILLED,
+                    )
+        if was_killed:
+            database.set_experiment_state(experiment_id, ExperimentState.ERROR, error=_KILLED)
 
 
 def settle_trials(database: Database, experiment_id: int, state: ExperimentState) -> None:
@@ -204,6 +243,36 @@ def experiment_lock(
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the lock of the experiment with a folder."""
+    try:
+        descriptor = os.open(folder / "lock", os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def keep_lock(folder: Path) -> list[int]:
+    """Hold the lock of an experiment until this process ends, unless it is held already.
+
+    Returns:
+        Its descriptor, if it was not.
+    """
+    descriptor = os.open(folder / "lock", os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return []
+    return [descriptor]
 
 
 def _acquire(descriptor: int, experiment_id: int, records: Database | None) -> None:

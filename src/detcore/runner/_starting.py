@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore._log import event_log_path, open_log
-from detcore.contract.errors import RunError
+from detcore.checkpoint import find_whole_checkpoint
+from detcore.contract.errors import CheckpointCorruptError, RunError
 from detcore.contract.values import TrialInfo
-from detcore.core import find_source, recover_trial
 from detcore.database import answer_question, ingest_event_logs
 from detcore.environment import read_variables
 from detcore.hooks.delivery import write_run
 from detcore.launch import framework_variables
 from detcore.runner._running import RunningTrial, TrialOutput
+from detcore.runner._source import find_source, recover_trial
 from detcore.trial import copy_code, list_code
 
 if TYPE_CHECKING:
     from detcore.config import ExperimentConfig
-    from detcore.database import CheckpointRecord, Database, LogFollower
+    from detcore.database import CheckpointRecord, Database, LogFollower, TrialRecord
     from detcore.environment import Environment
     from detcore.launch import Launcher
     from detcore.runner._listener import RunSettings
@@ -117,7 +118,8 @@ class TrialStarter:
         run: The settings of the run.
         experiment_id: Which experiment.
         config: Its configuration, with secrets.
-        code_dir: Folder with a copy of the user's code without secrets.
+        code_dir: Folder with a copy of the user's code without secrets; None: the trial is a
+            script.
         model_dir: Folder of the user's code.
         test_mode: Whether trials are smoke runs.
         num_workers: Workers of each trial; >= 1.
@@ -132,7 +134,7 @@ class TrialStarter:
     run: RunSettings
     experiment_id: int
     config: ExperimentConfig
-    code_dir: Path
+    code_dir: Path | None
     model_dir: str
     test_mode: bool
     num_workers: int
@@ -142,7 +144,13 @@ class TrialStarter:
     follower: LogFollower
 
     def start(
-        self, index: int, trial_id: int, *, length: int | None, place: Mapping[str, str]
+        self,
+        index: int,
+        trial_id: int,
+        *,
+        length: int | None,
+        place: Mapping[str, str],
+        was_complete: bool = False,
     ) -> RunningTrial:
         """Start the workers of a trial from its latest checkpoint; a new run of it begins.
 
@@ -151,11 +159,12 @@ class TrialStarter:
             trial_id: Its record.
             length: How far the search wants it trained first.
             place: Variables of the place where it runs.
+            was_complete: Whether a script restores it after its end.
 
         Raises:
             RunError: If the workers cannot be started.
         """
-        info = self._info(trial_id, length)
+        info = self._info(trial_id, length, was_complete)
         self._open_log(info)
         frameworks = () if self.run.is_verbose else self.run.plugins.frameworks().values()
         notices = [notice for framework in frameworks for notice in framework.notices]
@@ -185,7 +194,7 @@ class TrialStarter:
             )
         return RunningTrial(index, info, workers, output)
 
-    def _info(self, trial_id: int, length: int | None) -> TrialInfo:
+    def _info(self, trial_id: int, length: int | None, was_complete: bool) -> TrialInfo:
         trial = self.database.get_trial(trial_id)
         settings = self.config.trial_settings()
         folder = trials_folder(self.run.environment, self.experiment_id) / str(trial_id)
@@ -193,7 +202,7 @@ class TrialStarter:
         if trial.run_id:  # else it has neither checkpoints nor values
             # Checkpoints that a killed worker left half written are settled first.
             recover_trial(self.database, self.storage, trial, trial_dir=folder)
-            latest = self.database.latest_checkpoint(trial_id)
+            latest = self._find_checkpoint(trial_id)
             # Values after the checkpoint are of a run that is trained again.
             best = self.database.best_until(
                 trial_id, settings, latest.steps_completed if latest else 0
@@ -224,12 +233,35 @@ class TrialStarter:
             test_mode=self.test_mode,
             source_checkpoint=source.checkpoint if source else None,
             source_storage=source.storage if source else None,
-            searcher_length=length,
+            searcher_length=None if has_no_length(self.config) else length,
             validated_metric=self._validated_metric(latest) if latest else None,
             best_validation=best,
             settings=settings,
-            code_dir=str(self.code_dir),
+            code_dir=None if self.code_dir is None else str(self.code_dir),
+            is_complete=was_complete and self._has_end(trial, latest),
         )
+
+    def _find_checkpoint(self, trial_id: int) -> CheckpointRecord | None:
+        """Return the newest whole checkpoint of a trial.
+
+        Raises:
+            CheckpointCorruptError: If none is whole, of a script. Another trial starts from its
+                newest one, and fails: the search goes on without it.
+        """
+        try:
+            return find_whole_checkpoint(self.database, self.storage, trial_id)
+        except CheckpointCorruptError:
+            if self.code_dir is None:
+                raise
+            return self.database.latest_checkpoint(trial_id)
+
+    def _has_end(self, trial: TrialRecord, latest: CheckpointRecord | None) -> bool:
+        """Whether a checkpoint has the last step that a trial reported."""
+        summaries = self.database.summarize_trials(
+            self.experiment_id, metric=None, trial_ids=[trial.id]
+        )
+        end = summaries[trial.id].steps_completed
+        return latest is not None and latest.steps_completed >= end
 
     def _open_log(self, info: TrialInfo) -> None:
         """Create the log of a run, and start to follow it.
@@ -280,6 +312,11 @@ class TrialStarter:
         if not isinstance(value, int | float) or math.isnan(value):
             return None
         return float(value)
+
+
+def has_no_length(config: ExperimentConfig) -> bool:
+    """Whether nothing says how far a trial trains, as in a script that passes no length."""
+    return config.searcher.name == "single" and config.searcher.max_length is None
 
 
 def copy_model_code(model_dir: Path, folder: Path, config: ExperimentConfig) -> Path:

@@ -47,6 +47,7 @@ class Trial(NamedTuple):
     fault: tuple[str, int] | None = None  # ended the last start, and may recur
     next_pause_s: float = 0.0  # how long it waits after the next crash without progress
     starts_at: float = 0.0  # when the present wait is over
+    was_complete: bool = False  # a script restores it, which changes nothing
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class State(NamedTuple):
 
     free: tuple[int, ...]  # places; the next trial takes the first one
     max_restarts: int
+    starts_once: bool = False  # its trial is a script, which only its owner starts again
     trials: Trials = Trials()
     running: tuple[int, ...] = ()  # trials that have workers
     order: tuple[int, ...] = ()  # trials to train, in the order of their turns
@@ -262,12 +264,15 @@ def resume(
     *,
     max_restarts: int,
     num_places: int,
+    starts_once: bool = False,
 ) -> tuple[State, Sequence[Action]]:
     """Return the state at the beginning of a run, and the actions that settle the records.
 
     The last runner may have died between an entry in the log and the records that follow from it.
+    A script that starts once more runs again, also if its training is over.
     """
-    turn = _Turn(State(free=tuple(range(num_places)), max_restarts=max_restarts))
+    free = tuple(range(num_places))
+    turn = _Turn(State(free=free, max_restarts=max_restarts, starts_once=starts_once))
     exits: dict[int, LogEntry] = {}
     for entry in log:
         created = [each.trial for each in entry.operations if isinstance(each, Create)]
@@ -279,6 +284,11 @@ def resume(
         turn.change(index, state=record.state, error=record.error, num_restarts=record.num_restarts)
         if not trial.is_closed:
             turn.record(index, TrialState.PAUSED)
+        elif starts_once:
+            was_complete = record.state is TrialState.COMPLETED
+            turn.change(index, was_complete=was_complete)
+            turn.run_again(index)
+            turn.record(index, TrialState.COMPLETED if was_complete else TrialState.PAUSED)
         elif index in exits:
             _record_exit(turn, exits[index], is_unwanted=record.control is not None)
         elif record.state in (TrialState.ERROR, TrialState.RUNNING):
@@ -481,7 +491,7 @@ def _end_workers(turn: _Turn, ended: WorkersEnded) -> None:
     assert trial.place is not None
     turn.set(free=(trial.place, *turn.state.free), ending=index)
     turn.change(index, place=None)
-    if trial.is_closed and is_orderly:
+    if trial.is_closed and _is_done(turn.state, trial, how):
         turn.run_no_more(index)
         turn.record(index, TrialState.COMPLETED)
     elif trial.unwanted is not None:
@@ -494,19 +504,33 @@ def _end_workers(turn: _Turn, ended: WorkersEnded) -> None:
     elif how is Ending.WELL:
         turn.advance(Exited(index, ExitReason.STOPPED))
     elif how is Ending.INTERRUPTED:
+        turn.run_again(index)
         turn.change(index, is_left_alone=True)
         turn.record(index, turn.state.stopped_state)
     elif how is Ending.INVALID_HP:
         _fail(turn, index, ended.error, ExitReason.INVALID_HP)
     elif how is Ending.CRASHED:
         _restart(turn, ended)
-    elif ended.origin is None:
+    elif ended.origin is None or turn.state.starts_once:
+        if ended.origin is not None:
+            again = f"Start the script again: it resumes from {ended.origin}"
+            turn.act(Say(in_one_line("the checkpoint is recorded as damaged", again), index))
         _fail(turn, index, ended.error, ExitReason.ERRORED)
     else:  # its checkpoint is damaged
         turn.run_again(index)
         turn.record(index, turn.state.stopped_state)
         text = in_one_line(ended.error, f"Going on from the one before: {ended.origin}")
         turn.act(Say(text, index))
+
+
+def _is_done(state: State, trial: Trial, how: Ending) -> bool:
+    """Whether a trial that the search trains no further is over with such an end.
+
+    A script that was interrupted has code left to run behind its training.
+    """
+    if how is Ending.INTERRUPTED:
+        return not state.starts_once
+    return how is Ending.WELL or trial.was_complete
 
 
 def _drop(turn: _Turn, index: int) -> None:
@@ -616,7 +640,8 @@ def _conclude(turn: _Turn) -> None:
     """End the run, now that no trial runs or waits for its time."""
     state = turn.state
     states = {trial.state for trial in state.trials}
-    is_finished = all(trial.is_closed for trial in state.trials) and not state.again
+    is_left = any(state.trials[index].state is not TrialState.COMPLETED for index in state.again)
+    is_finished = all(trial.is_closed for trial in state.trials) and not is_left
     error = state.last_error
     if len(state.trials) != 1 and error is not None:
         error = f"no trial completed; the last one that failed: {error}"

@@ -75,7 +75,7 @@ class NativeStart:
             DetcoreError: If the script violates a rule.
         """
         script = self._script(context, length)
-        storage = script.settings.checkpoint_storage
+        storage = script.config.get("checkpoint_storage")
         with core.init(
             distributed=context.distributed, checkpoint_storage=storage, script=script
         ) as opened:
@@ -95,7 +95,6 @@ class NativeStart:
             config = type(config).model_validate(plain)
         setup = context.setup
         return core.ScriptExperiment(
-            settings=config.trial_settings(),
             config=config.model_dump(mode="json"),
             hparams=setup.hparams,
             seed=setup.seed,

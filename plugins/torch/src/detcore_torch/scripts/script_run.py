@@ -155,7 +155,7 @@ def open_run(
     """
     is_managed = read_environment().trial_info is not None
     script = _describe_script(plan)
-    storage = None if is_managed else script.settings.checkpoint_storage
+    storage = None if is_managed else script.config["checkpoint_storage"]
     with core.init(
         distributed=core.DistributedContext.from_env(),
         checkpoint_storage=storage,
@@ -202,12 +202,9 @@ def _describe_script(plan: Plan) -> core.ScriptExperiment:
         for name, value in plan.arguments.items()
         if value is not None and _has_json_form(value)
     }
-    recorded = {**config.model_dump(mode="json"), "name": None, "script_arguments": arguments}
+    recorded = {**config.model_dump(mode="json"), "name": None}
     return core.ScriptExperiment(
-        config=recorded,
-        settings=config.trial_settings(),
-        hparams=plan.hparams or {},
-        seed=plan.seed,
+        config=recorded, hparams=plan.hparams or {}, seed=plan.seed, arguments=arguments
     )
 
 
