@@ -271,18 +271,13 @@ def test_an_event_log_of_another_database_is_not_taken_in(store: Store) -> None:
     assert store.database.metrics(store.trial_id, "training") == []
 
 
-def test_flush_brings_everything_into_the_database(store: Store, log: EventLog) -> None:
-    follower = following(store.database, store.log())
-    for step in range(1, 300):
-        seq = log.append("training", metrics(step))
-        if step % 50 == 0:
-            follower.flush(10)
-            assert len(store.database.metrics(store.trial_id, "training")) == seq
-    follower.close(10)
-    follower.close(10)
-    assert len(store.database.metrics(store.trial_id, "training")) == 299
-    with pytest.raises(DatabaseError, match="is closed"):
-        follower.flush(1)
+def test_close_brings_everything_into_the_database(store: Store, log: EventLog) -> None:
+    for start in range(1, 300, 50):
+        follower = following(store.database, store.log())
+        numbers = [log.append("training", metrics(step)) for step in range(start, start + 50)]
+        follower.close(10)
+        follower.close(10)
+        assert len(store.database.metrics(store.trial_id, "training")) == numbers[-1]
 
 
 def test_records_and_the_position_behind_them_are_one_transaction(
@@ -301,7 +296,7 @@ def test_records_and_the_position_behind_them_are_one_transaction(
     assert ingest_event_logs(store.database, store.home) == 1
 
 
-def test_a_follower_needs_no_flush(store: Store, log: EventLog) -> None:
+def test_a_follower_moves_reports_while_it_is_open(store: Store, log: EventLog) -> None:
     follower = following(store.database, store.log())
     log.append("training", metrics(1))
     for _ in range(6000):
@@ -324,13 +319,13 @@ def test_a_locked_database_does_not_hold_up_reports(store: Store, log: EventLog)
     for step in range(1000):
         log.append("training", metrics(step))
     with pytest.raises(DatabaseError, match=r"could not be moved .* within \d+\.\d s"):
-        follower.flush(0.2)
+        follower.close(0.2)
     assert holder.poll() is None  # the lock was held all the time
     assert store.database.metrics(store.trial_id, "training") == []
     holder.communicate(b"")
-    follower.flush(60)
+    follower.stop(60)
+    following(store.database, store.log()).close(60)
     assert len(store.database.metrics(store.trial_id, "training")) == 1000
-    follower.close(10)
 
 
 def test_a_failure_that_stays_is_told_and_the_reports_are_kept(store: Store) -> None:
@@ -338,11 +333,8 @@ def test_a_failure_that_stays_is_told_and_the_reports_are_kept(store: Store) -> 
     log.append("training", metrics(1))
     follower = following(store.database, log.path)
     with pytest.raises(DatabaseError, match="no such trial") as caught:
-        follower.flush(3)
-    assert "They are safe in that file" in str(caught.value)
-    with pytest.raises(DatabaseError, match="no such trial"):
         follower.close(3)
-    log.close()
+    assert "They are safe in that file" in str(caught.value)
 
 
 @pytest.mark.timeout(40)  # the wait for other failures is longer
@@ -381,9 +373,9 @@ def test_a_full_disk_under_the_database_is_survived(store: Store, small_disk: Pa
         for step in range(500):
             log.append("training", metrics(step))
         with pytest.raises(StorageFullError, match="no room for records"):
-            follower.flush(5)
+            follower.close(5)
         ballast.unlink()
-        follower.close(10)
+        following(database, log.path).close(10)
         assert len(database.metrics(trial, "training")) == 500
         log.close()
 

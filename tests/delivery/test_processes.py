@@ -149,7 +149,7 @@ def test_what_waits_for_a_plugin_that_is_gone_can_be_forgotten(watched: Watched)
     _, typo = watched.run(
         "-m", "detcore", "plugins", "deliver", "--forget", "watch", "--experiment", "99", code=1
     )
-    assert "no experiment 99 was run on this machine" in typo
+    assert "no experiment 99 in " in typo
     (row,) = json.loads(watched.deliver("--forget", "watch", "--experiment", "1", "--json"))
     assert (row["forgotten"], row["waiting"]) == (9, 0)
     assert watched.deliver() == "nothing waits\n"

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from detcore._log import EventLog, event_log_path
+from detcore._log.events import TrialFinished
 from detcore.errors import DatabaseError, UnavailableError
-from detcore.hooks.delivery import deliver_events, drop_events, report_end_of_killed
+from detcore.hooks.delivery import append_to_killed, deliver_events, drop_events
 
 # (pytest imports conftest.py under importlib: its class is known to the fixture alone)
 Box = Any
@@ -138,9 +139,9 @@ def test_the_end_of_a_killed_run_is_told_also_where_it_was_taken_for_over(box: B
     later = box.start_run()
     box.reader().deliver()
     assert box.open_runs() == [2]
-    told: Any = {"trial_id": 1, "run_id": 1, "state": "ERROR", "error": "killed"}
-    assert report_end_of_killed(box.database, box.folder, **told)
-    assert not report_end_of_killed(box.database, box.folder, **told)  # once
+    end = [TrialFinished(state="ERROR", error="killed")]
+    assert append_to_killed(box.database, box.folder, trial_id=1, run_id=1, added=end)
+    assert not append_to_killed(box.database, box.folder, trial_id=1, run_id=1, added=end)  # once
     box.reader().deliver()
     assert box.told[-1][0] == "trial_finished"
     assert box.numbers()[-1] == (1, 3, False)
@@ -169,9 +170,9 @@ def test_an_event_behind_the_end_is_told_whenever_it_comes(box: Box) -> None:
 
 def test_nothing_is_appended_to_a_killed_run_without_observers(box: Box) -> None:
     box.start_run(observers=[]).close()
-    told: Any = {"trial_id": 1, "run_id": 1, "state": "ERROR", "error": "killed"}
+    end = [TrialFinished(state="ERROR", error="killed")]
     before = event_log_path(box.folder, 1).read_bytes()
-    assert not report_end_of_killed(box.database, box.folder, **told)
+    assert not append_to_killed(box.database, box.folder, trial_id=1, run_id=1, added=end)
     assert event_log_path(box.folder, 1).read_bytes() == before
 
 

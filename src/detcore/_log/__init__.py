@@ -6,8 +6,8 @@ observers, the display of a run.
 
 from detcore._log.lines import (
     EventLine,
+    EventLogDamagedError,
     EventLogHeader,
-    NotAnEventLogError,
     decode_document,
     decode_metrics,
     decode_numbers,
@@ -18,7 +18,6 @@ from detcore._log.lines import (
     parse_line,
 )
 from detcore._log.reading import (
-    EventLogDamagedError,
     EventLogPart,
     event_log_owner,
     event_log_path,
@@ -34,7 +33,6 @@ __all__ = [
     "EventLogDamagedError",
     "EventLogHeader",
     "EventLogPart",
-    "NotAnEventLogError",
     "decode_document",
     "decode_metrics",
     "decode_numbers",

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from detcore._log.events import Event, decode
+from detcore.contract.errors import DatabaseError
 
 _VERSION = 1
 _PREFIX = b'{"crc":"'
@@ -95,8 +96,14 @@ def decode_numbers(value: object) -> Any:
     return value
 
 
-class NotAnEventLogError(ValueError):
-    """A file whose beginning or size does not match the expected event log."""
+class EventLogDamagedError(DatabaseError):
+    """Raised when a file is not an event log, or is shorter than it was."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path} {reason}.\nWhat was reported there cannot be read.\n"
+            f"Move the file away: mv {path} {path}.damaged"
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -195,7 +202,7 @@ def read_header(file: BinaryIO, path: Path) -> EventLogHeader | None:
     """Read the first line of an event log; None if it was not written to its end.
 
     Raises:
-        NotAnEventLogError: If the first line is not that of an event log this code can read.
+        EventLogDamagedError: If the first line is not that of an event log this code can read.
     """
     file.seek(0)
     line = file.readline(_HEADER_LIMIT)
@@ -203,7 +210,7 @@ def read_header(file: BinaryIO, path: Path) -> EventLogHeader | None:
         return None
     header = _open(line[:-1])
     if header is None or header.get("event_log") != _VERSION:
-        raise NotAnEventLogError(
-            f"{path} does not begin like an event log of version {_VERSION}: {line[:60]!r}"
+        raise EventLogDamagedError(
+            path, f"does not begin like an event log of version {_VERSION}: {line[:60]!r}"
         )
     return EventLogHeader(header["trial_id"], header["run_id"], len(line))

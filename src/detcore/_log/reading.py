@@ -10,19 +10,14 @@ from pathlib import Path
 
 from detcore._log.lines import (
     EventLine,
+    EventLogDamagedError,
     EventLogHeader,
-    NotAnEventLogError,
     parse_line,
     read_header,
 )
-from detcore.contract.errors import DatabaseError
 
 # Small enough that neither a database's write lock nor Python's own is held long.
 _CHUNK_BYTES = 256 * 1024
-
-
-class EventLogDamagedError(DatabaseError):
-    """An event log that cannot be read at all."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +64,14 @@ def read_event_log(path: Path, start: int = 0, *, is_over: bool = False) -> Even
         FileNotFoundError: If it does not exist.
     """
     with path.open("rb") as file:
-        try:
-            header = read_header(file, path)
-        except NotAnEventLogError as error:
-            raise EventLogDamagedError(f"{error}.\n{_remedy(path)}") from error
+        header = read_header(file, path)
         if header is None:
             return EventLogPart(header=None, start=start, lines=b"")
         size = os.fstat(file.fileno()).st_size
         if size < start:
             raise EventLogDamagedError(
-                f"{path} has {size} bytes, but {start} were read before; the file was replaced or "
-                f"cut.\n{_remedy(path)}"
+                path,
+                f"has {size} bytes, but {start} were read before; the file was replaced or cut",
             )
         start = max(start, header.lines_at)
         file.seek(start)
@@ -110,10 +102,6 @@ def read_event_lines(path: Path, start: int = 0) -> Iterator[EventLine]:
     while (part := read_event_log(path, start)).lines:
         yield from (record for record in part.parse() if isinstance(record, EventLine))
         start = part.end
-
-
-def _remedy(path: Path) -> str:
-    return f"What was reported there cannot be read.\nMove the file away: mv {path} {path}.damaged"
 
 
 def event_log_path(trial_dir: Path, run_id: int) -> Path:

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from detcore._log.lines import (
     EventLine,
-    EventLogHeader,
-    NotAnEventLogError,
     event_line,
     header_line,
     read_header,
@@ -131,7 +129,8 @@ class EventLog:
         """Make the file end with a whole line; return the last sequence number."""
         header = None
         if os.fstat(self._fd).st_size:
-            header = self._header()
+            with open(self._fd, "rb", closefd=False) as file:
+                header = read_header(file, self._path)
             if header is None:  # killed in its first line
                 os.ftruncate(self._fd, 0)
         if header is None:
@@ -143,16 +142,6 @@ class EventLog:
                 f"run {header.run_id}, not to trial {trial_id}, run {run_id}."
             )
         return self._cut_tail(header.lines_at)
-
-    def _header(self) -> EventLogHeader | None:
-        with open(self._fd, "rb", closefd=False) as file:
-            try:
-                return read_header(file, self._path)
-            except NotAnEventLogError as error:
-                raise DatabaseError(
-                    f"{error}.\nMove the file away, then start the trial again: "
-                    f"mv {self._path} {self._path}.away"
-                ) from error
 
     def _cut_tail(self, lines_at: int) -> int:
         """Cut off an unfinished line; return the sequence number of the last whole record."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ import click
 from detcore.cli._completion import EXPERIMENT_ID, PLUGIN_NAME
 from detcore.cli._output import Column, json_option, print_json, print_line, print_table
 from detcore.cli._records import open_records
-from detcore.contract.errors import NotFoundError
 from detcore.describe import format_time
 from detcore.hooks import OBSERVER_HOOKS
 from detcore.hooks.delivery import deliver_events, drop_events, list_waiting
@@ -64,10 +62,15 @@ def deliver(
     if dry_run and forgotten is not None:
         raise click.UsageError("give --dry-run or --forget, not both")
     obj: CliContext = ctx.obj
-    if experiment_id is not None:
-        _require_folder(obj.environment.home, experiment_id)
-    with open_records(dataclasses.replace(obj, master=None)) as database:
-        names = {cursor.plugin for cursor in database.list_cursors(experiment_id=experiment_id)}
+    with open_records(obj) as database:
+        if experiment_id is not None:
+            database.get_experiment(experiment_id)  # raises if there is none
+        home = obj.environment.home
+        names = {
+            cursor.plugin
+            for cursor in database.list_cursors(experiment_id=experiment_id)
+            if list_waiting(home, [cursor], OBSERVER_HOOKS)
+        }
         observers: dict[str, Observer] = {}
         if names and forgotten is None:
             observers = {found.entry.name: found for found in obj.plugin_manager().observers()}
@@ -76,7 +79,7 @@ def deliver(
                 name,
                 observers.get(name),
                 database=database,
-                home=obj.environment.home,
+                home=home,
                 experiment_id=experiment_id,
                 dry_run=dry_run,
                 is_forgotten=forgotten is not None,
@@ -85,16 +88,6 @@ def deliver(
         ]
     _show(rows, as_json=as_json)
     ctx.exit(1 if any(row["waiting"] for row in rows) else 0)
-
-
-def _require_folder(home: Path, experiment_id: int) -> None:
-    """Refuse the id of an experiment that has no folder on this machine."""
-    if not (home / "experiments" / str(experiment_id)).is_dir():
-        raise NotFoundError(
-            f"no experiment {experiment_id} was run on this machine: "
-            f"{home / 'experiments'} has no folder of that name.\n"
-            "What waits lies there; without --experiment all of it is delivered."
-        )
 
 
 def _deliver(

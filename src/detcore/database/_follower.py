@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _INTERVAL_S = 0.25
 _RETRY_S = 1.0
+# The last attempt starts at the deadline.
+_LAST_S = 1.0
 # A full disk rarely gets room while a trial ends, and the user who must make room waits for it.
 _FULL_S = 2.0
 _LOG = logging.getLogger("detcore.database")
@@ -136,9 +138,8 @@ def _take_in(database: Database, path: Path, position: Position) -> int:
 class LogFollower:
     """Moves the logs of trials into the records, in one thread.
 
-    Failures are retried until it stops; `flush` and `close` raise the last one that has not gone
-    away. The logs keep the records meanwhile. It shares nothing with the objects that append to
-    them, so appending never waits for it.
+    Failures are retried until it closes. The logs keep the records meanwhile. It shares nothing
+    with the objects that append to them, so appending never waits for it.
     """
 
     def __init__(self, database: Database) -> None:
@@ -149,88 +150,47 @@ class LogFollower:
         """
         self._database = database
         self._logs: dict[Path, Position | None] = {}
-        self._changed = threading.Condition()
-        self._asked = 0  # flushes that were asked for
-        self._answered = 0  # the newest of them that is done
-        self._closing = False
+        self._lock = threading.Lock()
+        self._is_closing = threading.Event()
+        self._deadline = self._full_deadline = 0.0
         self._failure: tuple[str, Exception] | None = None  # the log, and the reason
         self._thread = threading.Thread(target=self._run, name="detcore-follower", daemon=True)
         self._thread.start()
 
     def follow(self, log: Path) -> None:
         """Follow a log from now on; it may not exist yet."""
-        with self._changed:
+        with self._lock:
             self._logs[Path(log)] = None
 
     def unfollow(self, log: Path) -> None:
         """Stop following a log."""
-        with self._changed:
+        with self._lock:
             self._logs.pop(Path(log), None)
 
-    def flush(self, timeout_s: float) -> None:
+    def close(self, timeout_s: float) -> None:
         """Wait until everything that was appended before this call is in the records.
 
-        Raises:
-            StorageFullError: If the database has had no room for `timeout_s`.
-            DatabaseError: If it could not be done within `timeout_s`.
-        """
-        with self._changed:
-            if self._closing:
-                raise DatabaseError("the follower of the logs is closed")
-            self._ask(timeout_s, full_s=timeout_s)
-
-    def close(self, timeout_s: float) -> None:
-        """Flush, and end the thread even if that fails. Calling it again is fine.
+        The thread ends even if that fails. A thread that waits for a lock of the database cannot be
+        interrupted; it is a daemon.
 
         Raises:
             StorageFullError: If the database has no room; after two seconds already.
-            DatabaseError: As `flush`; the next reader takes the reports in.
+            DatabaseError: If it could not be done within `timeout_s`; the next reader takes the
+                reports in.
         """
-        deadline = time.monotonic() + timeout_s
-        try:
-            with self._changed:
-                if not self._closing:
-                    self._ask(timeout_s, full_s=min(_FULL_S, timeout_s))
-        finally:
-            # After a failure, too: the caller closes the database next.
-            self.stop(max(0.1, deadline - time.monotonic()))
-
-    def stop(self, timeout_s: float) -> None:
-        """End the thread without a flush.
-
-        Args:
-            timeout_s: How long to wait for it. A thread that waits for a lock of the database
-                cannot be interrupted; it is a daemon.
-        """
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        self._thread.join(timeout_s)
-
-    def _ask(self, timeout_s: float, *, full_s: float) -> None:
-        self._asked += 1
-        number = self._asked
-        self._changed.notify_all()
         began = time.monotonic()
-
-        def is_over(*hopeless: type[Exception]) -> bool:
-            failure = self._failure
-            return self._answered >= number or (
-                failure is not None and isinstance(failure[1], hopeless)
-            )
-
-        self._changed.wait_for(lambda: is_over(EventLogDamagedError), full_s)
-        self._changed.wait_for(
-            lambda: is_over(EventLogDamagedError, StorageFullError), timeout_s - full_s
-        )
-        if self._answered >= number:
+        self._deadline = began + timeout_s
+        self._full_deadline = began + min(_FULL_S, timeout_s)
+        self._is_closing.set()
+        self._thread.join(timeout_s + _LAST_S)
+        if self._failure is None and not self._thread.is_alive():
             return
         logs, error = self._failure or (
             ", ".join(map(str, sorted(self._logs))),
             DatabaseError("the database did not answer in time"),
         )
         if isinstance(error, EventLogDamagedError):
-            raise error  # waiting does not mend it
+            raise error  # waiting does not fix it
         text = (
             f"reports in {logs} could not be moved into {self._database.url} within "
             f"{time.monotonic() - began:.1f} s: {error}\n"
@@ -240,23 +200,30 @@ class LogFollower:
             raise StorageFullError(text, missing_bytes=error.missing_bytes) from error
         raise DatabaseError(text) from error
 
+    def stop(self, timeout_s: float) -> None:
+        """End the thread after what it is moving now; wait for it at most `timeout_s`."""
+        self._is_closing.set()
+        self._thread.join(timeout_s)
+
     def _run(self) -> None:
         while True:
-            with self._changed:
-                asked, logs = self._asked, list(self._logs.items())
-                if self._closing:
-                    return
-            failure = self._take_in(logs)
-            with self._changed:
-                self._failure = failure
-                if failure is None:
-                    self._answered = asked
-                self._changed.notify_all()
-                may_pass = failure is not None and not isinstance(failure[1], EventLogDamagedError)
-                self._changed.wait_for(
-                    lambda: self._asked > asked or self._closing,  # noqa: B023
-                    _RETRY_S if may_pass else _INTERVAL_S,
-                )
+            is_closing = self._is_closing.is_set()
+            with self._lock:
+                logs = list(self._logs.items())
+            self._failure = self._take_in(logs)
+            if not is_closing:
+                self._is_closing.wait(_INTERVAL_S if self._failure is None else _RETRY_S)
+            elif self._is_over():
+                return
+            else:
+                time.sleep(max(0.0, min(_INTERVAL_S, self._deadline - time.monotonic())))
+
+    def _is_over(self) -> bool:
+        """Whether no further attempt is made after `close` or `stop`."""
+        if self._failure is None or isinstance(self._failure[1], EventLogDamagedError):
+            return True
+        is_full = isinstance(self._failure[1], StorageFullError)
+        return time.monotonic() >= (self._full_deadline if is_full else self._deadline)
 
     def _take_in(self, logs: list[tuple[Path, Position | None]]) -> tuple[str, Exception] | None:
         """Move the new records of each log; return the first failure, which delays no other log."""
@@ -271,10 +238,10 @@ class LogFollower:
                     position = drain(self._database, log, position)
             except FileNotFoundError:
                 continue  # not written yet
-            except Exception as error:  # noqa: BLE001  (kept for flush and close, and retried)
+            except Exception as error:  # noqa: BLE001  (kept for close, and retried)
                 first = first or (str(log), error)
                 continue
-            with self._changed:
+            with self._lock:
                 if log in self._logs:
                     self._logs[log] = position
         return first

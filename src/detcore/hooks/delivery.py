@@ -50,12 +50,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Delivery",
+    "append_to_killed",
     "deliver_events",
     "drop_events",
     "list_waiting",
     "read_run",
-    "report_end_of_killed",
-    "report_recovered",
     "write_run",
 ]
 
@@ -112,67 +111,29 @@ def _build_arguments(line: EventLine, trial: TrialInfo, *, is_repeat: bool) -> M
     return common
 
 
-def report_recovered(
-    database: Database,
-    trial_dir: Path,
-    *,
-    trial_id: int,
-    run_id: int,
-    saved: Sequence[events.CheckpointCommitted],
-) -> None:
-    """Append checkpoints to the log of a killed run that it committed and could not report.
-
-    Nothing is written for a run without observers.
-
-    Args:
-        database: The records.
-        trial_dir: The trial's folder.
-        trial_id: The trial.
-        run_id: The run; its process has exited.
-        saved: The checkpoints that recovery found whole.
-    """
-    _append(database, trial_dir, trial_id, run_id, saved)
-
-
-def report_end_of_killed(
-    database: Database,
-    trial_dir: Path,
-    *,
-    trial_id: int,
-    run_id: int,
-    state: str,
-    error: str | None,
+def append_to_killed(
+    database: Database, trial_dir: Path, *, trial_id: int, run_id: int, added: Sequence[Event]
 ) -> bool:
-    """Append the end of a run whose process was killed to its log, if the run has observers.
+    """Append events to the log of a run whose process was killed before it could report them.
 
     Args:
         database: The records.
         trial_dir: The trial's folder.
         trial_id: The trial.
         run_id: The run; its process has exited.
-        state: As `detcore.contract.hooks.detcore_trial_finished` says.
-        error: The error, or None.
+        added: Checkpoints that recovery found whole, or the end of the run.
 
     Returns:
-        Whether it was written: the log did not have it, and the run has observers.
+        Whether they were written: the run has observers, and its end is not in the log yet.
     """
-    path = event_log_path(trial_dir, run_id)
-    if path.exists():
-        tail = read_event_log(path, max(0, path.stat().st_size - _TAIL_BYTES), is_over=True)
-        for line in tail.parse():
-            if isinstance(line, EventLine) and line.kind == TrialFinished.KIND:
-                return False
-    finished = TrialFinished(state=state, error=error)
-    return _append(database, trial_dir, trial_id, run_id, [finished])
-
-
-def _append(
-    database: Database, trial_dir: Path, trial_id: int, run_id: int, added: Sequence[Event]
-) -> bool:
-    """Append events to the log of a run whose process has exited; return whether that was done."""
     path = event_log_path(trial_dir, run_id)
     if not added or not path.exists() or is_event_log_in_use(path):
         return False
+    if isinstance(added[-1], TrialFinished):
+        tail = read_event_log(path, max(0, path.stat().st_size - _TAIL_BYTES), is_over=True)
+        lines = (line for line in tail.parse() if isinstance(line, EventLine))
+        if any(line.kind == TrialFinished.KIND for line in lines):
+            return False
     if not database.reopen_cursors(trial_id, run_id):
         return False
     with EventLog(path, trial_id=trial_id, run_id=run_id) as log:
@@ -375,7 +336,7 @@ class _Reader:
             self._move(byte_offset=part.end, trying=0)
         if is_finished:
             self._save(is_finished=True)
-            # `_append` reopens a cursor after it has appended: one of the two sees the events.
+            # `append_to_killed` appends and then reopens: one of the two notices the other.
             if read_event_log(path, self._cursor.byte_offset, is_over=True).lines:
                 self._move(is_finished=False)
         return True

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore._log.events import CheckpointDamaged
+from detcore._log.events import CheckpointDamaged, TrialFinished
 from detcore.contract.errors import DatabaseError, DetcoreError, StorageFullError
 from detcore.contract.values import TrialState
 from detcore.describe import flatten
-from detcore.hooks.delivery import report_end_of_killed
+from detcore.hooks.delivery import append_to_killed
 from detcore.runner._listener import TrialStatus
 from detcore.runner._running import RunningTrial
 from detcore.runner._supervisor import (
@@ -353,13 +353,13 @@ class SearchLoop:
         assert trial is not None  # its workers have just ended
         try:
             if not finish.starts_again:
-                report_end_of_killed(
+                state = "INVALID_HP" if trial.is_invalid_hp else decided.state.value
+                append_to_killed(
                     self._database,
                     Path(trial.info.trial_dir),
                     trial_id=decided.id,
                     run_id=trial.info.run_id,
-                    state="INVALID_HP" if trial.is_invalid_hp else decided.state.value,
-                    error=decided.error,
+                    added=[TrialFinished(state=state, error=decided.error)],
                 )
         except (DetcoreError, OSError) as error:
             self._listener.notice(f"plugins are not told of the end of trial {decided.id}: {error}")

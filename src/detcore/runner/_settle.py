@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from detcore._log.events import TrialFinished
 from detcore.contract.errors import InvalidArgumentError, RunError
 from detcore.contract.values import Control, ExperimentState, TrialState
 from detcore.database import ingest_event_logs, restore_secrets
-from detcore.hooks.delivery import report_end_of_killed
+from detcore.hooks.delivery import append_to_killed
 from detcore.runner._source import recover_trial
 from detcore.runner._starting import experiment_folder
 from detcore.storage import open_storage
@@ -197,13 +198,12 @@ def settle_killed(
                     continue
                 database.set_trial_state(trial.id, TrialState.ERROR, error=_KILLED)
                 if trial.trial_dir is not None:
-                    report_end_of_killed(
+                    append_to_killed(
                         database,
                         Path(trial.trial_dir),
                         trial_id=trial.id,
                         run_id=trial.run_id,
-                        state=TrialState.ERROR.value,
-                        error=_KILLED,
+                        added=[TrialFinished(state=TrialState.ERROR.value, error=_KILLED)],
                     )
         if was_killed:
             database.set_experiment_state(experiment_id, ExperimentState.ERROR, error=_KILLED)

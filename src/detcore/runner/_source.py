@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint import describe_checkpoint, has_manifest, recover_checkpoints
 from detcore.contract.errors import NotFoundError, RunError, UnsafePathError
-from detcore.hooks.delivery import report_recovered
+from detcore.hooks.delivery import append_to_killed
 from detcore.storage import find_place
 
 if TYPE_CHECKING:
@@ -155,4 +155,4 @@ def recover_trial(
         trial_dir = Path(trial.trial_dir)
     if trial_dir is not None:
         saved = [describe_checkpoint(storage, uuid) for uuid in completed]
-        report_recovered(database, trial_dir, trial_id=trial.id, run_id=trial.run_id, saved=saved)
+        append_to_killed(database, trial_dir, trial_id=trial.id, run_id=trial.run_id, added=saved)

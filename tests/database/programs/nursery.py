@@ -35,7 +35,8 @@ def report(command: dict[str, Any], started: int) -> None:
     log = EventLog(Path(command["log"]), trial_id=command["trial"], run_id=command["run"])
     follower = None
     if command["drain"]:
-        follower = LogFollower(Database.open(command["url"]))
+        database = Database.open(command["url"])
+        follower = LogFollower(database)
         follower.follow(log.path)
     os.close(started)
     step = 0
@@ -44,7 +45,9 @@ def report(command: dict[str, Any], started: int) -> None:
         kind = "validation" if step % 5 == 0 else "training"
         acknowledge(log.append(kind, payload(step)))
         if follower is not None and step % 20 == 0:
-            follower.flush(30)
+            follower.close(30)
+            follower = LogFollower(database)
+            follower.follow(log.path)
 
 
 def main() -> None:
