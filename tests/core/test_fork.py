@@ -62,13 +62,22 @@ with core.init(resume=True) as context:
     if context.info.run_id == 1:
         child = os.fork()
         if child == 0:
+            files = [os.pipe() for _ in range(20)]  # one has the number of the lock's
+            if os.fork() == 0:
+                for number in sum(files, ()):
+                    os.fstat(number)
+                os._exit(7)
+            assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+            print("a grandchild has its files", flush=True)
             time.sleep(600)
         print(child, flush=True)
         time.sleep(600)
     print("run", context.info.run_id)
 """
     process = home.start(code)
-    child = int(process.stdout.readline())
+    lines = {process.stdout.readline(), process.stdout.readline()}
+    assert "a grandchild has its files\n" in lines
+    (child,) = (int(line) for line in lines if line.strip().isdigit())
     try:
         folder = home.path / "experiments" / "1"
         assert is_locked(folder)

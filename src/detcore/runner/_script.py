@@ -17,7 +17,7 @@ import queue
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -355,12 +355,12 @@ class ScriptRun:
         self._settings.listener.notice(text)
 
 
-def _close_in_children(locks: Sequence[int]) -> None:
+def _close_in_children(locks: list[int]) -> None:
     """Close locks in forked children: workers of a data loader may outlive a killed script."""
 
     def close() -> None:
-        for lock in locks:
-            os.close(lock)
+        while locks:  # a child forks, too, and then these numbers are those of other files
+            os.close(locks.pop())
 
     os.register_at_fork(after_in_child=close)
 
