@@ -19,6 +19,7 @@ from toy_command import MODEL_DIR, Detcore, NoWorkerError, worker_pids
 
 from detcore.errors import RunError
 from detcore.runner import _settle, experiment_lock
+from detcore.types import ExperimentState
 
 IN_A_LONG_BATCH = """
 import time
@@ -100,30 +101,141 @@ def test_sigterm_ends_ranks_that_hang_in_a_batch(
     assert wait_until_gone(pids, timeout_s=30) == []
 
 
-@pytest.mark.parametrize("victim", ["worker", "runner"])
-def test_killed_at_any_moment_and_resumed_ends_bit_identical(detcore: Detcore, victim: str) -> None:
-    expected = straight_run(detcore)
-    config = detcore.config(hyperparameters__pause_s=0.06)
-    dice = random.Random(victim)
-    process = detcore.start("run", config, MODEL_DIR)
+# Trains as the toy does: the state of each step follows from that of the step before.
+SCRIPT = """
+import json, time
+from pathlib import Path
+from detcore import core
+
+pause_s = float(Path(__file__).with_name("pause").read_text())
+with core.init(resume=True, max_length={"batches": 40}) as context:
+    state, steps = 1, context.info.steps_completed
+    if context.info.latest_checkpoint is not None:
+        with context.checkpoint.restore_path(context.info.latest_checkpoint) as path:
+            state = json.loads((path / "toy.json").read_text())["state"]
+    for operation in context.searcher.operations():
+        while steps < operation.length:
+            steps += 1
+            state = (3 * state + steps) % 1_000_003
+            time.sleep(pause_s)
+            context.train.report_training_metrics(steps, {"state": state})
+            if steps % 10 == 0:
+                context.train.report_validation_metrics(steps, {"val_loss": state})
+                with context.checkpoint.store_path({"steps_completed": steps}) as (path, _):
+                    (path / "toy.json").write_text(json.dumps({"state": state}))
+        operation.report_completed(state)
+"""
+
+
+class Victim:
+    """A trial that is started, killed and started again in one of several ways.
+
+    Args:
+        detcore: Starts it.
+        kind: "trial" of a class, "script" of an experiment file, or script "alone".
+        process: The one that is killed: "worker" or "runner".
+    """
+
+    def __init__(self, detcore: Detcore, kind: str, process: str) -> None:
+        self._detcore = detcore
+        self._kind = kind
+        self._kills_worker = process == "worker"
+        self._process: subprocess.Popen[str]
+
+    def train_straight(self) -> dict[str, Any]:
+        """Train without interruption, as experiment 1; return the final state."""
+        self.start(pause_s=0.0)
+        self._process.communicate(timeout=60)
+        return self.final_state(1)
+
+    def start(self, *, pause_s: float) -> None:
+        """Start it for the first time."""
+        detcore, folder = self._detcore, self._detcore.write_code("train.py", SCRIPT)
+        (folder / "pause").write_text(str(pause_s))
+        if self._kind == "alone":
+            self._start_script()
+        elif self._kind == "script":
+            config = detcore.config(entrypoint="python3 train.py")
+            self._process = detcore.start("run", config, folder)
+        else:
+            config = detcore.config(hyperparameters__pause_s=pause_s)
+            self._process = detcore.start("run", config, MODEL_DIR)
+
+    def _start_script(self) -> None:
+        script = self._detcore.tmp_path / "code" / "train.py"
+        self._process = self._detcore.start_python(script)
+
+    def resume(self) -> None:
+        """Start it again."""
+        if self._kind == "alone":
+            self._start_script()
+        else:
+            self._process = self._detcore.start("run", "--resume", 2)
+
+    def kill(self, after_s: float) -> None:
+        """Wait until it trains, and a while; kill it.
+
+        Raises:
+            NoWorkerError: If it had nothing left to train.
+        """
+        pid = self._process.pid
+        if self._kind == "alone":
+            assert self._process.stderr is not None
+            assert "; records in " in self._process.stderr.readline()
+        else:
+            pid = self._detcore.worker_pid() if self._kills_worker else pid
+        time.sleep(after_s)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        self._process.communicate(timeout=60)
+
+    def finish(self) -> None:
+        """Train to the end."""
+        self._process.communicate(timeout=60)
+        if self._kind != "alone":
+            finished = self._detcore("run", "--resume", 2, "--json")
+            assert finished.summary["state"] == "COMPLETED", finished.stderr
+
+    def final_state(self, experiment_id: int) -> dict[str, Any]:
+        """Return the state in the last checkpoint."""
+        with self._detcore.database() as database:
+            assert database.get_experiment(experiment_id).state is ExperimentState.COMPLETED
+            (trial,) = database.list_trials(experiment_id)
+            latest = database.latest_checkpoint(trial.id)
+        assert latest is not None
+        assert latest.steps_completed == 40
+        return self._detcore.toy_state(latest.uuid)
+
+
+@pytest.mark.parametrize(
+    ("kind", "process"),
+    [
+        ("trial", "worker"),
+        ("trial", "runner"),
+        ("script", "worker"),
+        pytest.param("script", "runner", marks=pytest.mark.soak),
+        ("alone", "worker"),
+    ],
+)
+def test_killed_at_any_moment_and_resumed_ends_bit_identical(
+    detcore: Detcore, kind: str, process: str
+) -> None:
+    victim = Victim(detcore, kind, process)
+    expected = victim.train_straight()
+    dice = random.Random(process)
+    victim.start(pause_s=0.06)
     for kill in range(8):
         try:
-            pid = detcore.worker_pid()
+            victim.kill(dice.uniform(0.0, 1.4))
         except NoWorkerError as error:
             if kill < 3 or "complete" not in str(error):
                 raise
             break  # it was through just before the last kill
-        time.sleep(dice.uniform(0.0, 1.4))
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid if victim == "worker" else process.pid, signal.SIGKILL)
-        process.communicate(timeout=60)
-        process = detcore.start("run", "--resume", 2)
+        victim.resume()
         if dice.random() < 0.2:
             break
-    process.communicate(timeout=60)
-    finished = detcore("run", "--resume", 2, "--json")
-    assert finished.summary["state"] == "COMPLETED", finished.stderr
-    assert detcore.toy_state(finished.summary["trials"][0]["latest_checkpoint"]) == expected
+    victim.finish()
+    assert victim.final_state(2) == expected
 
 
 @pytest.mark.cold
