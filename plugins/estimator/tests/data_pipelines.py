@@ -120,11 +120,11 @@ class Reading:
 
     def next(self, tensors: Any) -> Any:
         """Return the values of tensors in the next batch."""
-        assert self.feed.ready(self.session, 1) == 1
+        assert self.feed.ready(1) == 1
         try:
             values = self.session.run(tensors)
         except tf.errors.OutOfRangeError:
-            self.feed.ended(self.session)
+            self.feed.ended()
             values = self.session.run(tensors)
         self.feed.advance(1)
         return values
@@ -134,11 +134,11 @@ class Reading:
 
     def save(self, directory: Path) -> dict[str, Any]:
         directory.mkdir(parents=True)
-        state: dict[str, Any] = json.loads(json.dumps(self.feed.save(self.session, directory)))
+        state: dict[str, Any] = json.loads(json.dumps(self.feed.save(directory)))
         return state
 
     def restore(self, directory: Path, state: dict[str, Any]) -> Reading:
-        self.feed.restore(self.session, directory, state)
+        self.begin().feed.restore(directory, state)
         return self
 
     def __enter__(self) -> Reading:

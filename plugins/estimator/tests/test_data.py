@@ -155,12 +155,12 @@ def test_length_of_an_epoch() -> None:
         assert reading.feed.batches_per_epoch is None
         reading.begin()
         assert reading.feed.batches_per_epoch == 3
-        assert reading.feed.ready(reading.session, 100) == 3
+        assert reading.feed.ready(100) == 3
         reading.read(2)
-        assert reading.feed.ready(reading.session, 100) == 1
+        assert reading.feed.ready(100) == 1
     with Reading(PIPELINES["shuffle batch repeat"][0]).begin() as reading:
         assert reading.feed.batches_per_epoch is None
-        assert reading.feed.ready(reading.session, 100) == 100
+        assert reading.feed.ready(100) == 100
     with Reading(PIPELINES["filter"][0]).begin() as reading:
         reading.read(2)
         assert reading.feed.batches_per_epoch is None
@@ -247,7 +247,7 @@ def test_ledger_proves_a_resumed_run(name: str, tmp_path: Path) -> None:
     def run(run_id: int, start: int, count: int, reading: Reading) -> None:
         path = tmp_path / f"ledger-{run_id}.bin"
         ledger = LedgerWriter(path, run_id=run_id, start_step=start)
-        reading.feed.describe(reading.session, ledger)
+        reading.feed.describe(ledger)
         for _ in range(count):
             reading.feed.log(ledger, [reading.next(reading.feed.record_ids)])
         ledger.close()
@@ -303,5 +303,5 @@ def test_a_ledger_of_an_endless_dataset_is_refused(tmp_path: Path) -> None:
     ledger = LedgerWriter(tmp_path / "ledger-1.bin", run_id=1, start_step=0)
     refused = pytest.raises(LedgerError, match=r"Leave out repeat\(\)")
     with Reading(endless, with_ledger=True).begin() as reading, refused:
-        reading.feed.describe(reading.session, ledger)
+        reading.feed.describe(ledger)
     ledger.close()

@@ -20,7 +20,7 @@ from detcore_estimator.tensorflow_versions import tf
 def write_ours(folder: Path, *names: str, framework: str = "estimator") -> Path:
     """Write what the loader looks at of a checkpoint of this plugin."""
     folder.mkdir(parents=True, exist_ok=True)
-    record = {"framework": framework, "trial_class": "model_def:T"}
+    record = {"framework": framework, "trial_class": "model_def:T", "config": {}, "hparams": {}}
     (folder / "trial.json").write_text(json.dumps(record))
     (folder / "metadata.json").write_text(json.dumps({"steps_completed": 3, "format": "mine"}))
     for number, name in enumerate(names, 1):
@@ -79,7 +79,7 @@ def test_a_folder_whose_path_is_a_pattern(tmp_path: Path) -> None:
 @pytest.mark.parametrize("framework", ["keras", None])
 def test_other_frameworks_are_refused(tmp_path: Path, framework: Any) -> None:
     folder = write_ours(tmp_path, "s", framework=framework)
-    with pytest.raises(InvalidCheckpointError, match="not of an EstimatorTrial"):
+    with pytest.raises(InvalidCheckpointError, match="not of 'estimator'"):
         load_estimator_from_checkpoint_path(folder)
 
 

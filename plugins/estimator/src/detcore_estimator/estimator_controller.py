@@ -95,6 +95,7 @@ class EstimatorController:
         self._graph = TrainingGraph(
             estimator, parts.train_spec.input_fn, config=config, context=context
         )
+        self._feed = self._graph.feed
         if self._is_chief:
             self._graph.warn_of_unsaved_random_state()
         self._hooks = tuple(parts.train_spec.hooks)
@@ -127,13 +128,12 @@ class EstimatorController:
         return _agree_on_epoch(self._context.distributed, self._own_batches_per_epoch)
 
     def _own_batches_per_epoch(self) -> int | None:
-        feed = self._graph.feed
         if self._training is None:
             # A separate session: the trial's is opened when the checkpoint to restore is known.
             with tf1.Session(graph=self._graph.graph, config=self._context.session_config) as probe:
-                feed.begin(probe)
-                feed.close(probe)
-        return feed.batches_per_epoch
+                self._feed.begin(probe)
+                self._feed.close()
+        return self._feed.batches_per_epoch
 
     def run(self, clock: Clock) -> None:
         """Train inside one session until the clock says stop."""
@@ -147,7 +147,7 @@ class EstimatorController:
             while self._train_unit(training, clock):
                 pass
             # Hooks may run the loss once more at their end, which takes a batch.
-            self._graph.feed.start_over(training.session)
+            self._feed.start_over()
             training.hooked.end()
             for listener in self._listeners:
                 listener.end(training.session, training.global_step())
@@ -211,7 +211,7 @@ class EstimatorController:
         """
         if not self._is_chief or self._listeners or any(map(_is_told_of_files, self._run_hooks)):
             self.save(directory)
-            return _nothing
+            return lambda: None  # everything has been written
         with self._graph.graph.as_default(), preserved_random_state():
             training = self._open()
             random_state = capture_random_state()
@@ -233,8 +233,8 @@ class EstimatorController:
     ) -> None:
         position = {
             "version": _VERSION,
-            "steps": self._graph.feed.position,
-            "data": self._graph.feed.save(training.session, directory),
+            "steps": self._feed.position,
+            "data": self._feed.save(directory),
         }
         _write(directory / _POSITION_FILE, position)
         _write(directory / _RANDOM_FILE, {"version": _VERSION, **random_state})
@@ -258,7 +258,7 @@ class EstimatorController:
                 self._go_on_with_other_shards(training, position["steps"])
             else:
                 self._own_files().read_own(training.session, own)
-                self._graph.feed.restore(training.session, own, position["data"])
+                self._feed.restore(own, position["data"])
             training.set_random_counter(position["steps"])
         self._random_state = random_state
         restore_random_state(random_state)
@@ -272,7 +272,7 @@ class EstimatorController:
                 steps,
                 self._context.distributed.get_size(),
             )
-        self._graph.feed.go_to(training.session, steps)
+        self._feed.go_to(steps)
 
     def start_from(self, directory: Path) -> None:
         """Load only the variables from a checkpoint, of detcore or of Determined.
@@ -291,7 +291,7 @@ class EstimatorController:
 
     def _train_unit(self, training: TrainingSession, clock: Clock) -> bool:
         """Train up to the clock's next boundary; return whether to continue."""
-        feed, ledger = self._graph.feed, self._context.ledger
+        feed, ledger = self._feed, self._context.ledger
         rows: list[Sequence[float]] = []
         num_records, interrupted = 0, False
 
@@ -303,14 +303,14 @@ class EstimatorController:
             return interrupted
 
         while feed.position < clock.next_boundary and not interrupted:
-            count = feed.ready(training.session, clock.next_boundary - feed.position)
+            count = feed.ready(clock.next_boundary - feed.position)
             values = training.train(count, is_interrupted, digests=self._context.digests)
             rows += values.rows
             num_records += values.num_records
             if ledger is not None:
                 feed.log(ledger, values.record_ids)
             if values.is_end_of_data:
-                feed.ended(training.session)
+                feed.ended()
                 # The step that found the end may or may not have counted itself.
                 training.set_random_counter(feed.position)
         self._pass_on_stop(training)
@@ -327,7 +327,7 @@ class EstimatorController:
     def _pass_on_stop(self, training: TrainingSession) -> None:
         """Let a hook that requested a stop end the trial, not TensorFlow's session."""
         if training.hooked.should_stop:
-            training.hooked.clear_stop()
+            training.hooked.should_stop = False
             self._context.set_stop_requested(True)
 
     def _open(self) -> TrainingSession:
@@ -390,7 +390,7 @@ class EstimatorController:
         self._resources.callback(training.close)
         self._training = training
         if self._context.ledger is not None:
-            self._graph.feed.describe(training.session, self._context.ledger)
+            self._feed.describe(self._context.ledger)
         return training
 
     def _copy_model(self, training: TrainingSession, directory: Path) -> Callable[[], None]:
@@ -421,12 +421,12 @@ class EstimatorController:
 
     def _is_at_end(self) -> bool:
         planned = self._context.planned_batches
-        return planned is not None and self._graph.feed.position >= planned
+        return planned is not None and self._feed.position >= planned
 
     def _warn_of_nan(self, rows: Sequence[Sequence[float]]) -> None:
         if self._has_warned_of_nan:
             return
-        first = self._graph.feed.position - len(rows) + 1
+        first = self._feed.position - len(rows) + 1
         for offset, row in enumerate(rows):
             if math.isnan(row[0]):
                 self._has_warned_of_nan = True
@@ -497,10 +497,6 @@ def _is_told_of_files(hook: RunHook) -> bool:
     """Whether a hook's class, or the hook itself, overrides `RunHook.on_checkpoint_end`."""
     method = hook.on_checkpoint_end
     return getattr(method, "__func__", method) is not RunHook.on_checkpoint_end
-
-
-def _nothing() -> None:
-    """Write nothing: everything has been written."""
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from google.protobuf import message, text_format  # type: ignore[import-untyped]
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from detcore.errors import InvalidCheckpointError, UnsafePathError
-from detcore.trial import checkpoint_folder
+from detcore.trial import checkpoint_folder, read_trial_file
 from detcore_estimator.checkpoint.bundle_index import index_fault
 from detcore_estimator.checkpoint.checkpoint_files import checked_inside, readable_by_tensorflow
 from detcore_estimator.tensorflow_versions import tf
@@ -197,13 +197,8 @@ def check_is_estimator_checkpoint(folder: Path) -> None:
         InvalidCheckpointError: If it describes a checkpoint of something else, or its description
             cannot be read.
     """
-    own = _read(checkpoint_folder(folder) / "trial.json")
-    if own is not None:
-        if own.get("framework") != _FRAMEWORK:
-            raise _other(
-                folder,
-                f"of the framework {own.get('framework')!r} (trial class {own.get('trial_class')})",
-            )
+    if (checkpoint_folder(folder) / "trial.json").exists():
+        read_trial_file(folder, _FRAMEWORK)
         return
     load_data = _read(folder / "load_data.json")
     if load_data is not None:

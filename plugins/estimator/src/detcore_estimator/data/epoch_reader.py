@@ -48,17 +48,17 @@ class EpochReader:
 
     def open(self, session: Any) -> None:
         """Make the dataset, as if it had never been read."""
-        session.run(self._holder.make)
+        self._holder.make(session)
         self.is_begun = False
         self._is_at_end = False
 
-    def close(self, session: Any) -> None:
+    def close(self) -> None:
         """Let go of everything before the session is closed."""
-        self._main.destroy(session)
-        self._spare.destroy(session)
-        self._holder.destroy(session)
+        self._main.destroy()
+        self._spare.destroy()
+        self._holder.destroy()
 
-    def begin_epoch(self, session: Any) -> None:
+    def begin_epoch(self) -> None:
         """Begin the next epoch.
 
         Raises:
@@ -67,13 +67,13 @@ class EpochReader:
         if self._is_at_end:
             # A cache is complete, and a generator is over, only once the end was read.
             self._is_at_end = False
-            left = self._main.read(session)
+            left = self._main.read()
             if left:
                 raise DataError(
                     f"the training data has {left} batches more than TensorFlow says it has.\n"
                     "Give the right number to tf.data.experimental.assert_cardinality."
                 )
-        self._main.begin(session)
+        self._main.begin()
         self.is_begun = True
 
     def end_epoch(self) -> None:
@@ -81,11 +81,10 @@ class EpochReader:
         self.is_begun = False
         self._is_at_end = True
 
-    def save(self, session: Any, directory: Path, cursor: int) -> dict[str, Any]:
+    def save(self, directory: Path, cursor: int) -> dict[str, Any]:
         """Write the iterator's state into a folder, if that is possible and sufficient.
 
         Args:
-            session: The session.
             directory: Folder of the checkpoint.
             cursor: Batches of the current epoch that were read.
 
@@ -103,17 +102,14 @@ class EpochReader:
         if by_state:
             if not self.is_begun:
                 # As the next step would. The state of a new iterator is short.
-                self.begin_epoch(session)
-            by_state, is_complete = self._save_iterator(session, directory / _STATE_FILE, cursor)
+                self.begin_epoch()
+            by_state, is_complete = self._save_iterator(directory / _STATE_FILE, cursor)
         return {"iterator": by_state, "complete": is_complete, "replay": self._must_replay}
 
-    def restore(
-        self, session: Any, directory: Path, state: Mapping[str, Any], epoch: int, cursor: int
-    ) -> bool:
+    def restore(self, directory: Path, state: Mapping[str, Any], epoch: int, cursor: int) -> bool:
         """Go to a position; the dataset has just been opened.
 
         Args:
-            session: The session.
             directory: Where `save` wrote.
             state: Result of `save`.
             epoch: Epochs that are over.
@@ -128,15 +124,15 @@ class EpochReader:
         self._must_replay = self._must_replay or state["replay"]
         prefix = directory / _STATE_FILE
         if state["complete"]:
-            self._main.begin(session)
-            self._main.restore(session, prefix)
+            self._main.begin()
+            self._main.restore(prefix)
             self.is_begun = True
-        elif not state["iterator"] or not self._restore_incomplete(session, prefix, epoch):
-            self.seek(session, epoch, cursor)
+        elif not state["iterator"] or not self._restore_incomplete(prefix, epoch):
+            self.seek(epoch, cursor)
             return True
         return False
 
-    def count_to(self, session: Any, position: int) -> tuple[int, int]:
+    def count_to(self, position: int) -> tuple[int, int]:
         """Read as many batches, over epochs of unknown length; the dataset has just been opened.
 
         Returns:
@@ -147,8 +143,8 @@ class EpochReader:
         """
         epoch, left = 0, position
         while True:
-            self._main.begin(session)
-            done = self._main.read(session, left)
+            self._main.begin()
+            done = self._main.read(left)
             if done == left:
                 self.is_begun = True
                 return epoch, done
@@ -156,10 +152,10 @@ class EpochReader:
                 raise DataError("the training data is empty: its tf.data.Dataset has 0 batches.")
             epoch, left = epoch + 1, left - done
 
-    def _save_iterator(self, session: Any, prefix: Path, cursor: int) -> tuple[bool, bool]:
+    def _save_iterator(self, prefix: Path, cursor: int) -> tuple[bool, bool]:
         """Return whether the state was written and is of use, and whether it is complete."""
         try:
-            self._main.save(session, prefix)
+            self._main.save(prefix)
         except tf.errors.FailedPreconditionError as error:
             self._must_replay = True
             self._warn_of_replay(_reason(error))
@@ -176,7 +172,7 @@ class EpochReader:
             return False  # Theirs and the pipeline's own are indistinguishable.
         return count_shuffles(prefix) >= self._pipeline.num_shuffles
 
-    def _restore_incomplete(self, session: Any, prefix: Path, epoch: int) -> bool:
+    def _restore_incomplete(self, prefix: Path, epoch: int) -> bool:
         """Restore the iterator of the current epoch, and the seeds of the epochs to come.
 
         Restoring draws new seeds, and corrects them only for shuffles that still had records to
@@ -186,28 +182,28 @@ class EpochReader:
         Returns:
             Whether that was possible: with very little data, all may have been read ahead.
         """
-        self._draw_seeds(session, epoch + 1)
+        self._draw_seeds(epoch + 1)
         with tempfile.TemporaryDirectory() as scratch:
             begun = Path(scratch) / "begun"
-            self._spare.save(session, begun)
+            self._spare.save(begun)
             if self._pipeline.seeds_drawn != "at once" and not self._is_complete(begun):
-                self.open(session)
+                self.open(self._holder.session)
                 return False
-            self._main.begin(session)
-            self._main.restore(session, prefix)
-            self._spare.begin(session)
-            self._spare.restore(session, begun)
-        self._spare.clear(session)
+            self._main.begin()
+            self._main.restore(prefix)
+            self._spare.begin()
+            self._spare.restore(begun)
+        self._spare.clear()
         self.is_begun = True
         return True
 
-    def _draw_seeds(self, session: Any, num_epochs: int) -> None:
+    def _draw_seeds(self, num_epochs: int) -> None:
         for _ in range(num_epochs):
-            self._spare.begin(session)
+            self._spare.begin()
             if self._pipeline.seeds_drawn == "at first read":
-                self._spare.skip(session, 1)
+                self._spare.skip(1)
 
-    def seek(self, session: Any, epoch: int, cursor: int) -> None:
+    def seek(self, epoch: int, cursor: int) -> None:
         """Go to a position without a saved state; the dataset has just been opened.
 
         Reads as little as possible: all batches if parts of the pipeline have state; the first
@@ -219,12 +215,12 @@ class EpochReader:
         every = self._must_replay or self._pipeline.seeds_drawn == "later"
         whole = epoch if every else min(epoch, int(self._pipeline.has_cache))
         for _ in range(whole):
-            self._main.begin(session)
-            self._main.read(session)
-        self._draw_seeds(session, epoch - whole)
+            self._main.begin()
+            self._main.read()
+        self._draw_seeds(epoch - whole)
         if cursor:
-            self._main.begin(session)
-            self._main.skip(session, cursor)
+            self._main.begin()
+            self._main.skip(cursor)
             self.is_begun = True
 
     def _warn_of_replay(self, reason: str) -> None:

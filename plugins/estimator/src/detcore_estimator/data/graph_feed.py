@@ -109,7 +109,7 @@ class GraphFeed:
         Raises:
             DataError: If the dataset is known to have no batch.
         """
-        session.run(self._once.make)
+        self._once.make(session)
         num_batches = int(session.run(self._once.num_batches))
         if num_batches == 0:
             raise _empty()
@@ -127,17 +127,16 @@ class GraphFeed:
         self._reader.open(session)
         self.position = self._epoch = self._cursor = 0
 
-    def close(self, session: Any) -> None:
+    def close(self) -> None:
         """Let go of buffers and threads; called once, before the session is closed."""
-        self._reader.close(session)
-        self._census.close(session)
-        self._once.destroy(session)
+        self._reader.close()
+        self._census.close()
+        self._once.destroy()
 
-    def ready(self, session: Any, limit: int) -> int:
+    def ready(self, limit: int) -> int:
         """Return how many steps may run now; begin the next epoch if one is due.
 
         Args:
-            session: The session, past `begin`.
             limit: Upper bound, >= 1.
 
         Returns:
@@ -145,14 +144,14 @@ class GraphFeed:
             raise ``tf.errors.OutOfRangeError``: see `ended`.
         """
         if not self._reader.is_begun:
-            self._reader.begin_epoch(session)
+            self._reader.begin_epoch()
         if self._is_length_known and self.batches_per_epoch is not None:
             return min(limit, self.batches_per_epoch - self._cursor)
         return limit
 
-    def start_over(self, session: Any) -> None:
+    def start_over(self) -> None:
         """Begin an epoch for reads after the last step; positions are meaningless then."""
-        self._reader.begin_epoch(session)
+        self._reader.begin_epoch()
 
     def advance(self, count: int) -> None:
         """Note that `count` batches were trained on."""
@@ -164,7 +163,7 @@ class GraphFeed:
             if not self._is_one_iterator:
                 self._reader.end_epoch()
 
-    def ended(self, session: Any) -> None:
+    def ended(self) -> None:
         """Note that a step found no batch, after `advance` for those before; begin the next epoch.
 
         Raises:
@@ -183,13 +182,12 @@ class GraphFeed:
         self.batches_per_epoch = self._cursor
         self._epoch += 1
         self._cursor = 0
-        self._reader.begin_epoch(session)
+        self._reader.begin_epoch()
 
-    def save(self, session: Any, directory: Path) -> dict[str, Any]:
+    def save(self, directory: Path) -> dict[str, Any]:
         """Write the iterator's state into a folder, where the pipeline allows it.
 
         Args:
-            session: The session.
             directory: Folder of the checkpoint.
 
         Returns:
@@ -201,29 +199,28 @@ class GraphFeed:
             "batches": self.position,
             "epoch": self._epoch,
             "cursor": self._cursor,
-            **self._reader.save(session, directory, self._cursor),
+            **self._reader.save(directory, self._cursor),
         }
 
-    def restore(self, session: Any, directory: Path, state: Mapping[str, Any]) -> None:
+    def restore(self, directory: Path, state: Mapping[str, Any]) -> None:
         """Continue at the saved position: by the iterator's state, else by replaying.
 
         Put the states of Python's and NumPy's random numbers back after this, not before: a
         replay calls the generators of the data again.
 
         Args:
-            session: The session; `begin` is called again.
             directory: Folder of the checkpoint.
             state: Result of `save`.
 
         Raises:
             DataError: If the position is for other data.
         """
-        self.begin(session)
+        self.begin(self._once.session)
         self._check_saved(state)
         position, epoch, cursor = state["batches"], state["epoch"], state["cursor"]
         started = time.monotonic()
         target = (0, position) if self._is_one_iterator else (epoch, cursor)
-        if self._reader.restore(session, directory, state, *target):
+        if self._reader.restore(directory, state, *target):
             _logger.info(
                 "replayed the training data's tf.data pipeline in %.1f s, to continue at batch %d",
                 time.monotonic() - started,
@@ -231,31 +228,30 @@ class GraphFeed:
             )
         self.position, self._epoch, self._cursor = position, epoch, cursor
 
-    def go_to(self, session: Any, position: int) -> None:
+    def go_to(self, position: int) -> None:
         """Continue at a batch that was reached with other shards of the data.
 
         Args:
-            session: The session; `begin` is called again.
             position: Batches handed out, counted as on any worker.
 
         Raises:
             DataError: If the data is empty.
         """
-        self.begin(session)
+        self.begin(self._once.session)
         if not position:
             return
         length = self.batches_per_epoch if self._is_length_known else None
         if self._is_one_iterator or self._is_endless:
             epoch, cursor = 0, position
-            self._reader.seek(session, epoch, cursor)
+            self._reader.seek(epoch, cursor)
         elif length is not None:
             epoch, cursor = divmod(position, length)
-            self._reader.seek(session, epoch, cursor)
+            self._reader.seek(epoch, cursor)
         else:
-            epoch, cursor = self._reader.count_to(session, position)
+            epoch, cursor = self._reader.count_to(position)
         self.position, self._epoch, self._cursor = position, epoch, cursor
 
-    def describe(self, session: Any, ledger: LedgerWriter) -> None:
+    def describe(self, ledger: LedgerWriter) -> None:
         """Ids are content hashes; reads the data once, to note all that an epoch should have.
 
         Raises:
@@ -271,7 +267,7 @@ class GraphFeed:
         ledger.describe(IdKind.CONTENT_HASH)
         if self._is_one_iterator:
             return  # No two epochs have the same records.
-        for ids in self._census.read(session):
+        for ids in self._census.read():
             ledger.census(ids)
 
     def log(self, ledger: LedgerWriter, ids_of_steps: Sequence[npt.NDArray[Any]]) -> None:

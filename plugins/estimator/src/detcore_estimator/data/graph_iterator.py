@@ -26,7 +26,12 @@ class DatasetHolder:
     Args:
         dataset: The dataset, of the graph that is the default one.
         name: Name of the variable; made unique in the graph.
+
+    Attributes:
+        session: The session for which it was made last.
     """
+
+    session: Any
 
     def __init__(self, dataset: Any, name: str) -> None:
         self.spec = dataset.element_spec
@@ -41,17 +46,22 @@ class DatasetHolder:
             shared_name=tf1.get_default_graph().unique_name(name),
         )
         variant = tf.data.experimental.to_variant(dataset)
-        self.make = tf.raw_ops.AssignVariableOp(resource=handle, value=variant)
+        self._make = tf.raw_ops.AssignVariableOp(resource=handle, value=variant)
         self.value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.variant)
         self.num_batches = self.view().cardinality()
         self._destroy = tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
 
-    def destroy(self, session: Any) -> None:
+    def make(self, session: Any) -> None:
+        """Make the dataset for a session, as if it had never been read."""
+        self.session = session
+        session.run(self._make)
+
+    def destroy(self) -> None:
         """Let go of the dataset, after the iterators over it.
 
         A session that is closed before warns of the random generators of its shuffles.
         """
-        session.run(self._destroy)
+        self.session.run(self._destroy)
 
     def view(self) -> Any:
         """Return the kept dataset as a dataset of the graph."""
@@ -71,6 +81,7 @@ class GraphIterator:
     """
 
     def __init__(self, holder: DatasetHolder) -> None:
+        self._holder = holder
         iterator = holder.iterator()
         self._resource = iterator._iterator_resource
         self._make = tf.raw_ops.MakeIterator(dataset=holder.value, iterator=self._resource)
@@ -101,41 +112,41 @@ class GraphIterator:
             resource=self._resource, ignore_lookup_error=True
         )
 
-    def begin(self, session: Any) -> None:
+    def begin(self) -> None:
         """Begin an epoch. The dataset's shuffles draw their next seeds."""
-        session.run(self._make)
+        self._holder.session.run(self._make)
 
-    def clear(self, session: Any) -> None:
+    def clear(self) -> None:
         """Let go of buffers and threads."""
-        session.run(self._empty)
+        self._holder.session.run(self._empty)
 
-    def destroy(self, session: Any) -> None:
+    def destroy(self) -> None:
         """Let go of the iterator; nothing else may be called after it."""
-        session.run(self._destroy)
+        self._holder.session.run(self._destroy)
 
-    def save(self, session: Any, prefix: Path) -> None:
+    def save(self, prefix: Path) -> None:
         """Write the state to files with this prefix."""
-        session.run(self._save, {self._prefix: str(prefix)})
+        self._holder.session.run(self._save, {self._prefix: str(prefix)})
 
-    def restore(self, session: Any, prefix: Path) -> None:
+    def restore(self, prefix: Path) -> None:
         """Take over the state that `save` wrote; begin it before."""
-        session.run(self._restore, {self._prefix: str(prefix)})
+        self._holder.session.run(self._restore, {self._prefix: str(prefix)})
 
-    def read(self, session: Any, limit: float = math.inf) -> int:
+    def read(self, limit: float = math.inf) -> int:
         """Read batches and drop them, up to a limit or to the end; return how many."""
-        has_next = session.make_callable(self._has_next)
+        has_next = self._holder.session.make_callable(self._has_next)
         count = 0
         while count < limit and has_next():
             count += 1
         return count
 
-    def skip(self, session: Any, count: int) -> None:
+    def skip(self, count: int) -> None:
         """Read batches and drop them.
 
         Raises:
             DataError: If there are not so many.
         """
-        done = self.read(session, count)
+        done = self.read(count)
         if done < count:
             raise DataError(
                 f"the training data ended after {done} batches, where the checkpoint's data "

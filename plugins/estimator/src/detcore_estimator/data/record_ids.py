@@ -25,14 +25,15 @@ class Census:
         self._iterator = GraphIterator(holder)
         self._ids = content_hashes(self._iterator.element)
 
-    def read(self, session: Any) -> Iterator[npt.NDArray[np.int64]]:
+    def read(self) -> Iterator[npt.NDArray[np.int64]]:
         """Yield the hashes of each batch, ``(batch,), int64``.
 
         Python's and NumPy's random numbers are restored afterwards.
         """
         with preserved_random_state():
-            session.run(self._holder.make)
-            self._iterator.begin(session)
+            session = self._holder.session
+            self._holder.make(session)
+            self._iterator.begin()
             read = session.make_callable(self._ids)
             while True:
                 try:
@@ -40,11 +41,11 @@ class Census:
                 except tf.errors.OutOfRangeError:
                     break
                 yield ids
-            self._iterator.clear(session)
+            self._iterator.clear()
 
-    def close(self, session: Any) -> None:
+    def close(self) -> None:
         """Let go of the iterator, not of the dataset."""
-        self._iterator.destroy(session)
+        self._iterator.destroy()
 
 
 def flat_tensors(batch: Any) -> list[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from detcore_estimator.data.record_ids import flat_tensors
+from detcore_estimator.graph.random_ops import reachable
 from detcore_estimator.tensorflow_versions import tf, tf1
 from detcore_estimator.worker_setup import horovod
 
@@ -60,22 +61,19 @@ class GradientExchange:
             pairs: A gradient (tensor, ``IndexedSlices`` or None), and the variable that it is for.
         """
         pairs = list(pairs)
-        gradients = [gradient for gradient, _ in pairs]
-        variables = [variable for _, variable in pairs]
         state = self._state()
         marked = state.downstream()
         fresh = [
             index
-            for index, gradient in enumerate(gradients)
-            if gradient is not None and not _is_from(gradient, marked)
+            for index, (gradient, _) in enumerate(pairs)
+            if gradient is not None and marked.isdisjoint(_operations([gradient]))
         ]
         if fresh:
-            values = self._reduce(
-                state, [gradients[index] for index in fresh], [variables[index] for index in fresh]
-            )
-            for index, value in zip(fresh, values, strict=True):
-                gradients[index] = value
-        return list(zip(gradients, variables, strict=True))
+            gradients, variables = zip(*(pairs[index] for index in fresh), strict=True)
+            values = self._reduce(state, gradients, variables)
+            for index, value, variable in zip(fresh, values, variables, strict=True):
+                pairs[index] = value, variable
+        return pairs
 
     def update(
         self, gradients: Sequence[Any], apply: Callable[[], Any], skip: Callable[[], Any]
@@ -100,7 +98,9 @@ class GradientExchange:
 
         return tf1.cond(is_due, applied, lambda: tf.group(skip()))
 
-    def _reduce(self, state: _GraphState, gradients: list[Any], variables: list[Any]) -> list[Any]:
+    def _reduce(
+        self, state: _GraphState, gradients: Sequence[Any], variables: Sequence[Any]
+    ) -> Sequence[Any]:
         with tf1.name_scope("detcore_gradients"):
             if self.frequency == 1:
                 with tf1.control_dependencies(state.batch):
@@ -110,7 +110,7 @@ class GradientExchange:
         state.reduced += _operations(values)
         return values
 
-    def _over_workers(self, state: _GraphState, gradients: list[Any]) -> list[Any]:
+    def _over_workers(self, state: _GraphState, gradients: Sequence[Any]) -> Sequence[Any]:
         if self.num_workers == 1:
             return gradients
         hvd = horovod()
@@ -147,7 +147,7 @@ class GradientExchange:
         return tf.IndexedSlices(values / share, indices, gradient.dense_shape)
 
     def _over_batches(
-        self, state: _GraphState, gradients: list[Any], variables: list[Any]
+        self, state: _GraphState, gradients: Sequence[Any], variables: Sequence[Any]
     ) -> list[Any]:
         is_due = self._is_due(state)
         sums = [
@@ -160,7 +160,7 @@ class GradientExchange:
             is_due = tf.identity(is_due)
 
         def over_workers() -> list[Any]:
-            values = self._over_workers(state, [total.read_value() for total in sums])
+            values: Any = self._over_workers(state, [total.read_value() for total in sums])
             if self._settings.average_aggregated_gradients:
                 values = [value / tf.cast(self.frequency, value.dtype) for value in values]
             with tf1.control_dependencies(values):
@@ -216,15 +216,9 @@ class _GraphState:
 
     def downstream(self) -> set[Any]:
         """Return the operations that make reduced values, and those that work with them."""
-        pending = list(self.reduced)
-        seen = set(pending)
-        while pending:
-            for tensor in pending.pop().outputs:
-                for consumer in tensor.consumers():
-                    if consumer not in seen:
-                        seen.add(consumer)
-                        pending.append(consumer)
-        return seen
+        return reachable(
+            self.reduced, lambda op: (each for out in op.outputs for each in out.consumers())
+        )
 
 
 def _new_variable(name: str, dtype: Any, shape: Any) -> Any:
@@ -243,10 +237,6 @@ def _new_variable(name: str, dtype: Any, shape: Any) -> Any:
 def _operations(values: Iterable[Any]) -> list[Any]:
     given = [value for value in values if value is not None]
     return [part.op for part in tf.nest.flatten(given, expand_composites=True)]
-
-
-def _is_from(gradient: Any, operations: set[Any]) -> bool:
-    return any(op in operations for op in _operations([gradient]))
 
 
 def _add(total: Any, gradient: Any) -> Any:

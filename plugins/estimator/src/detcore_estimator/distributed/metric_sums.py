@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.errors import DataError, InvalidModelError, MetricError
-from detcore_estimator.distributed.worker_variables import find_handle
+from detcore_estimator.distributed.worker_variables import map_handles
 from detcore_estimator.graph.random_ops import upstream
 from detcore_estimator.graph.variable_transfer import assign
 from detcore_estimator.tensorflow_versions import tf, tf1
@@ -49,14 +49,19 @@ class MetricSums:
     """
 
     def __init__(self, graph: Any, values: Mapping[str, Any], reduced: Collection[str]) -> None:
-        local = _by_handle(graph)
+        keys = (tf1.GraphKeys.LOCAL_VARIABLES, tf1.GraphKeys.METRIC_VARIABLES)
+        local = map_handles(variable for key in keys for variable in graph.get_collection(key))
         self._values = dict(values)
         self._means: list[str] = []
         sums: dict[Any, Any] = {}
         for name, value in values.items():
-            before = _data_of(value)
+            before = upstream([value if isinstance(value, tf.Operation) else value.op])
             variables = {op: local[op] for op in before if op in local}
-            additive = {op: each for op, each in variables.items() if _is_sum(each)}
+            additive = {
+                op: each
+                for op, each in variables.items()
+                if getattr(getattr(each, "aggregation", None), "name", None) == "SUM"
+            }
             is_reduced = any(op.name in reduced for op in before)
             if is_reduced or len(additive) == len(variables):
                 sums.update(additive)
@@ -110,23 +115,6 @@ class MetricSums:
                 "exact",
                 ", ".join(self._means),
             )
-
-
-def _by_handle(graph: Any) -> dict[Any, Any]:
-    keys = (tf1.GraphKeys.LOCAL_VARIABLES, tf1.GraphKeys.METRIC_VARIABLES)
-    variables = [variable for key in keys for variable in graph.get_collection(key)]
-    return {find_handle(variable): variable for variable in variables}
-
-
-def _data_of(value: Any) -> list[Any]:
-    """Return the operations that a value is computed by."""
-    parts = [value.op] if not isinstance(value, tf.Operation) else [value]
-    return upstream(parts)
-
-
-def _is_sum(variable: Any) -> bool:
-    aggregation = getattr(variable, "aggregation", None)
-    return getattr(aggregation, "name", None) == "SUM"
 
 
 def _added(shares: Sequence[_Share]) -> list[Array]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from detcore.errors import InvalidExperimentError
 from detcore_estimator.data.record_ids import flat_tensors
-from detcore_estimator.graph.random_ops import called_functions, upstream
+from detcore_estimator.graph.random_ops import called_functions, function_library, upstream
 from detcore_estimator.tensorflow_versions import tf, tf1
 
 # Operations that have the same value on all workers afterwards.
@@ -40,7 +41,8 @@ def worker_variables(graph: Any, *, batch: Any, drawn: Iterable[Any], step: Any)
         step: The operation that runs a training step.
     """
     in_step = set(upstream([step]))
-    handles, writers = _handles(graph), _Writers(graph)
+    handles = map_handles(graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES))
+    writers = _Writers(graph)
     sources = [part.op for part in flat_tensors(batch)]
     sources += [op for op in drawn if op in in_step]
     sources += [op for op in in_step if op.type in _PYTHON_OPS]
@@ -85,16 +87,10 @@ def check_trainable(variables: Iterable[Any], graph: Any) -> None:
         )
 
 
-def _handles(graph: Any) -> dict[Any, Any]:
-    """Return the global variables by the operation that makes each."""
-    variables = graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
-    return {find_handle(variable): variable for variable in variables}
-
-
-def find_handle(variable: Any) -> Any:
-    """Return the operation that makes a variable."""
-    handle = getattr(variable, "handle", None)
-    return variable.op if handle is None else handle.op
+def map_handles(variables: Iterable[Any]) -> dict[Any, Any]:
+    """Return variables by the operation that makes each."""
+    handles = ((getattr(variable, "handle", None), variable) for variable in variables)
+    return {variable.op if each is None else each.op: variable for each, variable in handles}
 
 
 class _Writers:
@@ -106,7 +102,6 @@ class _Writers:
 
     def __init__(self, graph: Any) -> None:
         self._graph = graph
-        self._known: dict[str, Any] | None = None
 
     def written(self, op: Any) -> Iterator[Any]:
         """Yield the operations that make the variables which an operation may change."""
@@ -129,7 +124,7 @@ class _Writers:
         return not functions or any(self._function_writes(name, place) for name in functions)
 
     def _function_writes(self, name: str, place: int) -> bool:
-        function = self._library().get(name)
+        function = self._library.get(name)
         if function is None or place >= len(function.signature.input_arg):
             return True  # Not known: rather one variable too many than one too few.
         aliases = {function.signature.input_arg[place].name}
@@ -141,11 +136,9 @@ class _Writers:
                 return True
         return False
 
+    @functools.cached_property
     def _library(self) -> dict[str, Any]:
-        if self._known is None:
-            functions = self._graph.as_graph_def().library.function
-            self._known = {function.signature.name: function for function in functions}
-        return self._known
+        return function_library(self._graph)
 
 
 def _users(handle: Any) -> Iterator[Any]:

@@ -5,21 +5,17 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detcore.errors import DataError, InvalidModelError
 from detcore_estimator.engine.event_files import EventFile, result_summary
-from detcore_estimator.engine.input_pipeline import build_model
+from detcore_estimator.engine.input_pipeline import Model, build_model
 from detcore_estimator.engine.model_dir import make_restorer
 from detcore_estimator.graph.hooked_session import HookedSession
 from detcore_estimator.graph.model_fn import model_graph
 from detcore_estimator.graph.scaffolds import with_local_variables
 from detcore_estimator.specs.estimator_spec import ModeKeys
 from detcore_estimator.tensorflow_versions import tf, tf1
-
-if TYPE_CHECKING:
-    from detcore_estimator.engine.estimator import Estimator
-
 
 _logger = logging.getLogger("detcore.estimator")
 
@@ -28,7 +24,7 @@ _STEP = tf1.GraphKeys.GLOBAL_STEP
 
 
 def evaluate_model(
-    estimator: Estimator,
+    estimator: Model,
     input_fn: Callable[..., Any],
     *,
     steps: int | None,

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from detcore.errors import DataError, describe
 from detcore_estimator.graph.model_fn import call_input_fn, warm_start
 from detcore_estimator.specs.estimator_spec import ModeKeys
 from detcore_estimator.tensorflow_versions import tf, tf1
 
-if TYPE_CHECKING:
-    from detcore_estimator.engine.estimator import Estimator
+
+class Model(Protocol):
+    """The properties of an `Estimator` that a call of its methods reads."""
+
+    @property
+    def model_dir(self) -> str:
+        """Folder of the checkpoints and event files."""
+
+    @property
+    def config(self) -> Any:
+        """The run configuration."""
+
+    @property
+    def params(self) -> Any:
+        """The hyperparameters."""
+
+    @property
+    def model_fn(self) -> Callable[..., Any]:
+        """The model function, called as ``(features, labels, mode, config)``."""
 
 
 class Inputs(NamedTuple):
@@ -27,7 +44,7 @@ class Inputs(NamedTuple):
 
 
 def build_model(
-    estimator: Estimator,
+    estimator: Model,
     input_fn: Callable[..., Any],
     mode: str,
     *,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 from detcore.errors import InvalidCheckpointError
 from detcore_estimator.checkpoint.checkpoint_files import readable_by_tensorflow, restore_variables
 from detcore_estimator.tensorflow_versions import tf, tf1
+
+_logger = logging.getLogger("detcore.estimator")
 
 
 def latest_checkpoint(model_dir: str) -> str | None:
@@ -101,11 +104,27 @@ def restore(saver: Any, session: Any, path: str) -> None:
         restore_variables(saver, session, Path(path))
 
 
-def make_restorer(scaffold: Any, path: str | None) -> Callable[[Any], None] | None:
-    """Return what puts the values of a checkpoint into a session's variables; None without one."""
+def make_restorer(
+    scaffold: Any, path: str | None, model_dir: str | None = None
+) -> Callable[[Any], None] | None:
+    """Return what puts the values of a checkpoint into a session's variables; None without one.
+
+    Args:
+        scaffold: The scaffold with the saver.
+        path: The checkpoint.
+        model_dir: Folder in which the saver removes old checkpoints from now on, or None.
+    """
     if path is None:
         return None
-    return lambda session: restore(scaffold.saver, session, path)
+
+    def restore_from_path(session: Any) -> None:
+        restore(scaffold.saver, session, path)
+        if model_dir is not None:
+            _logger.info("resuming from %s", path)
+            state = tf1.train.get_checkpoint_state(model_dir)
+            scaffold.saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
+
+    return restore_from_path
 
 
 def global_step_of(path: str) -> int:

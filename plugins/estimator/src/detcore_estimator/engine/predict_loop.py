@@ -5,27 +5,23 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from detcore.errors import InvalidModelError
-from detcore_estimator.engine.input_pipeline import build_model
+from detcore_estimator.engine.input_pipeline import Model, build_model
 from detcore_estimator.engine.model_dir import make_restorer
 from detcore_estimator.graph.hooked_session import HookedSession
 from detcore_estimator.graph.model_fn import model_graph
 from detcore_estimator.specs.estimator_spec import ModeKeys
 from detcore_estimator.tensorflow_versions import tf
 
-if TYPE_CHECKING:
-    from detcore_estimator.engine.estimator import Estimator
-
-
 _logger = logging.getLogger("detcore.estimator")
 
 
 def predict_with_model(
-    estimator: Estimator,
+    estimator: Model,
     input_fn: Callable[..., Any],
     *,
     keys: Iterable[str] | None,

@@ -7,21 +7,17 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detcore.errors import DetcoreError, InvalidExperimentError, InvalidModelError
 from detcore_estimator.engine.checkpoint_writer import CheckpointWriter
 from detcore_estimator.engine.event_files import EventFile
-from detcore_estimator.engine.input_pipeline import build_model
-from detcore_estimator.engine.model_dir import latest_checkpoint, restore
+from detcore_estimator.engine.input_pipeline import Model, build_model
+from detcore_estimator.engine.model_dir import latest_checkpoint, make_restorer
 from detcore_estimator.graph.hooked_session import HookedSession
 from detcore_estimator.graph.model_fn import model_graph
 from detcore_estimator.specs.estimator_spec import ModeKeys
 from detcore_estimator.tensorflow_versions import tf, tf1
-
-if TYPE_CHECKING:
-    from detcore_estimator.engine.estimator import Estimator
-
 
 _logger = logging.getLogger("detcore.estimator")
 
@@ -58,7 +54,7 @@ class NanLossDuringTrainingError(
 
 
 def train_model(
-    estimator: Estimator,
+    estimator: Model,
     input_fn: Callable[..., Any],
     *,
     hooks: Sequence[Any],
@@ -108,7 +104,7 @@ def train_model(
             scaffold=scaffold,
             hooks=all_hooks,
             config=config.session_config,
-            restore=_restorer(scaffold, model_dir, checkpoint),
+            restore=make_restorer(scaffold, checkpoint, model_dir),
         )
         with contextlib.closing(hooked):
             loop.run(hooked, steps=steps, max_steps=max_steps)
@@ -258,19 +254,3 @@ def _writer(
             "Set RunConfig.save_checkpoints_steps or RunConfig.save_checkpoints_secs."
         )
     return None
-
-
-def _restorer(
-    scaffold: Any, model_dir: str, checkpoint: str | None
-) -> Callable[[Any], None] | None:
-    if checkpoint is None:
-        return None
-
-    def restore_latest(session: Any) -> None:
-        _logger.info("resuming from %s", checkpoint)
-        restore(scaffold.saver, session, checkpoint)
-        # Tells the saver which older files it may remove.
-        state = tf1.train.get_checkpoint_state(model_dir)
-        scaffold.saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
-
-    return restore_latest

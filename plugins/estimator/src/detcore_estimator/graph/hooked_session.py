@@ -13,6 +13,7 @@ from detcore_estimator.tensorflow_versions import quiet_deprecations, tf1
 _logger = logging.getLogger("detcore.estimator")
 
 _JOIN_S = 120
+_OF_CALLER = -1  # among the indices of the hooks that request values
 
 
 class OpenSession:
@@ -93,7 +94,7 @@ class HookList:
         self.should_stop = False
         if self.hooks:
             _use_hook_classes_once()
-        self._session: Any = None
+        self._opened: Any = None
 
     def begin(self, graph: Any) -> None:
         """Notify the hooks before the session is created; they may add to the graph."""
@@ -104,7 +105,7 @@ class HookList:
 
     def after_create_session(self, opened: OpenSession) -> None:
         """Notify the hooks of a new session."""
-        self._session = opened.session
+        self._opened = opened
         with opened.graph.as_default():
             for hook in self.hooks:
                 hook.after_create_session(opened.session, opened.coordinator)
@@ -113,7 +114,7 @@ class HookList:
         """Return the fastest function that runs fetches and leaves no hook out."""
         if any(map(_is_called_per_step, self.hooks)):
             return functools.partial(self.run, fetches)
-        function: Callable[[], Any] = self._session.make_callable(fetches)
+        function: Callable[[], Any] = self._opened.session.make_callable(fetches)
         return function
 
     def run(self, fetches: Any) -> Any:
@@ -122,51 +123,41 @@ class HookList:
         Raises:
             RuntimeError: If two hooks feed the same tensor.
         """
-        with self._session.graph.as_default():
-            return self._run(fetches)
-
-    def _run(self, fetches: Any) -> Any:
-        context = tf1.train.SessionRunContext(
-            original_args=tf1.train.SessionRunArgs(fetches), session=self._session
-        )
-        asked: list[int] = []
-        extra: list[Any] = []
+        session = self._opened.session
+        requested = {_OF_CALLER: fetches}
         feeds: dict[Any, Any] = {}
-        options = tf1.RunOptions()
-        for index, hook in enumerate(self.hooks):
-            request = hook.before_run(context)
-            if request is None:
-                continue
-            if request.fetches is not None:
-                asked.append(index)
-                extra.append(request.fetches)
-            if request.feed_dict:
-                _merge_feeds(feeds, request.feed_dict, hook)
-            if request.options is not None:
-                options.MergeFrom(request.options)
-        metadata = tf1.RunMetadata()
-        values = self._session.run(
-            (fetches, *extra), feed_dict=feeds, options=options, run_metadata=metadata
-        )
-        results = dict(zip(asked, values[1:], strict=True))
-        for index, hook in enumerate(self.hooks):
-            hook.after_run(
-                context,
-                tf1.train.SessionRunValues(
-                    results=results.get(index), options=options, run_metadata=metadata
-                ),
+        options, metadata = tf1.RunOptions(), tf1.RunMetadata()
+        with self._opened.graph.as_default():
+            context = tf1.train.SessionRunContext(
+                original_args=tf1.train.SessionRunArgs(fetches), session=session
             )
+            for index, hook in enumerate(self.hooks):
+                request = hook.before_run(context)
+                if request is None:
+                    continue
+                if request.fetches is not None:
+                    requested[index] = request.fetches
+                if request.feed_dict:
+                    _merge_feeds(feeds, request.feed_dict, hook)
+                if request.options is not None:
+                    options.MergeFrom(request.options)
+            values = session.run(requested, feeds, options=options, run_metadata=metadata)
+            for index, hook in enumerate(self.hooks):
+                results = tf1.train.SessionRunValues(
+                    results=values.get(index), options=options, run_metadata=metadata
+                )
+                hook.after_run(context, results)
         self.should_stop = self.should_stop or context.stop_requested
-        return values[0]
+        return values[_OF_CALLER]
 
-    def end(self, opened: OpenSession) -> None:
-        """Notify the hooks that the loop ended without an error."""
-        with opened.graph.as_default():
+    def end(self) -> None:
+        """Notify the hooks that the loop ended without an error; call it once."""
+        with self._opened.graph.as_default():
             for hook in self.hooks:
-                hook.end(opened.session)
+                hook.end(self._opened.session)
 
 
-class HookedSession:
+class HookedSession(HookList):
     """A session and its hooks, from ``begin`` to ``end``.
 
     Args:
@@ -188,40 +179,23 @@ class HookedSession:
         restore: Callable[[Any], None] | None = None,
         complete: Callable[[], None] | None = None,
     ) -> None:
-        self._hooks = HookList(hooks)
-        self._hooks.begin(graph)
+        super().__init__(hooks)
+        self.begin(graph)
         with graph.as_default():
             if complete is not None:
                 complete()
             scaffold.finalize()
-        self._opened = OpenSession(graph, scaffold=scaffold, config=config, restore=restore)
+        opened = OpenSession(graph, scaffold=scaffold, config=config, restore=restore)
         try:
-            self._hooks.after_create_session(self._opened)
+            self.after_create_session(opened)
         except BaseException:
-            self._opened.close()
+            opened.close()
             raise
 
     @property
     def session(self) -> Any:
         """The ``tf.compat.v1.Session``; its own ``run`` passes the hooks by."""
         return self._opened.session
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether a hook has asked to stop."""
-        return self._hooks.should_stop
-
-    def clear_stop(self) -> None:
-        """Forget that a hook has asked to stop."""
-        self._hooks.should_stop = False
-
-    def make_step(self, fetches: Any) -> Callable[[], Any]:
-        """Return the fastest function that runs fetches and leaves no hook out."""
-        return self._hooks.make_step(fetches)
-
-    def end(self) -> None:
-        """Notify the hooks that the loop ended without an error; call it once."""
-        self._hooks.end(self._opened)
 
     def close(self) -> None:
         """Close the session; may be called again."""

@@ -60,7 +60,7 @@ def make_random_ops_resumable(
         The rewired operations, or None if there is no random operation.
     """
     step_ops = upstream(_operations(targets))
-    found = [op for op in step_ops if _is_random(op)]
+    found = [op for op in step_ops if _keeps_random_state(op.type, op.node_def.attr)]
     inside = _random_in_functions(graph, step_ops)
     if not found and not inside:
         return None
@@ -128,10 +128,6 @@ def _key(op: Any, seed_offset: int) -> Any:
     return np.frombuffer(digest[:8], "<i8")[0]
 
 
-def _is_random(op: Any) -> bool:
-    return _keeps_random_state(op.type, op.node_def.attr)
-
-
 def _keeps_random_state(kind: str, attributes: Any) -> bool:
     return "seed2" in attributes and not kind.startswith("Stateless") and "Dataset" not in kind
 
@@ -141,16 +137,20 @@ def _operations(targets: Iterable[Any]) -> list[Any]:
     return [target if isinstance(target, tf.Operation) else target.op for target in flat]
 
 
-def upstream(operations: Iterable[Any]) -> list[Any]:
-    """Return operations and all that they need, each once, in the order of the graph."""
-    pending = list(operations)
+def reachable(start: Iterable[Any], neighbours: Callable[[Any], Iterable[Any]]) -> set[Any]:
+    """Return operations and all that `neighbours` leads to from them."""
+    pending = list(start)
     seen = set(pending)
     while pending:
-        op = pending.pop()
-        for source in (*(tensor.op for tensor in op.inputs), *op.control_inputs):
-            if source not in seen:
-                seen.add(source)
-                pending.append(source)
+        new = set(neighbours(pending.pop())) - seen
+        seen |= new
+        pending += new
+    return seen
+
+
+def upstream(operations: Iterable[Any]) -> list[Any]:
+    """Return operations and all that they need, each once, in the order of the graph."""
+    seen = reachable(operations, lambda op: (*(each.op for each in op.inputs), *op.control_inputs))
     return sorted(seen, key=lambda op: op._id)
 
 
@@ -171,8 +171,13 @@ def _random_in_functions(graph: Any, operations: Iterable[Any]) -> list[str]:
     calls = {op.name: names for op in operations if (names := called_functions(op.node_def.attr))}
     if not calls:
         return []
-    library = {f.signature.name: f for f in graph.as_graph_def().library.function}
+    library = function_library(graph)
     return [name for name, called in calls.items() if _draws(called, library, set())]
+
+
+def function_library(graph: Any) -> dict[str, Any]:
+    """Return the definitions of a graph's functions by name."""
+    return {each.signature.name: each for each in graph.as_graph_def().library.function}
 
 
 def _draws(names: Iterable[str], library: Any, seen: set[str]) -> bool:
@@ -202,41 +207,6 @@ def _draw_with(draw: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     return lambda op, seed: draw(shape=op.inputs[0], seed=seed, dtype=op.outputs[0].dtype)
 
 
-def _uniform_int(op: Any, seed: Any) -> Any:
-    shape, minval, maxval = op.inputs
-    return tf.raw_ops.StatelessRandomUniformInt(
-        shape=shape, seed=seed, minval=minval, maxval=maxval
-    )
-
-
-def _multinomial(op: Any, seed: Any) -> Any:
-    logits, num_samples = op.inputs
-    return tf.raw_ops.StatelessMultinomial(
-        logits=logits,
-        num_samples=num_samples,
-        seed=seed,
-        output_dtype=op.get_attr("output_dtype"),
-    )
-
-
-def _gamma(op: Any, seed: Any) -> Any:
-    shape, alpha = op.inputs
-    return tf.raw_ops.StatelessRandomGammaV2(
-        shape=_with_parameters(shape, alpha), seed=seed, alpha=alpha
-    )
-
-
-def _poisson(op: Any, seed: Any) -> Any:
-    shape, rate = op.inputs
-    return tf.raw_ops.StatelessRandomPoisson(
-        shape=_with_parameters(shape, rate), seed=seed, lam=rate, dtype=op.outputs[0].dtype
-    )
-
-
-def _shuffle(op: Any, seed: Any) -> Any:
-    return tf.random.experimental.stateless_shuffle(op.inputs[0], seed=seed)
-
-
 def _with_parameters(shape: Any, parameters: Any) -> Any:
     """Return the shape of samples: the stateful operations draw `shape` for each parameter."""
     return tf.concat([shape, tf.shape(parameters, out_type=shape.dtype)], axis=0)
@@ -244,12 +214,28 @@ def _with_parameters(shape: Any, parameters: Any) -> Any:
 
 # Each is called with the operation and a ``(2,), int64`` seed: its key and the step.
 _REPLACEMENTS: dict[str, Callable[[Any, Any], Any]] = {
-    "Multinomial": _multinomial,
-    "RandomGamma": _gamma,
-    "RandomPoissonV2": _poisson,
-    "RandomShuffle": _shuffle,
+    "Multinomial": lambda op, seed: tf.raw_ops.StatelessMultinomial(
+        logits=op.inputs[0],
+        num_samples=op.inputs[1],
+        seed=seed,
+        output_dtype=op.get_attr("output_dtype"),
+    ),
+    "RandomGamma": lambda op, seed: tf.raw_ops.StatelessRandomGammaV2(
+        shape=_with_parameters(*op.inputs), seed=seed, alpha=op.inputs[1]
+    ),
+    "RandomPoissonV2": lambda op, seed: tf.raw_ops.StatelessRandomPoisson(
+        shape=_with_parameters(*op.inputs),
+        seed=seed,
+        lam=op.inputs[1],
+        dtype=op.outputs[0].dtype,
+    ),
+    "RandomShuffle": lambda op, seed: tf.random.experimental.stateless_shuffle(
+        op.inputs[0], seed=seed
+    ),
     "RandomStandardNormal": _draw_with(tf.raw_ops.StatelessRandomNormal),
     "RandomUniform": _draw_with(tf.raw_ops.StatelessRandomUniform),
-    "RandomUniformInt": _uniform_int,
+    "RandomUniformInt": lambda op, seed: tf.raw_ops.StatelessRandomUniformInt(
+        shape=op.inputs[0], seed=seed, minval=op.inputs[1], maxval=op.inputs[2]
+    ),
     "TruncatedNormal": _draw_with(tf.raw_ops.StatelessTruncatedNormal),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -49,10 +50,11 @@ class Evaluation:
     def __init__(
         self, estimator: Any, eval_spec: Any, *, config: Any, context: EstimatorContext
     ) -> None:
-        self._estimator = estimator
         self._eval_spec = eval_spec
-        self._config = config
         self._context = context
+        self._make_graph = functools.partial(
+            _EvaluationGraph, estimator, eval_spec.input_fn, config=config, context=context
+        )
         self._steps = 1 if context.test_mode else eval_spec.steps
         self._graph: _EvaluationGraph | None = None
 
@@ -101,13 +103,7 @@ class Evaluation:
             graph.close()
 
     def _build(self, training: TrainingSession) -> _EvaluationGraph:
-        self._graph = _EvaluationGraph(
-            self._estimator,
-            self._eval_spec.input_fn,
-            config=self._config,
-            context=self._context,
-            training=training,
-        )
+        self._graph = self._make_graph(training=training)
         return self._graph
 
 
@@ -185,7 +181,7 @@ class _EvaluationGraph:
                 "the validation dataset gave no batch.\n"
                 "A batch size larger than the data, together with drop_remainder=True, does that."
             )
-        hooks.end(opened)
+        hooks.end()
         return result
 
     def close(self) -> None:

@@ -202,7 +202,7 @@ class TrainingSession:
     def close(self) -> None:
         """Let go of the data, then of the session."""
         try:
-            self._training.feed.close(self.session)
+            self._training.feed.close()
         finally:
             self.hooked.close()
 

@@ -112,11 +112,12 @@ class Exporters:
         events = EventFile(str(self._eval_dir))
         events.write_summary(step, result_summary(values))
         events.close()
+        estimator = self._own_estimator()
         with tempfile.TemporaryDirectory(prefix="detcore-") as folder:
             save(Path(folder))
             for exporter in self._exporters:
                 path = exporter.export(
-                    estimator=self._own_estimator(),
+                    estimator=estimator,
                     export_path=str(self._model_dir / "export" / exporter.name),
                     checkpoint_path=str(Path(folder) / f"model.ckpt-{step}"),
                     eval_result=dict(values),
