@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from detcore._log import EventLogDamagedError, event_log_owner
-from detcore.contract.errors import DatabaseError, StorageFullError
 from detcore.contract.values import TrialState
 from detcore.database._drain import Position, drain, read_positions
 from detcore.database._queries import among
@@ -23,10 +21,6 @@ if TYPE_CHECKING:
 
 _INTERVAL_S = 0.25
 _RETRY_S = 1.0
-# The last attempt starts at the deadline.
-_LAST_S = 1.0
-# A full disk rarely gets room while a trial ends, and the user who must make room waits for it.
-_FULL_S = 2.0
 _LOG = logging.getLogger("detcore.database")
 
 
@@ -68,7 +62,7 @@ def ingest_event_logs(
     added = 0
     for path, owner in owners.items():
         position = positions.get(owner, Position())
-        if _size(path) <= position.offset:
+        if _size(path) == position.offset:
             continue
         known = _known_runs(database, asked) if known is None else known
         if owner in known or (owner[0], None) in known:
@@ -138,8 +132,8 @@ def _take_in(database: Database, path: Path, position: Position) -> int:
 class LogFollower:
     """Moves the logs of trials into the records, in one thread.
 
-    Failures are retried until it closes. The logs keep the records meanwhile. It shares nothing
-    with the objects that append to them, so appending never waits for it.
+    A failed move is retried. The logs keep the records meanwhile. It shares nothing with the
+    objects that append to them, so appending never waits for it.
     """
 
     def __init__(self, database: Database) -> None:
@@ -152,8 +146,6 @@ class LogFollower:
         self._logs: dict[Path, Position | None] = {}
         self._lock = threading.Lock()
         self._is_closing = threading.Event()
-        self._deadline = self._full_deadline = 0.0
-        self._failure: tuple[str, Exception] | None = None  # the log, and the reason
         self._thread = threading.Thread(target=self._run, name="detcore-follower", daemon=True)
         self._thread.start()
 
@@ -167,81 +159,39 @@ class LogFollower:
         with self._lock:
             self._logs.pop(Path(log), None)
 
-    def close(self, timeout_s: float) -> None:
-        """Wait until everything that was appended before this call is in the records.
-
-        The thread ends even if that fails. A thread that waits for a lock of the database cannot be
-        interrupted; it is a daemon.
-
-        Raises:
-            StorageFullError: If the database has no room; after two seconds already.
-            DatabaseError: If it could not be done within `timeout_s`; the next reader takes the
-                reports in.
-        """
-        began = time.monotonic()
-        self._deadline = began + timeout_s
-        self._full_deadline = began + min(_FULL_S, timeout_s)
-        self._is_closing.set()
-        self._thread.join(timeout_s + _LAST_S)
-        if self._failure is None and not self._thread.is_alive():
-            return
-        logs, error = self._failure or (
-            ", ".join(map(str, sorted(self._logs))),
-            DatabaseError("the database did not answer in time"),
-        )
-        if isinstance(error, EventLogDamagedError):
-            raise error  # waiting does not fix it
-        text = (
-            f"reports in {logs} could not be moved into {self._database.url} within "
-            f"{time.monotonic() - began:.1f} s: {error}\n"
-            "They are safe in that file; the next detcore command that reads takes them in."
-        )
-        if isinstance(error, StorageFullError):
-            raise StorageFullError(text, missing_bytes=error.missing_bytes) from error
-        raise DatabaseError(text) from error
-
     def stop(self, timeout_s: float) -> None:
-        """End the thread after what it is moving now; wait for it at most `timeout_s`."""
+        """Move the records that were appended before this call, if possible, and end the thread.
+
+        Args:
+            timeout_s: How long to wait for it. A thread that waits for a lock of the database
+                cannot be interrupted; it is a daemon.
+        """
         self._is_closing.set()
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while True:
+        is_closing = False
+        while not is_closing:
             is_closing = self._is_closing.is_set()
             with self._lock:
                 logs = list(self._logs.items())
-            self._failure = self._take_in(logs)
-            if not is_closing:
-                self._is_closing.wait(_INTERVAL_S if self._failure is None else _RETRY_S)
-            elif self._is_over():
-                return
-            else:
-                time.sleep(max(0.0, min(_INTERVAL_S, self._deadline - time.monotonic())))
+            results = [self._move(log, position) for log, position in logs]
+            self._is_closing.wait(_INTERVAL_S if all(results) else _RETRY_S)
 
-    def _is_over(self) -> bool:
-        """Whether no further attempt is made after `close` or `stop`."""
-        if self._failure is None or isinstance(self._failure[1], EventLogDamagedError):
-            return True
-        is_full = isinstance(self._failure[1], StorageFullError)
-        return time.monotonic() >= (self._full_deadline if is_full else self._deadline)
-
-    def _take_in(self, logs: list[tuple[Path, Position | None]]) -> tuple[str, Exception] | None:
-        """Move the new records of each log; return the first failure, which delays no other log."""
-        first: tuple[str, Exception] | None = None
-        for log, known in logs:
-            try:
-                size, owner, position = log.stat().st_size, event_log_owner(log), known
-                if position is None and owner is not None:
-                    position = read_positions(self._database, [owner[0]]).get(owner)
-                position = position or Position()
-                if size != position.offset:
-                    position = drain(self._database, log, position)
-            except FileNotFoundError:
-                continue  # not written yet
-            except Exception as error:  # noqa: BLE001  (kept for close, and retried)
-                first = first or (str(log), error)
-                continue
-            with self._lock:
-                if log in self._logs:
-                    self._logs[log] = position
-        return first
+    def _move(self, log: Path, position: Position | None) -> bool:
+        """Move the new records of a log; return False if that is to be tried again."""
+        try:
+            size, owner = log.stat().st_size, event_log_owner(log)
+            if position is None and owner is not None:
+                position = read_positions(self._database, [owner[0]]).get(owner)
+            position = position or Position()
+            if size != position.offset:
+                position = drain(self._database, log, position)
+        except FileNotFoundError:
+            return True  # not written yet
+        except Exception:  # noqa: BLE001  (a reader that takes the records in reports it)
+            return False
+        with self._lock:
+            if log in self._logs:
+                self._logs[log] = position
+        return True

@@ -44,8 +44,8 @@ def report(command: dict[str, Any], started: int) -> None:
         step += 1
         kind = "validation" if step % 5 == 0 else "training"
         acknowledge(log.append(kind, payload(step)))
-        if follower is not None and step % 20 == 0:
-            follower.close(30)
+        if follower is not None and step % 5 == 0:
+            follower.stop(30)
             follower = LogFollower(database)
             follower.follow(log.path)
 
