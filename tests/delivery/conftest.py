@@ -118,9 +118,9 @@ class Box:
         cursors = self.database.list_cursors(plugin="watch")
         return sum(map(len, list_waiting(self.home, cursors, hooks).values()))
 
-    def observer(self) -> Observer:
+    def observer(self, name: str = "watch") -> Observer:
         entry = PluginEntry(
-            name="watch", value="m", distribution="detcore-watch", version="1.0", folder="",
+            name=name, value="m", distribution=f"detcore-{name}", version="1.0", folder="",
             source=(), state=PluginState.LOADED,
         )  # fmt: skip
         callers = {hook: self._caller(hook) for hook in OBSERVER_HOOKS}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import threading
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ import pytest
 from detcore._log import EventLog, event_log_path
 from detcore._log.events import TrialFinished
 from detcore.errors import DatabaseError, UnavailableError
-from detcore.hooks.delivery import append_to_killed, deliver_events, drop_events
+from detcore.hooks import delivery
+from detcore.hooks.delivery import Delivery, append_to_killed, deliver_events, drop_events
 
 # (pytest imports conftest.py under importlib: its class is known to the fixture alone)
 Box = Any
@@ -316,3 +318,20 @@ def test_what_waits_is_counted_and_can_be_dropped(box: Box) -> None:
     assert drop_events(box.database, box.home, box.database.list_cursors()) == 1
     assert box.waiting() == 0
     assert box.open_runs() == []
+
+
+def test_one_thread_serves_all_plugins(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "_MAX_TURN_S", 60.0)
+    box.end_run(box.start_run(num_reports=1, observers=["watch", "other"]))
+    threads = set()
+    box.failure = lambda *_: threads.add(threading.get_ident())
+    observers = [box.observer(), box.observer("other")]
+    assert Delivery(box.database, box.home, observers, experiment_id=1).close(60) == {}
+    assert len(threads) == 1
+    assert len(box.told) == 6
+
+
+def test_cursors_go_with_their_experiment(box: Box) -> None:
+    box.start_run()
+    box.database.delete_experiment(1)
+    assert box.database.list_cursors() == []
