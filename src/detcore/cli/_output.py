@@ -85,11 +85,11 @@ class Column:
 NumberColumn = functools.partial(Column, align="right")
 
 
-def make_console(*, stderr: bool = False) -> Console:
-    """Return a console for the current standard output (or standard error)."""
+def make_console() -> Console:
+    """Return a console for the current standard output."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    return Console(highlight=False, markup=False, emoji=False)
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

@@ -168,11 +168,10 @@ def create_trial_instance(
 def _train_here(trial_def: type[Trial], environment: Environment) -> ExperimentReference | None:
     """Train the class as the trial whose script this is; nothing in a trial of a class."""
     from detcore import core
-    from detcore.launch.worker import is_trial_class
     from detcore.trial import run_trial
 
     info = core.read_trial_info(environment)
-    if is_trial_class(info.settings.entrypoint):
+    if info.settings.is_trial_class:
         return None  # another module of the trial's, or a process that it started
     alone = environment.num_workers == 1
     workers = core.DistributedContext() if alone else core.DistributedContext.from_env()

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from detcore.config._problem import OwnProblem, nearest, problem_at
+from detcore.contract.values import match_trial_class
 
-_TRIAL_CLASS = re.compile(r"(?P<module>[\w.]+|[\w./-]+\.py):(?P<name>[A-Za-z_]\w*)")
 _PYTHON = re.compile(r"(.*/)?python[\d.]*")
 # Characters with which a shell does more than start one program.
 _SHELL = frozenset("|&;<>()$`\n*?[]{}~=")
@@ -25,18 +25,13 @@ def entrypoint_mistakes(entrypoint: object, folder: Path) -> Iterator[OwnProblem
         entrypoint: As in the experiment file.
         folder: Folder of the code.
     """
-    if isinstance(entrypoint, str) and (match := _TRIAL_CLASS.fullmatch(entrypoint.strip())):
+    if match := match_trial_class(entrypoint):
         if match["module"].endswith(".py"):
             yield from _script_mistakes(match["module"], folder)
         else:
             yield from _module_mistakes(match["module"], folder, suffix=f":{match['name']}")
     elif words := _words(entrypoint):
         yield from _command_mistakes(words, folder)
-
-
-def names_class(entrypoint: object) -> bool:
-    """Whether an entrypoint is a trial class, not a command."""
-    return isinstance(entrypoint, str) and _TRIAL_CLASS.fullmatch(entrypoint.strip()) is not None
 
 
 def script_of(entrypoint: object, folder: Path) -> Path | None:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from detcore.config._entrypoint import names_class
 from detcore.config._hyperparameters import ranges
 from detcore.config._problem import (
     Mention,
@@ -16,6 +15,7 @@ from detcore.config._problem import (
     repair_number,
 )
 from detcore.config._source import Place, dotted
+from detcore.contract.values import match_trial_class
 
 LENGTHS: tuple[Place, ...] = (
     ("min_validation_period",),
@@ -175,7 +175,7 @@ def _batch_size_fits(facts: Facts) -> Iterator[OwnProblem]:
     at = _BATCH_SIZE
     if isinstance(given, Mapping) and given.get("type") == "const":
         given, at = given.get("val"), (*_BATCH_SIZE, "val")
-    if isinstance(given, Mapping) and names_class(facts.get("entrypoint")):
+    if isinstance(given, Mapping) and match_trial_class(facts.get("entrypoint")):
         yield from _batch_sizes_fit(given)
     if given is None or isinstance(given, Mapping) or facts.is_bad(at):
         return

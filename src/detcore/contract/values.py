@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, Union
 
@@ -17,6 +18,10 @@ __all__ = [
 
 JSONValue: TypeAlias = Union[bool, int, float, str, "list[JSONValue]", "dict[str, JSONValue]", None]
 MetricKind = Literal["training", "validation"]
+_TRIAL_CLASS = re.compile(
+    r"""(?P<module>([^\W\d]\w*\.)*[^\W\d]\w*|[^\s|&;<>()$`\\"'*?[\]#~{}!]+\.py)"""
+    r":(?P<name>[^\W\d]\w*)"
+)
 RETENTION_DEFAULTS: Mapping[str, int] = {
     "save_experiment_best": 0,
     "save_trial_best": 1,
@@ -262,6 +267,14 @@ class GradientSettings:
     tensor_fusion_cycle_time: int | None = None
 
 
+def match_trial_class(entrypoint: object) -> re.Match[str] | None:
+    """Return ``module`` and ``name`` of an entrypoint that names a class; None for a command.
+
+    That is ``module:Class``, or ``folder/file.py:Class``.
+    """
+    return _TRIAL_CLASS.fullmatch(entrypoint) if isinstance(entrypoint, str) else None
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSettings:
     """The settings of the experiment file that a trial's launcher, workers and plugins need.
@@ -313,6 +326,11 @@ class TrialSettings:
         object.__setattr__(self, "length_unit", Unit(self.length_unit))
         if isinstance(self.gradients, Mapping):
             object.__setattr__(self, "gradients", GradientSettings(**self.gradients))
+
+    @property
+    def is_trial_class(self) -> bool:
+        """Whether `entrypoint` names a trial class, not a command."""
+        return match_trial_class(self.entrypoint) is not None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

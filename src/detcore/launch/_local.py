@@ -108,10 +108,7 @@ class LocalLauncher:
             variables=variables or {},
             trial_info=str(write_run(info)),
         )
-        # Imported by a worker it would be there before it is run.
-        from detcore.launch.worker import is_trial_class
-
-        is_class = is_trial_class(info.settings.entrypoint)
+        is_class = info.settings.is_trial_class
         start_worker = functools.partial(
             self._start_worker, cwd=Path(info.model_dir), can_fork=slots == 1 and is_class
         )

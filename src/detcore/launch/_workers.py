@@ -85,7 +85,6 @@ def start_process(
     keep_open: Sequence[int] = (),
     *,
     cwd: str | Path | None,
-    stderr: int = subprocess.PIPE,
 ) -> subprocess.Popen[bytes]:
     """Start a process that leads a separate session and reads nothing.
 
@@ -99,7 +98,7 @@ def start_process(
         pass_fds=keep_open,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=stderr,
+        stderr=subprocess.PIPE,
         # Ctrl-C in the terminal reaches this process only, which passes it on once.
         start_new_session=True,
     )

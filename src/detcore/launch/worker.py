@@ -50,7 +50,6 @@ __all__ = [
     "EXIT_CONFIG",
     "EXIT_ERROR",
     "EXIT_INVALID_HP",
-    "is_trial_class",
     "main",
 ]
 
@@ -113,9 +112,8 @@ def _run(environment: Environment, plugins: PluginManager | None = None) -> int:
 
     # A trial of a script opens its own context; this process only watches over it.
     info = core.read_trial_info(environment)
-    entrypoint = info.settings.entrypoint
-    if not is_trial_class(entrypoint):
-        return _run_script(entrypoint)
+    if not info.settings.is_trial_class:
+        return _run_script(info.settings.entrypoint)
     model_dir = Path(info.model_dir)
     sys.path.insert(0, str(model_dir))
     _show_messages()
@@ -160,21 +158,6 @@ def _place(environment: Environment) -> DistributedContext:
         # Where they are on several machines.
         chief_ip=read_variables(("DET_CHIEF_IP",)).get("DET_CHIEF_IP"),
     )
-
-
-def is_trial_class(entrypoint: object) -> bool:
-    """Whether an entrypoint names a class rather than a command.
-
-    That is ``module:Class``, or ``folder/file.py:Class``.
-    """
-    if not isinstance(entrypoint, str):
-        return False
-    module, colon, name = entrypoint.rpartition(":")
-    if not colon or not name.isidentifier():
-        return False
-    if module.endswith(".py") and not _SHELL_CHARACTERS & set(module) and " " not in module:
-        return True
-    return all(map(str.isidentifier, module.split(".")))
 
 
 def _run_trial_class(context: Context, info: TrialInfo) -> int:

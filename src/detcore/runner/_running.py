@@ -25,7 +25,6 @@ from detcore.launch.worker import (
     EXIT_COME_BACK,
     EXIT_CONFIG,
     EXIT_INVALID_HP,
-    is_trial_class,
 )
 from detcore.runner._supervisor import Ending, WorkersEnded
 
@@ -289,7 +288,7 @@ class RunningTrial:
             if found is None:
                 continue
             self._told_error, self._told_fault = f"rank {each}: {found.error}", found.fault
-            if not found.has_begun and is_trial_class(self.info.settings.entrypoint):
+            if not found.has_begun and self.info.settings.is_trial_class:
                 self._told -= _BEGUN
             break
 
@@ -345,7 +344,7 @@ class RunningTrial:
         A trial class logs this itself.
         """
         is_early = 0 < self._steps_completed < self._length
-        is_script = not is_trial_class(self.info.settings.entrypoint)
+        is_script = not self.info.settings.is_trial_class
         if not (is_early and is_script and self.ending is Ending.WELL):
             return None
         return (
@@ -394,7 +393,7 @@ class RunningTrial:
             self._code in _NOT_BEGUN
             and not self._told
             and self.info.latest_checkpoint is None
-            and not is_trial_class(self.info.settings.entrypoint)
+            and not self.info.settings.is_trial_class
         )
         is_nan = (self._told_fault or "").startswith(NotANumberError.__name__)
         if has_begun and (self._code == EXIT_CONFIG or is_nan):

@@ -31,7 +31,7 @@ from detcore.trial._saving import TrialSaver, read_clock, trial_record
 if TYPE_CHECKING:
     from detcore.contract.controllers import AskedClock, Clock
     from detcore.contract.trial import Trial
-    from detcore.contract.values import Framework, TrialInfo, TrialSettings
+    from detcore.contract.values import Framework, TrialInfo
     from detcore.core import Context
     from detcore.data import LedgerWriter, StepDigests
     from detcore.distributed import DistributedContext
@@ -187,7 +187,7 @@ def open_trial(
         raise InvalidExperimentError("a trial needs a core context that belongs to a trial")
     _check_workers(framework, core.distributed.size)
     if context is None:
-        prepare_process(framework, info.trial_seed, info.settings, core.distributed)
+        prepare_process(framework, info, core.distributed)
     with _open_ledger(core, info) as ledger, _open_digests(core, info) as digests:
         setup = _make_setup(core, info, ledger, digests)
         if context is None:
@@ -199,34 +199,32 @@ def open_trial(
 
 def prepare_process(
     framework: Framework,
-    seed: int,
-    settings: TrialSettings,
-    distributed: DistributedContext | None = None,
+    info: TrialInfo,
+    distributed: DistributedContext,
 ) -> None:
     """Seed every random generator, and call the framework plugin's preparation of a worker.
 
     Args:
         framework: The framework that trains.
-        seed: The trial's seed, ``0 <= seed < 2**31``; the same on all workers.
-        settings: The part of the experiment's configuration about training.
-        distributed: The trial's workers; default: only this one.
+        info: The trial; its seed is the same on all workers.
+        distributed: The trial's workers.
 
     Raises:
         InvalidExperimentError: If there are several workers and the framework supports only one.
     """
     import numpy as np
 
-    random.seed(seed)
-    np.random.seed(seed)
+    random.seed(info.trial_seed)
+    np.random.seed(info.trial_seed)
     if framework.prepare_worker is not None:
         import_object(framework.prepare_worker)(
             PrepareOptions(
-                seed=seed,
-                deterministic_ops=settings.deterministic_ops,
-                rank=distributed.rank if distributed else 0,
-                world_size=distributed.size if distributed else 1,
-                local_rank=distributed.local_rank if distributed else 0,
-                local_world_size=distributed.local_size if distributed else 1,
+                seed=info.trial_seed,
+                deterministic_ops=info.settings.deterministic_ops,
+                rank=distributed.rank,
+                world_size=distributed.size,
+                local_rank=distributed.local_rank,
+                local_world_size=distributed.local_size,
             )
         )
 

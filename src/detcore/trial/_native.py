@@ -176,7 +176,7 @@ def _code_folder(context_dir: str | os.PathLike[str]) -> str:
 def _of_a_run(framework: Framework, info: TrialInfo) -> NativeStart:
     """Return the start of a trial of ``detcore run``."""
     distributed = _workers()
-    prepare_process(framework, info.trial_seed, info.settings, distributed)
+    prepare_process(framework, info, distributed)
     return NativeStart(framework=framework, info=info, distributed=distributed)
 
 
@@ -214,7 +214,7 @@ def _of_a_script(framework: Framework, given: Any, test: bool, code_folder: str)
         test_mode=test,
         settings=config.trial_settings(),
     )
-    prepare_process(framework, info.trial_seed, info.settings, distributed)
+    prepare_process(framework, info, distributed)
     return NativeStart(
         framework=framework,
         config=config,

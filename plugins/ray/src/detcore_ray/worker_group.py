@@ -12,7 +12,6 @@ from typing import IO, Any
 from detcore.errors import WorkerError
 from detcore.launch import OutputSink, WorkerEvent
 from detcore.launch.nodes import LogCopy, Wake, Workers
-from detcore.launch.worker import is_trial_class
 from detcore.types import TrialInfo
 from detcore_ray.messages import Line
 
@@ -60,7 +59,7 @@ class RayWorkerGroup:
         self._ranks = [_Rank(rank, line) for rank in range(slots)]
         self._workers = Workers(
             lambda rank, stream, line: None,  # their output comes over the line
-            linger_s=_LINGER_S if is_trial_class(info.settings.entrypoint) else None,
+            linger_s=_LINGER_S if info.settings.is_trial_class else None,
             on_end=self._wake.set,
         )
         for rank in self._ranks:

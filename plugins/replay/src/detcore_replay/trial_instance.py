@@ -111,7 +111,7 @@ def _make_context(
         settings=settings,
     )
     alone = DistributedContext()
-    prepare_process(framework, info.trial_seed, settings, alone)
+    prepare_process(framework, info, alone)
     return import_object(framework.context_class)(
         TrialSetup(
             config=plain,

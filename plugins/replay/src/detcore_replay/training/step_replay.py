@@ -23,7 +23,6 @@ from detcore.errors import (
 )
 from detcore.hooks.delivery import write_run
 from detcore.launch import framework_variables
-from detcore.launch.worker import is_trial_class
 from detcore.storage import open_recorded
 from detcore_replay.digest_file import DigestedRun, read_digests
 from detcore_replay.training.step_probe import load_tensors
@@ -231,11 +230,10 @@ class Replayer:
 
 
 def _check_replayable(run: Run) -> None:
-    entrypoint = run.info.settings.entrypoint
-    if not is_trial_class(entrypoint):
+    if not run.info.settings.is_trial_class:
         raise RunError(
-            f"{run.label} was trained by a command ({entrypoint}), which only knows how to train "
-            "as a whole.\n"
+            f"{run.label} was trained by a command ({run.info.settings.entrypoint}), which only "
+            "knows how to train as a whole.\n"
             "Its stored digests can be compared; for a replay, train a trial class."
         )
     if run.digests is not None and not run.digests.facts.get("has_state"):
