@@ -30,7 +30,7 @@ def check_fields(model: type[BaseModel]) -> None:
 
 
 def test_every_searcher_and_type_is_on_the_page(models: dict[str, dict[str, str]]) -> None:
-    for name, target in {**models["searchers"], **models["storage_types"]}.items():
+    for name, target in {**models["searcher"], **models["checkpoint_storage"]}.items():
         assert f"| `{name}` |" in PAGE
         check_fields(pkgutil.resolve_name(target))
     for name in HYPERPARAMETER_TYPES:

@@ -107,4 +107,4 @@ def test_a_search_method_that_no_plugin_provides(folder: Path, name: str, advice
     )
     load_config(file)
     with pytest.raises(ExperimentFileError, match=rf"(?s)unknown searcher '{name}'.*{advice}"):
-        load_config(file, searchers={"single": None})
+        load_config(file, models={"searcher": {"single": None}})

@@ -147,7 +147,7 @@ def test_null_is_the_default() -> None:
     ],
 )
 def test_storages_that_are_right(storage: str, models: dict[str, Any]) -> None:
-    config = load_string(CONSTANT + f"checkpoint_storage: {storage}\n", **models).config
+    config = load_string(CONSTANT + f"checkpoint_storage: {storage}\n", models=models).config
     assert ExperimentConfig.model_validate(config.model_dump(mode="json")) == config
 
 
@@ -166,7 +166,7 @@ def test_storages_that_are_right(storage: str, models: dict[str, Any]) -> None:
 )
 def test_storages_that_are_wrong(storage: str, message: str, models: dict[str, Any]) -> None:
     with pytest.raises(ExperimentFileError) as caught:
-        load_string(CONSTANT + f"checkpoint_storage: {storage}\n", **models)
+        load_string(CONSTANT + f"checkpoint_storage: {storage}\n", models=models)
     assert message in str(caught.value)
     assert len(caught.value.diagnostics) == 1
 

@@ -155,14 +155,14 @@ def load(text: str, folder: Path, models: dict[str, Any]) -> ExperimentFileError
     path = folder / "exp.yaml"
     path.write_text(text)
     with pytest.raises(ExperimentFileError) as caught:
-        load_config(path, **models)
+        load_config(path, models=models)
     return caught.value
 
 
 def test_the_file_is_right_before_it_is_spoilt(tmp_path: Path, models: dict[str, Any]) -> None:
     path = tmp_path / "exp.yaml"
     path.write_text(COMPLETE)
-    assert load_config(path, **models).config.name == "digits"
+    assert load_config(path, models=models).config.name == "digits"
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -104,7 +104,7 @@ def report_file(path: Path) -> str:
 
 
 def test_all_mistakes_are_reported_at_once(models: dict[str, Any]) -> None:
-    assert str(failing(MANY, **models)) == MANY_REPORT.format(path="exp.yaml")
+    assert str(failing(MANY, models=models)) == MANY_REPORT.format(path="exp.yaml")
 
 
 def test_a_misspelt_section_is_searched_for_mistakes_too() -> None:
@@ -118,7 +118,7 @@ def test_the_rest_of_an_unknown_searcher_is_not_judged(models: dict[str, Any]) -
     assert [
         item.line
         for item in failing(
-            CONSTANT.replace("name: single", "name: divination\n  crystal: ball"), **models
+            CONSTANT.replace("name: single", "name: divination\n  crystal: ball"), models=models
         ).diagnostics
     ] == [7]
 
@@ -291,7 +291,7 @@ def test_no_message_shows_a_secret(models: dict[str, Any]) -> None:
         SECRETS,
         overrides={"checkpoint_storage.secret_key": "[TOPSECRET4]"},
         environment={"DETCORE_CONFIG__CHECKPOINT_STORAGE__ACCESS_KEY": "[TOPSECRET5]"},
-        **models,
+        models=models,
     )
     assert len(error.diagnostics) >= 5
     assert "TOPSECRET" not in str(error)
@@ -315,7 +315,7 @@ def test_no_message_about_bad_yaml_shows_a_secret(line: str) -> None:
 def test_no_message_shows_a_secret_wherever_it_is_written(
     storage: str, models: dict[str, Any]
 ) -> None:
-    assert "TOPSECRET" not in str(failing(f"checkpoint_storage: {storage}\n", **models))
+    assert "TOPSECRET" not in str(failing(f"checkpoint_storage: {storage}\n", models=models))
 
 
 def test_the_validation_error_of_the_model_hides_values() -> None:
@@ -339,8 +339,7 @@ def test_searchers_and_storage_types_of_plugins() -> None:
     text = CONSTANT.replace("name: single", "name: oracle\n  crystal: ball")
     loaded = load_string(
         text + "checkpoint_storage: {type: toy, shelf: 3, save_trial_best: 0}\n",
-        searchers={"oracle": None},
-        storage_types={"toy": ToySettings},
+        models={"searcher": {"oracle": None}, "checkpoint_storage": {"toy": ToySettings}},
     )
     plain = loaded.config.model_dump(mode="json")
     assert plain["searcher"]["crystal"] == "ball"
@@ -354,7 +353,7 @@ def test_searchers_and_storage_types_of_plugins() -> None:
 def test_a_mistake_in_settings_of_a_plugin() -> None:
     error = failing(
         CONSTANT + "checkpoint_storage: {type: tyo, shefl: '3', save_trial_best: -1}\n",
-        storage_types={"toy": ToySettings},
+        models={"checkpoint_storage": {"toy": ToySettings}},
     )
     assert [(item.column, item.suggestion) for item in error.diagnostics] == [
         (28, "toy"), (33, "shelf"), (40, "3"), (62, None),
@@ -430,7 +429,8 @@ def test_a_launcher_that_cannot_be_meant_is_refused(
     message: str,
 ) -> None:
     error = failing(
-        f"{CONSTANT}launcher: {launcher}\n", launchers={"cannon": CannonSettings, "local": None}
+        f"{CONSTANT}launcher: {launcher}\n",
+        models={"launcher": {"cannon": CannonSettings, "local": None}},
     )
     assert message in str(error)
     assert (column, suggestion) in [(item.column, item.suggestion) for item in error.diagnostics]
@@ -450,13 +450,14 @@ def test_a_model_given_by_name_is_imported_only_for_the_type_in_use(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     types = {"shelf": "shelf_settings:Shelf", "broken": "no_such_module:Settings"}
+    models = {"checkpoint_storage": types}
     assert [
         item.suggestion
         for item in failing(
-            CONSTANT + "checkpoint_storage: {type: shelf, sise: 3}\n", storage_types=types
+            CONSTANT + "checkpoint_storage: {type: shelf, sise: 3}\n", models=models
         ).diagnostics
     ] == ["size"]
-    assert load_string(CONSTANT + "checkpoint_storage: /runs\n", storage_types=types).notices == []
+    assert load_string(CONSTANT + "checkpoint_storage: /runs\n", models=models).notices == []
 
 
 def test_a_dictionary_is_checked_like_a_file() -> None:

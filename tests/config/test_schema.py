@@ -15,7 +15,7 @@ from detcore.config import ExperimentConfig, json_schema
 from detcore.environment import read_environment
 from detcore.hooks import PluginManager
 
-SCHEMA = json_schema(**PluginManager(read_environment({"DETCORE_HOME": "/h"})).settings_models())
+SCHEMA = json_schema(PluginManager(read_environment({"DETCORE_HOME": "/h"})).settings_models())
 
 
 def objects(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

@@ -41,7 +41,7 @@ def record(environment: Environment, *, searcher: Mapping[str, object] = {}) -> 
     from detcore.config import load_mapping
 
     config = {**CONFIG, "searcher": {**CONFIG["searcher"], **searcher}}  # type: ignore[dict-item]
-    loaded = load_mapping(config, **PluginManager(environment).settings_models())
+    loaded = load_mapping(config, models=PluginManager(environment).settings_models())
     plain = loaded.config.model_dump(mode="json")
     with Database.open(environment.database_url) as database:
         number = database.create_experiment(

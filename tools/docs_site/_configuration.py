@@ -31,7 +31,7 @@ _PLACES = {
     "Hyperparameter": ("hyperparameters.NAME", "type"),
 }
 # With the settings of all plugins that are installed.
-SCHEMA = json_schema(**PluginManager(read_environment({})).settings_models())
+SCHEMA = json_schema(PluginManager(read_environment({})).settings_models())
 
 
 def configuration_page() -> str:

@@ -162,7 +162,7 @@ def _trial_info(
             "checkpoint_storage": storage,
             **changes,
         },
-        **plugins.settings_models(),
+        models=plugins.settings_models(),
     ).config  # fmt: skip
     plain = config.model_dump(mode="json")
     return TrialInfo(

@@ -134,7 +134,7 @@ def schema(obj: CliContext) -> None:
     from detcore.config import json_schema
 
     models = obj.plugin_manager().settings_models()
-    click.echo(json.dumps(json_schema(**models), indent=2))
+    click.echo(json.dumps(json_schema(models), indent=2))
 
 
 def _load(

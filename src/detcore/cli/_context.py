@@ -73,5 +73,5 @@ def load_experiment_file(
         environment=environment.config_overrides,
         required=("entrypoint",),
         code_dir=code_dir,
-        **plugins.settings_models(),
+        models=plugins.settings_models(),
     )

@@ -141,7 +141,7 @@ def load_given(
 
     known: dict[str, Any] = {
         "environment": environment,
-        **plugins.settings_models(),
+        "models": plugins.settings_models(),
     }
     if isinstance(config, str | os.PathLike):
         # A value in quotes is the same text in YAML.

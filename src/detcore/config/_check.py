@@ -50,6 +50,7 @@ _MAX_PASSES = 50
 _TAGS = ("name", "type")
 # Of plugins; a class, or "module:Class" to be imported when it is used.
 NamedModels = Mapping[str, "type[BaseModel] | str | None"]
+SettingsModels = Mapping[str, NamedModels]  # by section
 
 
 class LoadOptions(TypedDict, total=False):
@@ -62,11 +63,11 @@ class LoadOptions(TypedDict, total=False):
             are settings, with YAML values (see `detcore.environment`).
         required: Dotted names that must be given although they have defaults, such as
             ``"entrypoint"``.
-        searchers: All search methods, and the models of their settings: a class,
-            ``"module:Class"`` to be imported when the method is used, or None. Default: detcore's
-            own, and any other name with any settings. `PluginManager.settings_models` has them all.
-        storage_types: All storage types, likewise.
-        launchers: All launchers, likewise.
+        models: The names that are valid in the sections ``searcher``, ``checkpoint_storage`` and
+            ``launcher``, by section, each with the model of its settings: a class,
+            ``"module:Class"`` to be imported when the name is used, or None. Default of a section:
+            detcore's own names, and any other name with any settings.
+            `PluginManager.settings_models` returns those of all plugins.
         code_dir: Folder of the code, in which the entrypoint is looked up without running it; None
             to skip this.
     """
@@ -74,9 +75,7 @@ class LoadOptions(TypedDict, total=False):
     overrides: Mapping[str, object]
     environment: Mapping[str, str]
     required: Collection[str]
-    searchers: NamedModels
-    storage_types: NamedModels
-    launchers: NamedModels
+    models: SettingsModels
     code_dir: Path | None
 
 
@@ -92,11 +91,8 @@ def check(
     found: list[Diagnostic] = []
     for _ in range(_MAX_PASSES):
         models = {
-            "searcher": _plugin_models(root, "searcher", options.get("searchers")),
-            "checkpoint_storage": _plugin_models(
-                root, "checkpoint_storage", options.get("storage_types")
-            ),
-            "launcher": _plugin_models(root, "launcher", options.get("launchers")),
+            section: _plugin_models(root, section, options.get("models", {}).get(section))
+            for section in TAGGED
         }
         explainer = _Explainer(root, models)
         config, errors = _validate(root, models)
@@ -145,7 +141,7 @@ def _plugin_models(root: Node, section: str, known: NamedModels | None) -> Model
     }
 
 
-def built_in_models() -> dict[str, NamedModels]:
+def built_in_models() -> SettingsModels:
     """Return the models of the settings of detcore's own plugin, by section."""
     launcher = builtin.detcore_register_launcher()
     searchers, storage = builtin.detcore_register_searcher(), builtin.detcore_register_storage()

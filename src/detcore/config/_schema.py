@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from detcore.config._check import NamedModels, built_in_models
+from detcore.config._check import SettingsModels, built_in_models
 from detcore.config._experiment import ExperimentConfig
 from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
 from detcore.config._sections import TAGGED
@@ -18,29 +18,21 @@ _ABOUT = (
 )
 
 
-def json_schema(
-    *,
-    searchers: NamedModels | None = None,
-    storage_types: NamedModels | None = None,
-    launchers: NamedModels | None = None,
-) -> dict[str, Any]:
+def json_schema(models: SettingsModels | None = None) -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of the experiment file.
 
     Editors use it to complete and check the file: every field has a description, closed sets are
     enums, unknown names are rejected. Rules between fields are not included.
 
     Args:
-        searchers: All search methods, as in `LoadOptions`. Default: detcore's own.
-        storage_types: All storage types, likewise.
-        launchers: All launchers, likewise.
+        models: All plugins, as in `LoadOptions`. Default: detcore's own.
     """
-    given = {"searcher": searchers, "checkpoint_storage": storage_types, "launcher": launchers}
     schema = ExperimentConfig.model_json_schema()
-    for section, known in given.items():
+    for section, known in (models or built_in_models()).items():
         tagged = TAGGED[section]
         kinds = [
             tagged.make_kind(name, pkgutil.resolve_name(model) if isinstance(model, str) else model)
-            for name, model in (known or built_in_models()[section]).items()
+            for name, model in known.items()
         ]
         references, definitions = models_json_schema(
             [(kind, "validation") for kind in kinds], ref_template="#/$defs/{model}"

@@ -200,17 +200,16 @@ class PluginManager:
         """Return the plugin of routes from `routes`."""
         return self._registrations("router")[name].entry
 
-    def settings_models(self) -> dict[str, Any]:
-        """Return the arguments of `detcore.config.load_config` for plugins' settings.
-
-        Returns:
-            For each argument, names with the models of their settings, as ``"module:Class"`` or
-            None.
-        """
+    def settings_models(self) -> dict[str, dict[str, str | None]]:
+        """Return `models` of `detcore.config.LoadOptions` for the installed plugins."""
+        sections: dict[str, Mapping[str, Any]] = {
+            "searcher": self.searchers(),
+            "checkpoint_storage": self.storage_types(),
+            "launcher": self.launchers(),
+        }
         return {
-            "searchers": {name: kind.settings or None for name, kind in self.searchers().items()},
-            "storage_types": {name: kind.settings for name, kind in self.storage_types().items()},
-            "launchers": {name: kind.settings or None for name, kind in self.launchers().items()},
+            section: {name: kind.settings or None for name, kind in kinds.items()}
+            for section, kinds in sections.items()
         }
 
     def commands(self) -> dict[str, click.Command]:

@@ -62,7 +62,7 @@ def mend_experiment(
             old,
             overrides=changes,
             required=("entrypoint",),
-            **plugins.settings_models(),
+            models=plugins.settings_models(),
         )
     except ConfigError:
         # With another search method or storage, the settings of the one before may be mistakes.

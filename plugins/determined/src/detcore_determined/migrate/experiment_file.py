@@ -136,7 +136,7 @@ def _check(source: str) -> Iterator[Finding]:
         path.write_bytes(source.encode())
         try:
             models = PluginManager(read_environment()).settings_models()
-            loaded = load_config(path, required=("entrypoint",), **models)
+            loaded = load_config(path, required=("entrypoint",), models=models)
         except ExperimentFileError as error:
             for found in error.diagnostics:
                 words = [found.primary.text, *found.help]

@@ -170,7 +170,7 @@ def check(
         overrides=submission.overrides,
         environment=submission.environment,
         required=("entrypoint",),
-        **plugins.settings_models(),
+        models=plugins.settings_models(),
     )
     if settings.launcher is not None and loaded.find_origins()["launcher"].source == "default":
         config = loaded.config.model_copy(update={"launcher": settings.launcher})
