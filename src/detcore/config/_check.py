@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from detcore import builtin
 from detcore._secrets import is_secret_key
 from detcore.config._entrypoint import entrypoint_mistakes
-from detcore.config._experiment import RULES_LATER, ExperimentConfig
+from detcore.config._experiment import RULES_LATER, TAGGED, ExperimentConfig
 from detcore.config._fields import KIND_MARK, UNITS, Models
 from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
 from detcore.config._notices import find_remarks, format_notices
@@ -24,7 +24,6 @@ from detcore.config._problem import (
     repair_number,
 )
 from detcore.config._rules import Facts, broken_rules
-from detcore.config._sections import TAGGED
 from detcore.config._source import (
     Diagnostic,
     Label,

@@ -8,9 +8,8 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from detcore.config._check import SettingsModels, built_in_models
-from detcore.config._experiment import ExperimentConfig
+from detcore.config._experiment import TAGGED, ExperimentConfig
 from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
-from detcore.config._sections import TAGGED
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _ABOUT = (

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
         WorkerEvent,
         WorkerGroup,
     )
-    from detcore.launch._job import framework_variables
+    from detcore.launch._job import framework_variables, num_cores
     from detcore.launch._jobs import run_on_hosts, run_workers
     from detcore.launch._local import LocalLauncher
-    from detcore.launch._places import num_cores
     from detcore.launch._workers import describe_exit
 
 __all__ = [
@@ -40,9 +39,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_job": "framework_variables",
+        "_job": "framework_variables num_cores",
         "_local": "LocalLauncher",
-        "_places": "num_cores",
         "_workers": "describe_exit",
         "_jobs": "run_on_hosts run_workers",
         "detcore.contract.launch": "Launcher OutputSink SupportsCheck WorkerEvent WorkerGroup",

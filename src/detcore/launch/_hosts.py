@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from detcore.contract.errors import ConfigError
 from detcore.contract.launch import Sink
 from detcore.environment import child_environment
-from detcore.launch._places import place_ranks, without_outer_job
+from detcore.launch._job import place_ranks, without_outer_job
 
 _PATTERN = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)(?::([0-9]+))?")
 _HARMLESS = re.compile(

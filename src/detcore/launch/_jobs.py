@@ -17,9 +17,8 @@ from detcore.contract.errors import ConfigError
 from detcore.environment import read_environment
 from detcore.launch import _guard
 from detcore.launch._hosts import HostsRequest, exported_environment, parse_hosts
-from detcore.launch._job import LocalJob
+from detcore.launch._job import LocalJob, place_ranks
 from detcore.launch._lines import RewriteLimit
-from detcore.launch._places import place_ranks
 from detcore.launch._ranks import reserve_port, torch_variables
 from detcore.launch._workers import Workers, describe_exit, find_stop_timeout_s
 

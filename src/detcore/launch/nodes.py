@@ -23,13 +23,11 @@ from detcore.contract.launch import (
     Sink,
 )
 from detcore.contract.values import TrialInfo
-from detcore.launch._group import Wake
 from detcore.launch._hosts import HostsJob, HostsRequest, SupportsHosts
-from detcore.launch._job import LocalJob, place_variables
+from detcore.launch._job import LocalJob, place_ranks, place_variables, without_outer_job
 from detcore.launch._lines import LineCutter
-from detcore.launch._local import find_services
+from detcore.launch._local import Wake, find_services
 from detcore.launch._log_relay import LogCopy, LogSource, log_header
-from detcore.launch._places import place_ranks, without_outer_job
 from detcore.launch._ranks import interface_with, rank_variables, start_rank
 from detcore.launch._workers import RemoteProcess, Workers
 

@@ -144,7 +144,7 @@ class Replayer:
 
     def _search_started(self, config: dict[str, Any]) -> None:
         from detcore.config import ExperimentConfig
-        from detcore.config._sections import SearcherSection
+        from detcore.config._experiment import SearcherSection
 
         # Ranges may be invalid: those with the names of secrets are starred out.
         self._listener.search_started(
