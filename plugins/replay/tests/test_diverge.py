@@ -15,6 +15,7 @@ import pytest
 from toy_command import Detcore, Finished
 
 from detcore.errors import RunError
+from detcore.types import TrialSettings
 from detcore_replay.commands.result_printing import print_divergence
 from detcore_replay.diverge.first_difference import Divergence
 from detcore_replay.training.step_replay import worker_words
@@ -325,7 +326,7 @@ def test_a_machine_trains_again_with_up_to_four_workers_for_each_core(
     monkeypatch: pytest.MonkeyPatch, slots: int, words: list[str] | None
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 4)
-    info: Any = SimpleNamespace(config={"resources": {"slots_per_trial": slots}})
+    info: Any = SimpleNamespace(settings=TrialSettings(slots_per_trial=slots))
     if words is not None:
         assert worker_words(info) == words
         return
