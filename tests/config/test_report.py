@@ -366,7 +366,7 @@ class OracleSettings(BaseModel):
 
 
 def test_settings_of_a_search_method_of_a_plugin_are_checked() -> None:
-    known: dict[str, Any] = {"searchers": {"oracle": OracleSettings}}
+    known: dict[str, Any] = {"models": {"searcher": {"oracle": OracleSettings}}}
     good = "name: oracle\n  clarity: 0.5\n  source_trial_id: 3"
     searcher = load_string(CONSTANT.replace("name: single", good), **known).config.model_dump(
         mode="json"
@@ -398,7 +398,8 @@ class CannonSettings(BaseModel):
 
 
 def test_settings_of_a_launcher_are_checked() -> None:
-    known: dict[str, Any] = {"launchers": {"cannon": CannonSettings, "local": None}}
+    models = {"launcher": {"cannon": CannonSettings, "local": None}}
+    known: dict[str, Any] = {"models": models}
     loaded = load_string(CONSTANT + "launcher: {name: cannon, address: here, powder: 2}\n", **known)
     plain = loaded.config.model_dump(mode="json")
     assert plain["launcher"] == {"name": "cannon", "address": "here", "powder": 2}

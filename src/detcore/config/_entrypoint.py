@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from detcore.config._problem import OwnProblem, nearest, problem_at
-from detcore.contract.values import match_trial_class
+from detcore.contract.values import TrialSettings
 
 _PYTHON = re.compile(r"(.*/)?python[\d.]*")
 # Characters with which a shell does more than start one program.
@@ -25,7 +25,7 @@ def entrypoint_mistakes(entrypoint: object, folder: Path) -> Iterator[OwnProblem
         entrypoint: As in the experiment file.
         folder: Folder of the code.
     """
-    if match := match_trial_class(entrypoint):
+    if match := TrialSettings.match_trial_class(entrypoint):
         if match["module"].endswith(".py"):
             yield from _script_mistakes(match["module"], folder)
         else:

@@ -15,7 +15,7 @@ from detcore.config._problem import (
     repair_number,
 )
 from detcore.config._source import Place, dotted
-from detcore.contract.values import match_trial_class
+from detcore.contract.values import TrialSettings
 
 LENGTHS: tuple[Place, ...] = (
     ("min_validation_period",),
@@ -175,7 +175,7 @@ def _batch_size_fits(facts: Facts) -> Iterator[OwnProblem]:
     at = _BATCH_SIZE
     if isinstance(given, Mapping) and given.get("type") == "const":
         given, at = given.get("val"), (*_BATCH_SIZE, "val")
-    if isinstance(given, Mapping) and match_trial_class(facts.get("entrypoint")):
+    if isinstance(given, Mapping) and TrialSettings.match_trial_class(facts.get("entrypoint")):
         yield from _batch_sizes_fit(given)
     if given is None or isinstance(given, Mapping) or facts.is_bad(at):
         return

@@ -267,14 +267,6 @@ class GradientSettings:
     tensor_fusion_cycle_time: int | None = None
 
 
-def match_trial_class(entrypoint: object) -> re.Match[str] | None:
-    """Return ``module`` and ``name`` of an entrypoint that names a class; None for a command.
-
-    That is ``module:Class``, or ``folder/file.py:Class``.
-    """
-    return _TRIAL_CLASS.fullmatch(entrypoint) if isinstance(entrypoint, str) else None
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSettings:
     """The settings of the experiment file that a trial's launcher, workers and plugins need.
@@ -330,7 +322,15 @@ class TrialSettings:
     @property
     def is_trial_class(self) -> bool:
         """Whether `entrypoint` names a trial class, not a command."""
-        return match_trial_class(self.entrypoint) is not None
+        return self.match_trial_class(self.entrypoint) is not None
+
+    @staticmethod
+    def match_trial_class(entrypoint: object) -> re.Match[str] | None:
+        """Return ``module`` and ``name`` of an entrypoint that names a class; None for a command.
+
+        That is ``module:Class``, or ``folder/file.py:Class``.
+        """
+        return _TRIAL_CLASS.fullmatch(entrypoint) if isinstance(entrypoint, str) else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
