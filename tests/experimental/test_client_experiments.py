@@ -13,6 +13,7 @@ from client_store import ClientStore
 from detcore._log import EventLog
 from detcore.client import Determined, OrderBy, TrialSortBy
 from detcore.database import keep_secrets
+from detcore.database._schema import experiments
 from detcore.errors import (
     ExperimentPausedError,
     InvalidArgumentError,
@@ -236,7 +237,8 @@ def forget_process(store: ClientStore, experiment_id: int) -> None:
     """Record that the process which runs an experiment is of an earlier start of the machine."""
     process = store.database.get_experiment(experiment_id).process
     assert process is not None
-    store.database.disown_experiment(experiment_id, dataclasses.replace(process, boot_id="earlier"))
+    earlier = dataclasses.replace(process, boot_id="earlier")
+    store.database._change(experiments, experiment_id, process=earlier)
 
 
 def test_the_first_trial_is_waited_for(client: Determined, store: ClientStore) -> None:
