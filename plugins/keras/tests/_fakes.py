@@ -17,6 +17,7 @@ from detcore_keras.keras_context import TFKerasTrialContext
 from detcore_keras.keras_controller import KerasController
 from detcore_keras.keras_trial import TFKerasTrial
 from detcore_keras.state.training_state import capture_training_state, write_array_files
+from detcore_keras.state.variables import training_variables
 
 SEED = 11
 
@@ -367,6 +368,6 @@ def write_training_state(
     model: Any, optimizers: Sequence[Any], directory: Path, *, input_spec: Any = None
 ) -> None:
     """Write the result of `capture_training_state`."""
-    state = capture_training_state(model, optimizers, input_spec=input_spec)
+    state = capture_training_state(training_variables(model, optimizers), input_spec=input_spec)
     state.write_record(directory)
     write_array_files(directory, state.files)

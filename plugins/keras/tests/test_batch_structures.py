@@ -12,8 +12,8 @@ from _fakes import FakeClock, OneWorker, make_context, seed_everything
 
 from detcore.errors import InvalidDataTypeError
 from detcore_keras import TFKerasTrial
+from detcore_keras.data.data_settings import DataSettings, FitOptions
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
-from detcore_keras.keras_context import FitOptions
 from detcore_keras.keras_controller import KerasController
 from detcore_keras.loop.evaluation import Evaluation
 
@@ -231,10 +231,11 @@ class Size(keras.Model):  # type: ignore[misc]
 def test_validation_items_may_differ_in_shape(items: list[Any], size: int, n_records: int) -> None:
     model = Size()
     model.compile()
-    evaluation = Evaluation(
-        Listed(items), batch_size=2, options=FitOptions(), wrapped=(), seed=1, test_mode=False,
+    settings = DataSettings(
+        batch_size=2, options=FitOptions(), wrapped=(), seed=1,
         distributed=OneWorker(),  # type: ignore[arg-type]
     )  # fmt: skip
+    evaluation = Evaluation(Listed(items), settings, test_mode=False)
     metrics, found = evaluation.run(model)
     evaluation.close()
     assert (metrics["size"], found) == (size, n_records)

@@ -13,7 +13,7 @@ import pytest
 
 from detcore.errors import InvalidCheckpointError, InvalidExperimentError
 from detcore_keras import callbacks as ours
-from detcore_keras.callbacks.callback_checks import has_batch_hooks
+from detcore_keras.callbacks.callback_checks import wants_train_batches
 from detcore_keras.callbacks.callback_list import CallbackMultiplexer, read_callbacks
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.state.training_state import write_array_files
@@ -274,10 +274,8 @@ def test_which_callbacks_want_batches(tmp_path: Path) -> None:
         kinds.TensorBoard(str(tmp_path), update_freq=10),
         kinds.TerminateOnNaN(),
     ]
-    assert [type(c).__name__ for c in quiet if has_batch_hooks([c])] == []
-    assert [type(c).__name__ for c in loud if not has_batch_hooks([c])] == []
-    assert has_batch_hooks([*quiet, loud[0]])
-    assert not has_batch_hooks([])
+    assert [type(c).__name__ for c in quiet if wants_train_batches(c)] == []
+    assert [type(c).__name__ for c in loud if not wants_train_batches(c)] == []
 
 
 def test_callbacks_see_model_and_params() -> None:
@@ -509,7 +507,6 @@ def test_tensorboard_writes_to_the_trials_folder_at_once(
     assert not elsewhere.exists()
 
 
-def test_the_old_name_of_tensorboard_warns() -> None:
-    with pytest.warns(FutureWarning, match=r"old name of detcore_keras\.callbacks\.TensorBoard"):
-        callback = ours.TFKerasTensorBoard()
+def test_determined_name_of_tensorboard() -> None:
+    callback = ours.TFKerasTensorBoard()
     assert isinstance(callback, ours.TensorBoard)

@@ -143,7 +143,7 @@ def test_an_optimizer_within_another_one_uses_what_that_one_added_up(tmp_path: P
     inner = keras.optimizers.SGD(0.5)
     outer = keras.mixed_precision.LossScaleOptimizer(inner)
     context = make_context(tmp_path, config={"optimizations": {"aggregation_frequency": 2}})
-    share_gradients([outer, inner], context.setup, None)
+    share_gradients([outer, inner], context.setup.settings.gradients, None)
     layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
     layer.build((None, 2))
     (kernel,) = layer.trainable_variables

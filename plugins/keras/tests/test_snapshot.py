@@ -18,7 +18,7 @@ from detcore.trial import SupportsSnapshot, SupportsTensors
 from detcore_keras import callbacks
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.keras_controller import KerasController
-from detcore_keras.state.array_files import decoded, encoded, read_arrays
+from detcore_keras.state.checkpoint_files import decoded, encoded, read_arrays
 from detcore_keras.state.host_memory import HostMemory, host_array
 from detcore_keras.state.training_state import write_array_files
 

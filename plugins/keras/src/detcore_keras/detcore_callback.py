@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -26,15 +25,24 @@ from detcore_keras.loop.model_setup import (
     list_trainable,
     set_trainable,
 )
-from detcore_keras.state import training_state
+from detcore_keras.state.checkpoint_files import read_json, write_json
 from detcore_keras.state.host_memory import HostMemory
-from detcore_keras.state.input_spec import build_from_spec, spec_from_json
+from detcore_keras.state.input_spec import build_from_record
 from detcore_keras.state.random_state import (
     capture_rng,
     find_graphs,
     restore_rng,
     warn_of_unsaved_generators,
 )
+from detcore_keras.state.training_state import (
+    capture_training_state,
+    copy_to_write,
+    find_nan,
+    read_variables,
+    restore_training_state,
+    write_array_files,
+)
+from detcore_keras.state.variables import Found, training_variables
 
 if TYPE_CHECKING:
     from detcore.core import Context
@@ -286,12 +294,10 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         if not self._has_checked_graphs:
             self._has_checked_graphs = True
             warn_of_unsaved_generators(find_graphs(self.model.train_function))
-        state = training_state.capture_training_state(
-            self.model, [self.model.optimizer], input_spec=_input_spec(self.model)
-        )
+        state = capture_training_state(self._variables(), input_spec=_input_spec(self.model))
         callbacks = self._callbacks
         assert callbacks is not None  # set when training began
-        if callbacks.terminates_on_nan and training_state.find_nan(state) is not None:
+        if callbacks.terminates_on_nan and find_nan(state) is not None:
             _logger.warning(
                 "the weights are not finite at batch %d, and TerminateOnNaN ends training: they "
                 "are not saved, and the latest checkpoint is from before that",
@@ -302,11 +308,11 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         def snapshot(path: Path) -> Callable[[], None]:
             state.write_record(path)
             capture_rng(path)
-            (path / _FILE).write_text(json.dumps(record) + "\n", encoding="utf-8")
+            write_json(path / _FILE, record)
             files = {**state.files, **callbacks.capture(path)}
             if self._checkpoint_async:
-                return training_state.copied_to_write(path, files, self._memory)
-            return functools.partial(training_state.write_array_files, path, files)
+                return copy_to_write(path, files, self._memory)
+            return functools.partial(write_array_files, path, files)
 
         checkpoint = self._context.checkpoint
         if self._checkpoint_async:
@@ -348,15 +354,11 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         with self._context.checkpoint.restore_path(uuid) as path:
             directory = Path(path)
             if not is_built:
-                _build(self.model, directory)
+                build_from_record(self.model, read_variables(directory))
                 if self._builds_optimizer:
                     build_optimizer(self.model)
-            training_state.restore_training_state(
-                self.model,
-                [self.model.optimizer],
-                directory,
-                leave_out={"metrics"},  # fit resets them, and its first batch creates some
-            )
+            # ``fit`` resets metrics, and its first batch creates some.
+            restore_training_state(self._variables(), directory, leave_out={"metrics"})
             self._latest = None
             if self._trainable is not None:
                 set_trainable(self.model, self._trainable)
@@ -368,26 +370,18 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
     def _read(self, uuid: str) -> dict[str, Any]:
         with self._context.checkpoint.restore_path(uuid) as path:
-            file = Path(path) / _FILE
-            if not file.exists():
-                raise InvalidCheckpointError(
-                    f"checkpoint {uuid} has no {_FILE}: a DetcoreCallback did not write "
-                    "it.\nA TFKerasTrial resumes its own checkpoints; start a new experiment here."
-                )
-            record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return record
+            return read_json(
+                Path(path) / _FILE,
+                ": a DetcoreCallback did not write it.\n"
+                "A TFKerasTrial resumes its own checkpoints; start a new experiment here.",
+            )
+
+    def _variables(self) -> list[Found]:
+        return training_variables(self.model, [self.model.optimizer])
 
 
 def _numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
     return {n: float(np.asarray(v)) for n, v in (logs or {}).items() if np.ndim(v) == 0}
-
-
-def _build(model: Any, directory: Path) -> None:
-    """Create the variables of a model that has not been trained, as far as that needs no data."""
-    if not model.built:
-        spec = spec_from_json(training_state.read_variables_file(directory).get("input_spec"))
-        if spec is not None:
-            build_from_spec(model, spec)
 
 
 def _input_spec(model: Any) -> Any:

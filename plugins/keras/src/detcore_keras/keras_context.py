@@ -1,22 +1,14 @@
-"""Define the context of a `TFKerasTrial`, and the settings of its data."""
+"""Define the context of a `TFKerasTrial`."""
 
 from __future__ import annotations
 
-import dataclasses
-import numbers
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from detcore import TrialContext
 from detcore.data import CachingContext
-from detcore.errors import (
-    CheckFailedError,
-    DataError,
-    InvalidDataTypeError,
-    InvalidExperimentError,
-    InvalidModelError,
-    describe,
-)
+from detcore.errors import CheckFailedError, InvalidExperimentError, InvalidModelError, describe
+from detcore_keras.data.data_settings import FitOptions, check_fit_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,86 +25,6 @@ class _Unset:
 
 
 _UNSET = _Unset()
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FitOptions:
-    """Settings for feeding data; see `TFKerasTrialContext.configure_fit`."""
-
-    verbose: bool = True
-    class_weight: Mapping[int, float] | None = None
-    # A second thread would share numpy's generator with the training thread, so that the numbers
-    # that a Sequence draws would depend on timing; this must be requested explicitly.
-    workers: int = 0
-    use_multiprocessing: bool = False
-    max_queue_size: int = 10
-    shuffle: bool = True
-    validation_steps: int | None = None
-
-
-class SequenceAdapter:
-    """A ``keras.utils.Sequence`` whose items are prepared by background workers.
-
-    Examples::
-
-        SequenceAdapter(sequence, workers=0, use_multiprocessing=False)  # in the training thread
-        SequenceAdapter(sequence, workers=1, use_multiprocessing=True)   # one background process
-        SequenceAdapter(sequence, workers=2, use_multiprocessing=False)  # two background threads
-
-    These settings take precedence over ``context.configure_fit``.
-
-    Attributes:
-        sequence: The Sequence.
-        workers: Number of threads or processes; 0 for none.
-        use_multiprocessing: Whether workers are processes instead of threads.
-        max_queue_size: Number of items that may be ready ahead of training.
-    """
-
-    def __init__(
-        self,
-        sequence: Any,
-        use_multiprocessing: bool = False,
-        workers: int = 1,
-        max_queue_size: int = 10,
-    ) -> None:
-        """Check and keep the arguments.
-
-        Args:
-            sequence: The Sequence (``PyDataset``): an object with ``__len__``, ``__getitem__`` and
-                perhaps ``on_epoch_end``. Each item is one batch.
-            use_multiprocessing: Whether workers are processes; default: threads.
-            workers: Number of workers; >= 0.
-            max_queue_size: Number of items ready ahead; >= 1.
-
-        Raises:
-            InvalidDataTypeError: If `sequence` cannot be read by index.
-            DataError: If it is empty.
-            InvalidExperimentError: If a number is out of range.
-        """
-        if not (hasattr(sequence, "__len__") and hasattr(sequence, "__getitem__")):
-            raise InvalidDataTypeError(
-                f"SequenceAdapter was given {type(sequence).__name__}, which has no length or "
-                "cannot be read by index.\n"
-                "It takes a keras.utils.Sequence (PyDataset)."
-            )
-        if len(sequence) == 0:
-            raise DataError(
-                f"SequenceAdapter was given an empty {type(sequence).__name__}: its length is 0.\n"
-                "Training needs at least one batch."
-            )
-        if workers < 0 or max_queue_size < 1:
-            raise InvalidExperimentError(
-                f"SequenceAdapter was given workers={workers}, max_queue_size={max_queue_size}.\n"
-                "workers must be >= 0 and max_queue_size >= 1."
-            )
-        self.sequence = sequence
-        self.workers = workers
-        self.use_multiprocessing = bool(use_multiprocessing)
-        self.max_queue_size = max_queue_size
-
-    def __len__(self) -> int:
-        """Return the number of batches in one epoch."""
-        return len(self.sequence)
 
 
 class TFKerasTrialContext(TrialContext):
@@ -231,7 +143,7 @@ class TFKerasTrialContext(TrialContext):
                 model = self.wrapped_models[-1] if self.wrapped_models else returned
                 model = model if returned is None else returned
                 if checkpoint is not None:
-                    from detcore_keras.load_model import load_weights_from_checkpoint_path
+                    from detcore_keras.state.load_weights import load_weights_from_checkpoint_path
 
                     load_weights_from_checkpoint_path(checkpoint, model)
                 built.append(model)
@@ -277,7 +189,7 @@ class TFKerasTrialContext(TrialContext):
         }
         given = {name: value for name, value in given.items() if not isinstance(value, _Unset)}
         for name, value in given.items():
-            _check_fit_option(name, value)
+            check_fit_option(name, value)
         self._fit_settings.update(given)
 
 
@@ -291,59 +203,24 @@ class TFKerasExperimentalContext(CachingContext):
     def _decorator(
         self, key: Any, shuffle: bool, *, reshuffle: bool, train: bool
     ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-        from detcore_keras.data.dataset_cache import CachedDataset
+        from detcore_keras.data.dataset_cache import open_cached
 
         context = self._context
 
         def decorate(make_dataset: Callable[[], Any]) -> Callable[[], Any]:
-            cached = CachedDataset(
-                key=key,
-                make_dataset=make_dataset,
-                root=context.setup.cache_dir,
-                shuffle_seed=context.get_trial_seed() if shuffle else None,
-                reshuffle=reshuffle,
-                shard=(context.distributed.get_rank(), context.distributed.get_size()),
-                drop_remainder=train,
-            )
-
             def read() -> Any:
-                dataset = cached.open()
+                dataset = open_cached(
+                    key,
+                    make_dataset,
+                    root=context.setup.cache_dir,
+                    shuffle_seed=context.get_trial_seed() if shuffle else None,
+                    reshuffle=reshuffle,
+                    shard=(context.distributed.get_rank(), context.distributed.get_size()),
+                    drop_remainder=train,
+                )
                 context.wrapped_datasets.append(dataset)
                 return dataset
 
             return read
 
         return decorate
-
-
-def _check_fit_option(name: str, value: object) -> None:
-    if name in {"verbose", "use_multiprocessing", "shuffle"}:
-        valid, wanted = isinstance(value, bool | int), "True or False"
-    elif name == "class_weight":
-        valid = value is None or _is_class_weight(value)
-        wanted = "a dict from class index to a number, or None"
-    elif name == "workers":
-        valid, wanted = _is_count(value, 0), "an integer >= 0"
-    elif name == "max_queue_size":
-        valid, wanted = _is_count(value, 1), "an integer >= 1"
-    else:
-        valid, wanted = value is None or _is_count(value, 1), "an integer >= 1, or None"
-    if not valid:
-        raise InvalidExperimentError(
-            f"context.configure_fit was given {name}={describe(value)}; it takes {wanted}."
-        )
-
-
-def _is_count(value: object, least: int) -> bool:
-    return (
-        isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= least
-    )
-
-
-def _is_class_weight(value: object) -> bool:
-    return (
-        isinstance(value, Mapping)
-        and bool(value)
-        and all(_is_count(label, 0) for label in cast("Mapping[object, object]", value))
-        and all(isinstance(factor, numbers.Real) for factor in value.values())
-    )

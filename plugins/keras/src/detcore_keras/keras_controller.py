@@ -4,38 +4,32 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore.errors import InvalidCheckpointError
 from detcore.trial import ValidationResult
-from detcore_keras.callbacks.callback_checks import checked_callbacks, has_batch_hooks
+from detcore.types import Length, Unit
+from detcore_keras.callbacks.callback_checks import checked_callbacks, wants_train_batches
 from detcore_keras.callbacks.callback_list import CallbackMultiplexer, read_callbacks
-from detcore_keras.data.feed import inputs_of
-from detcore_keras.data.training_data import POSITION_FILE, make_feed, read_position, write_position
+from detcore_keras.data.batches import inputs_of
+from detcore_keras.data.data_settings import DataSettings
+from detcore_keras.data.training_data import make_feed
 from detcore_keras.distributed.gradients import share_gradients
 from detcore_keras.distributed.workers import Workers, digest_weights
 from detcore_keras.frameworks import keep_eager, tf
-from detcore_keras.loop.endless_fit import (
-    epoch_batches,
-    fit_until_stopped,
-    keras_function,
-    num_epochs,
-)
+from detcore_keras.loop.endless_fit import fit_until_stopped, keras_function
 from detcore_keras.loop.evaluation import Evaluation
 from detcore_keras.loop.model_setup import (
     checked_model,
+    list_optimizers,
     list_trainable,
     model_generators,
-    optimizers_of,
     set_trainable,
 )
-from detcore_keras.loop.train_steps import (
-    TrainSteps,
-    class_weighted,
-    own_train_function,
-    slow_reason,
-)
+from detcore_keras.loop.steps import TrainSteps, class_weighted, own_train_function, slow_reason
 from detcore_keras.loop.units import (
     FastUnits,
     OwnFunctionUnits,
@@ -43,7 +37,7 @@ from detcore_keras.loop.units import (
     Units,
     generated_batches,
 )
-from detcore_keras.state import training_state
+from detcore_keras.state.checkpoint_files import read_json, write_json
 from detcore_keras.state.determined_checkpoint import check_legacy, load_legacy_weights
 from detcore_keras.state.host_memory import ArrayFiles, HostMemory
 from detcore_keras.state.random_state import (
@@ -54,7 +48,20 @@ from detcore_keras.state.random_state import (
     vary_by_rank,
 )
 from detcore_keras.state.state_tensors import StateReader
-from detcore_keras.state.variables import raw_variable, training_variables
+from detcore_keras.state.training_state import (
+    OF_ONE_TRIAL,
+    VARIABLES_FILE,
+    capture_own_state,
+    capture_training_state,
+    clear_step,
+    copy_to_write,
+    refuse_nan,
+    restore_mean_gradients,
+    restore_own_state,
+    restore_training_state,
+    write_array_files,
+)
+from detcore_keras.state.variables import Found, raw_variable, training_variables
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,6 +73,11 @@ if TYPE_CHECKING:
 
 
 _logger = logging.getLogger("detcore.keras")
+
+_POSITION_FILE = "keras-position.json"
+_POSITION_FIELDS = frozenset(
+    {"data", "validation", "untouched", "stop_requested", "is_finished", "trainable"}
+)
 
 
 class KerasController:
@@ -84,41 +96,50 @@ class KerasController:
         self._trial = trial
         self._context = context
         batch_size = context.get_per_slot_batch_size()
-        self._workers = Workers(context)
+        gradients = context.setup.settings.gradients
+        self._workers = Workers(context.distributed, gradients)
         self._has_started = False
         keep_eager()  # the trial's constructor may have turned it off, too
         training_data = trial.build_training_data_loader()
         validation_data = trial.build_validation_data_loader()
         built = trial.build_model()
         keep_eager()
-        model = checked_model(built, context)
-        options = context.fit_options
+        model = checked_model(built, context.wrapped_models)
         self._model = model
-        share_gradients(self._optimizers(), context.setup, self._workers.collective)
+        share_gradients(self._optimizers(), gradients, self._workers.collective)
         self._own_function = own_train_function(model)
         self._traced = not (self._own_function or model.run_eagerly)
-        self._weigh = class_weighted(options.class_weight) if options.class_weight else None
+        settings = DataSettings(
+            batch_size=batch_size,
+            options=context.fit_options,
+            wrapped=context.wrapped_datasets,
+            seed=context.get_trial_seed(),
+            distributed=context.distributed,
+        )
+        class_weight = settings.options.class_weight
+        self._weigh = class_weighted(class_weight) if class_weight else None
         self._feed = make_feed(
             training_data,
-            context=context,
-            batch_size=batch_size,
+            settings,
             weigh_dataset=self._weigh if self._own_function else None,
+            with_ledger=context.ledger is not None,
         )
         if context.ledger is not None:
             self._feed.describe(context.ledger)
-        self._evaluation = Evaluation(
-            validation_data,
-            batch_size=batch_size,
-            options=options,
-            wrapped=context.wrapped_datasets,
-            seed=context.get_trial_seed(),
-            test_mode=context.test_mode,
-            distributed=context.distributed,
-        )
+        self._evaluation = Evaluation(validation_data, settings, test_mode=context.test_mode)
         self._user_callbacks = checked_callbacks(trial.keras_callbacks())
         self._steps_per_epoch = self._workers.steps_per_epoch(self._feed)
-        self._epoch_batches = epoch_batches(context, self._steps_per_epoch)
-        self._steps = self._make_steps()
+        self._epoch_batches = _count_epoch_batches(context, self._steps_per_epoch)
+        self._steps = TrainSteps(
+            model=model,
+            element_spec=self._feed.element_spec,
+            inputs_spec=self._feed.inputs_spec,
+            fetch=self._feed.fetch,
+            weigh=self._weigh,
+            split=self._feed.split,
+            # XLA cannot compile the exchange of gradients.
+            may_compile=self._workers.size == 1,
+        )
         self._callbacks: CallbackMultiplexer | None = None
         self._is_finished = False
         self._random: RandomState | None = None
@@ -132,19 +153,6 @@ class KerasController:
                 gpu=len(tf.config.list_physical_devices("GPU")),
             )
 
-    def _make_steps(self) -> TrainSteps:
-        """Return the step that trains the model on a batch of the feed."""
-        return TrainSteps(
-            model=self._model,
-            element_spec=self._feed.element_spec,
-            inputs_spec=self._feed.inputs_spec,
-            fetch=self._feed.fetch,
-            weigh=self._weigh,
-            split=self._feed.split,
-            # XLA cannot compile the exchange of gradients.
-            may_compile=self._workers.size == 1,
-        )
-
     def batches_per_epoch(self) -> int | None:
         """Return the steps of one pass over the training data; None if unknown.
 
@@ -154,11 +162,13 @@ class KerasController:
 
     def run(self, clock: Clock) -> None:
         """Train inside one ``model.fit`` until the clock says stop."""
-        self._build()
-        self._start_together()
+        callbacks = self._begin()
         self._is_finished = False
-        callbacks = self._begun_callbacks()
         units = self._units(callbacks, clock)
+
+        def is_interrupted() -> bool:
+            self._heed_stop_training()
+            return clock.interrupt_requested
 
         def train() -> Mapping[str, float] | None:
             if self._random is not None:
@@ -168,7 +178,7 @@ class KerasController:
                 # Keras 2 sets the flags of the time of ``compile`` when ``fit`` begins.
                 set_trainable(self._model, self._trainable)
                 self._trainable = None
-            metrics = units.train(clock.next_boundary, lambda: self._interrupted(clock))
+            metrics = units.train(clock.next_boundary, is_interrupted)
             # Otherwise, if set in the last batch before a boundary, it would end Keras's fit there.
             self._heed_stop_training()
             going = clock.boundary(
@@ -180,24 +190,23 @@ class KerasController:
                 self.finish(clock)
             return metrics.means if going else None
 
-        def end() -> None:
-            if not self._is_finished:
-                callbacks.train_end(is_final=False)
-
         try:
-            fit_until_stopped(self._model, train=train, on_end=end)
+            fit_until_stopped(self._model, train)
         except tf.errors.OpError as error:
             collective = self._workers.collective
             if collective is not None and collective.failure is not None:
                 raise collective.failure from error
             raise
+        if not self._is_finished:
+            callbacks.train_end(is_final=False)
+            self._model.stop_training = False
 
     def finish(self, clock: Clock) -> None:
         """Save the model as Keras's ``fit`` leaves it, if that changes it."""
         self._model.reset_metrics()
-        before = digest_weights(self._model, self._optimizers())
+        before = digest_weights(self._variables())
         self._end_training()
-        if any(self._workers.all_gather(before != digest_weights(self._model, self._optimizers()))):
+        if any(self._workers.all_gather(before != digest_weights(self._variables()))):
             clock.save(self)
 
     def _end_training(self) -> None:
@@ -216,9 +225,7 @@ class KerasController:
 
         Each of several workers evaluates its share of the data, with the chief's weights.
         """
-        self._build()
-        self._start_together()
-        callbacks = self._begun_callbacks()
+        callbacks = self._begin()
         with preserved_rng(model_generators(self._model)):
             callbacks.test_begin()
             with self._workers.chief_weights(self._model):
@@ -235,7 +242,7 @@ class KerasController:
         Callbacks are called before the commit, so files that they add become part of the
         checkpoint.
         """
-        training_state.write_array_files(directory, self._capture(directory))
+        write_array_files(directory, self._capture(directory))
 
     def snapshot(self, directory: Path) -> Callable[[], None]:
         """Copy the state for `save`, and return a function that writes the copy.
@@ -247,7 +254,7 @@ class KerasController:
         Returns:
             A function for another thread, to be called once.
         """
-        return training_state.copied_to_write(directory, self._capture(directory), self._memory)
+        return copy_to_write(directory, self._capture(directory), self._memory)
 
     def tensors(self) -> Sequence[TensorInfo]:
         """Return the variables in the last checkpoint, with the files they are in."""
@@ -259,25 +266,23 @@ class KerasController:
         self._start_together()
         if self._state_reader is None or not self._traced:
             exists = self._traced or self._has_started or self._feed.position > 0
-            self._state_reader = StateReader(*((self._model, self._optimizers()) if exists else ()))
+            self._state_reader = StateReader(self._variables() if exists else ())
         return self._state_reader.read()
 
     def _capture(self, directory: Path) -> ArrayFiles:
         """Write small files; return the arrays, which may share the variables' memory."""
-        self._build()
-        self._start_together()
-        callbacks = self._begun_callbacks()
+        callbacks = self._begin()
         if any(self._workers.all_gather(self._context.get_stop_requested())):
             self._end_training()  # no batch follows this checkpoint
-        optimizers = self._optimizers()
-        own = self._workers.own_variables(self._model, optimizers)
+        variables = self._variables()
+        own = self._workers.own_variables(self._model, variables)
         if self._workers.is_chief:
             spec = inputs_of(self._feed.element_spec)
-            state = training_state.capture_training_state(self._model, optimizers, input_spec=spec)
+            state = capture_training_state(variables, input_spec=spec)
         else:
-            state = training_state.capture_own_state(self._model, optimizers, own)
+            state = capture_own_state(variables, own)
         if callbacks.terminates_on_nan:
-            training_state.refuse_nan(state, self._feed.position)
+            refuse_nan(state, self._feed.position)
         self._tensors = state.tensors()
         state.write_record(directory)
         files = dict(state.files)
@@ -291,9 +296,9 @@ class KerasController:
             "is_finished": self._is_finished,
             "trainable": list_trainable(self._model),
         }
-        write_position(directory / POSITION_FILE, position)
+        write_json(directory / _POSITION_FILE, position)
         if callbacks.reads_checkpoints:
-            training_state.write_array_files(directory, files)
+            write_array_files(directory, files)
             files = {}
             callbacks.checkpoint_end(directory)
             self._heed_stop_training()
@@ -310,7 +315,7 @@ class KerasController:
             DataError: If they do not fit this data.
         """
         own = self._context.own_folder(directory)
-        position = read_position((own or directory) / POSITION_FILE)
+        position = _read_position(own or directory)
         self._build()
         if own is None:
             self._feed.seek(self._context.get_initial_batch())
@@ -325,7 +330,12 @@ class KerasController:
         # The start of a callback may write weights, which the checkpoint's then replace.
         callbacks = self._begun_callbacks(is_resumed=True)
         if self._has_started:
-            self._restore_variables(directory, own)
+            variables = self._variables()
+            restore_training_state(variables, directory)
+            if own is None:
+                restore_mean_gradients(variables, sorted((directory / "workers").glob("*")))
+            elif own != directory:
+                restore_own_state(variables, own)
             self._trainable = position["trainable"]
             set_trainable(self._model, self._trainable)
         callbacks.load_state(*saved_callbacks)
@@ -333,7 +343,11 @@ class KerasController:
             self._context.set_stop_requested(True)
         restore_rng(own or directory)
         self._is_finished = position["is_finished"]
-        self._repeat_validation()
+        info = self._context.info
+        was_validated = info is not None and info.validated_metric is not None
+        if was_validated and any(self._workers.all_gather(bool(self._user_callbacks))):
+            # The callbacks have not seen this validation, which is recorded already.
+            self.validate()
         if own is None:
             self._vary()
             _logger.info(
@@ -346,13 +360,6 @@ class KerasController:
         # uninterrupted run drew long before.
         self._random = RandomState(model_generators(self._model))
 
-    def _repeat_validation(self) -> None:
-        """Show the callbacks a validation that followed the checkpoint and is already recorded."""
-        info = self._context.info
-        was_validated = info is not None and info.validated_metric is not None
-        if was_validated and any(self._workers.all_gather(bool(self._user_callbacks))):
-            self.validate()
-
     def start_from(self, directory: Path) -> None:
         """Load weights, optimizer state and counters from another trial's checkpoint.
 
@@ -362,10 +369,9 @@ class KerasController:
         Raises:
             InvalidCheckpointError: If it does not fit this model.
         """
-        names = (POSITION_FILE, training_state.VARIABLES_FILE)
-        is_own = any((directory / name).exists() for name in names)
+        is_own = any((directory / name).exists() for name in (_POSITION_FILE, VARIABLES_FILE))
         if is_own:
-            read_position(directory / POSITION_FILE)
+            _read_position(directory)
         else:
             check_legacy(directory)
         self._build()
@@ -374,9 +380,9 @@ class KerasController:
         self._random = RandomState(model_generators(self._model))
         if not self._traced:
             self._build_by_training()
-            training_state.clear_step(self._model, self._optimizers())
+            clear_step(self._model, self._variables())
         if is_own:
-            training_state.take_over_training_state(self._model, self._optimizers(), directory)
+            restore_training_state(self._variables(), directory, leave_out=OF_ONE_TRIAL)
         else:
             load_legacy_weights(self._model, directory)
             _logger.info("it is a checkpoint of Determined: only its weights are taken over")
@@ -385,15 +391,6 @@ class KerasController:
         """Stop the data's workers."""
         self._feed.close()
         self._evaluation.close()
-
-    def _restore_variables(self, directory: Path, own: Path | None) -> None:
-        optimizers = self._optimizers()
-        training_state.restore_training_state(self._model, optimizers, directory)
-        if own is None:
-            folders = sorted((directory / "workers").glob("*"))
-            training_state.restore_mean_gradients(self._model, optimizers, directory, folders)
-        elif own != directory:
-            training_state.restore_own_state(self._model, optimizers, own)
 
     def _start_together(self) -> None:
         """Give all workers the chief's model, and each of them different random numbers; once.
@@ -405,14 +402,14 @@ class KerasController:
             self._share_start()
 
     def _share_start(self) -> None:
-        self._workers.share_variables(self._model, self._optimizers())
+        self._workers.share_variables(self._variables())
         self._vary()
 
     def _vary(self) -> None:
         if self._workers.size == 1:
             return
-        found = training_variables(self._model, self._optimizers())
-        states = [*model_generators(self._model), *(f.variable for f in found if f.is_generator)]
+        generators = [item.variable for item in self._variables() if item.is_generator]
+        states = [*model_generators(self._model), *generators]
         vary_by_rank(
             list({id(v.handle): v for v in map(raw_variable, states)}.values()),
             seed=self._context.get_trial_seed(),
@@ -438,6 +435,12 @@ class KerasController:
         else:
             self._steps.run_one(inputs, 0)
 
+    def _begin(self) -> CallbackMultiplexer:
+        """Make all variables, give all workers the same ones, and return the begun callbacks."""
+        self._build()
+        self._start_together()
+        return self._begun_callbacks()
+
     def _begun_callbacks(self, *, is_resumed: bool = False) -> CallbackMultiplexer:
         """Return the callbacks, after notifying them once that training begins."""
         if self._callbacks is None:
@@ -445,7 +448,7 @@ class KerasController:
                 self._user_callbacks,
                 model=self._model,
                 params={
-                    "epochs": num_epochs(self._context, self._epoch_batches),
+                    "epochs": _count_epochs(self._context, self._epoch_batches),
                     "verbose": int(self._context.fit_options.verbose and self._workers.is_chief),
                 },
                 batches_per_epoch=self._epoch_batches,
@@ -459,7 +462,9 @@ class KerasController:
         return self._callbacks
 
     def _units(self, callbacks: CallbackMultiplexer, clock: Clock) -> Units:
-        reason = slow_reason(self._model, has_batch_hooks=has_batch_hooks(self._user_callbacks))
+        reason = slow_reason(
+            self._model, has_batch_hooks=any(map(wants_train_batches, self._user_callbacks))
+        )
         digests = self._context.digests
         if reason is None and digests is not None and digests.reads_each_state:
             reason = "the state after each step is digested"
@@ -475,8 +480,7 @@ class KerasController:
             "callbacks": callbacks,
             "ledger": self._context.ledger,
             "digests": digests,
-            "epoch_batches": self._epoch_batches,
-            "stops_at_epochs": has_callbacks,
+            "epoch_batches": self._epoch_batches if has_callbacks else 0,
             "slowest": clock.slowest if self._workers.size > 1 else float,
             "mean_metrics": self._workers.mean_metrics if shares_metrics else None,
             "after_first_batch": self._share_start if waits else None,
@@ -492,10 +496,6 @@ class KerasController:
             return OwnFunctionUnits(self._weigh, **parts)
         return SingleUnits(self._steps, **parts)
 
-    def _interrupted(self, clock: Clock) -> bool:
-        self._heed_stop_training()
-        return clock.interrupt_requested
-
     def _heed_stop_training(self) -> None:
         """Turn ``model.stop_training``, set by a callback, into a request that the clock sees."""
         if self._model.stop_training:
@@ -503,4 +503,44 @@ class KerasController:
             self._context.set_stop_requested(True)
 
     def _optimizers(self) -> list[Any]:
-        return optimizers_of(self._model, self._context)
+        return list_optimizers(self._model, self._context.wrapped_optimizers)
+
+    def _variables(self) -> list[Found]:
+        return training_variables(self._model, self._optimizers())
+
+
+def _read_position(directory: Path) -> dict[str, Any]:
+    """Return the position in the data, and other small values, of a checkpoint."""
+    path = directory / _POSITION_FILE
+    position = read_json(
+        path,
+        ": it was not written by a TFKerasTrial of this program, so training cannot resume from "
+        "it.\nStart a new experiment, or load its weights in build_model.",
+    )
+    if missing := _POSITION_FIELDS - position.keys():
+        raise InvalidCheckpointError(f"{path} is damaged: it has no {', '.join(sorted(missing))}")
+    return position
+
+
+def _count_epoch_batches(context: TFKerasTrialContext, from_data: int | None) -> int:
+    """Return the batches of an epoch: as configured, else from the data; 0 if unknown."""
+    records = context.setup.settings.records_per_epoch
+    return max(1, records // context.get_global_batch_size()) if records else from_data or 0
+
+
+def _count_epochs(context: TFKerasTrialContext, batches_per_epoch: int) -> int:
+    """Return the epochs that ``model.fit`` would be given for the trial's whole length.
+
+    Args:
+        context: The trial's context.
+        batches_per_epoch: 0 if unknown; then 1 epoch is returned for a length in other units.
+    """
+    length = context.setup.settings.max_length
+    if length is None:
+        length = Length(context.planned_batches or 0, Unit.BATCHES)
+    count = length.count
+    if length.unit is Unit.EPOCHS:
+        return count
+    if length.unit is Unit.RECORDS:
+        count //= context.get_global_batch_size()
+    return max(1, math.ceil(count / batches_per_epoch)) if batches_per_epoch else 1

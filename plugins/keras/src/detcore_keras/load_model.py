@@ -15,15 +15,12 @@ from detcore_keras.keras_context import TFKerasTrialContext
 from detcore_keras.state.determined_checkpoint import (
     LOAD_INSTEAD,
     check_legacy,
-    load_legacy_weights,
-    names_of_the_earlier_system,
+    make_aliases,
     read_legacy_trial,
 )
-from detcore_keras.state.input_spec import build_from_spec, spec_from_json
-from detcore_keras.state.training_state import VARIABLES_FILE, read_variables_file, restore_weights
+from detcore_keras.state.load_weights import load_weights
 
 _TRIAL_FILE = "trial.json"
-_FRAMEWORK = "keras"
 _SCRIPT_TRIAL = "detcore_keras.native_fit:NativeTrial"
 
 
@@ -57,48 +54,17 @@ def load_model_from_checkpoint_path(
     folder = checkpoint_folder(path)
     if not (folder / _TRIAL_FILE).exists():
         check_legacy(folder)
-        model = _build(folder, *read_legacy_trial(folder), names_of_the_earlier_system())
-        return _with_legacy_weights(model, folder)
-    record = read_trial_file(folder, _FRAMEWORK)
-    if record["trial_class"] == _SCRIPT_TRIAL:
-        raise InvalidCheckpointError(
-            f"{folder} is a checkpoint of a script, which builds its model without a trial class.\n"
-            f"{LOAD_INSTEAD}"
-        )
-    model = _build(folder, record["trial_class"], record["config"])
-    _load_own(model, folder)
+        model = _build(folder, *read_legacy_trial(folder), make_aliases())
+    else:
+        record = read_trial_file(folder, "keras")
+        if record["trial_class"] == _SCRIPT_TRIAL:
+            raise InvalidCheckpointError(
+                f"{folder} is a checkpoint of a script, which builds its model without a trial "
+                f"class.\n{LOAD_INSTEAD}"
+            )
+        model = _build(folder, record["trial_class"], record["config"])
+    load_weights(model, folder)
     return model
-
-
-def load_weights_from_checkpoint_path(path: str | os.PathLike[str], model: Any) -> Any:
-    """Load the weights of a checkpoint into a model of the caller.
-
-    Runs no code from the checkpoint.
-
-    Args:
-        path: The checkpoint's folder.
-        model: A Keras model of the same structure as the trial's. Layers may be numbered otherwise
-            (``dense_1`` for ``dense``).
-
-    Returns:
-        The same model.
-
-    Raises:
-        CheckpointNotFoundError: If the folder does not exist.
-        InvalidCheckpointError: If it is not a checkpoint of a ``TFKerasTrial``, or does not fit the
-            model; the model stays unchanged.
-        InvalidModelError: If `model` is not a Keras model.
-    """
-    folder = checkpoint_folder(path)
-    if not isinstance(model, keras.Model):
-        raise InvalidModelError(
-            f"load_weights_from_checkpoint_path was given {describe(model)}, not a Keras model"
-        )
-    if (folder / VARIABLES_FILE).exists():
-        _load_own(model, folder)
-        return model
-    check_legacy(folder)
-    return _with_legacy_weights(model, folder)
 
 
 def _build(
@@ -119,31 +85,4 @@ def _build(
             f"build_model of {entrypoint!r} returned {describe(returned)}, which is not a Keras "
             "model, and wrapped none with context.wrap_model"
         )
-    return model
-
-
-def _load_own(model: Any, folder: Path) -> None:
-    record = read_variables_file(folder)
-    if not model.built:
-        spec = spec_from_json(record.get("input_spec"))
-        if spec is None:
-            raise InvalidCheckpointError(
-                f"the weights of {type(model).__name__} are made by its first call, and the "
-                f"checkpoint in {folder} does not say what its inputs are.\n"
-                "Call the model on a batch first, then load the weights into it:\n"
-                "  detcore_keras.load_weights_from_checkpoint_path(path, model)"
-            )
-        build_from_spec(model, spec)
-    restore_weights(model, folder)
-
-
-def _with_legacy_weights(model: Any, folder: Path) -> Any:
-    if not model.built:
-        raise InvalidCheckpointError(
-            f"the weights of {type(model).__name__} are made by its first call, and checkpoints of "
-            "Determined do not say what its inputs are.\n"
-            "Build the model, call it on a batch, then load the weights into it:\n"
-            "  detcore_keras.load_weights_from_checkpoint_path(path, model)"
-        )
-    load_legacy_weights(model, folder)
     return model

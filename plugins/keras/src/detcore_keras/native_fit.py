@@ -266,15 +266,17 @@ def read_fit_arguments(*args: Any, **kwargs: Any) -> FitArguments:
             "The metric that judges the trial (searcher.metric) comes from a validation.\n"
             "Pass validation_data=(x, y), or a dataset."
         )
+    epochs, steps = _count(given, "epochs") or 1, _count(given, "steps_per_epoch")
+    callbacks = given.get("callbacks") or []
     options = {name: given[name] for name in _OPTIONS if name in given}
     if "verbose" in given:
         options["verbose"] = given["verbose"] != 0
     return FitArguments(
         training_data=_training_data(given),
         validation_data=validation_data,
-        batch_size=_count(given, "batch_size", None),
-        length=_length(given),
-        callbacks=_callbacks(given.get("callbacks")),
+        batch_size=_count(given, "batch_size"),
+        length={"epochs": epochs} if steps is None else {"batches": epochs * steps},
+        callbacks=list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks],
         options=options,
     )
 
@@ -304,25 +306,12 @@ def _training_data(given: Mapping[str, Any]) -> Any:
     return (x, y) if weight is None else (x, y, weight)
 
 
-def _length(given: Mapping[str, Any]) -> dict[str, int]:
-    epochs = _count(given, "epochs", 1)
-    steps = _count(given, "steps_per_epoch", None)
-    assert epochs is not None  # it has a default
-    return {"epochs": epochs} if steps is None else {"batches": epochs * steps}
-
-
-def _count(given: Mapping[str, Any], name: str, default: int | None) -> int | None:
+def _count(given: Mapping[str, Any], name: str) -> int | None:
     value = given.get(name)
     if value is None:
-        return default
+        return None
     if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < 1:
         raise InvalidExperimentError(
             f"model.fit was given {name}={describe(value)}; it is an integer >= 1"
         )
     return int(value)
-
-
-def _callbacks(callbacks: Any) -> list[Any]:
-    if callbacks is None:
-        return []
-    return list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from detcore_keras.distributed.collective import prepare_collective
 from detcore_keras.frameworks import KERAS_MAJOR, keep_eager, keras, tf
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def prepare_worker(options: PrepareOptions) -> None:
     """
     keep_eager()
     if options.world_size > 1:
-        _prepare_collective(options)
+        prepare_collective(options)
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         mine = gpus[options.local_rank % len(gpus)]
@@ -60,15 +61,3 @@ def prepare_worker(options: PrepareOptions) -> None:
     keras.utils.set_random_seed(options.seed)
     # TensorFlow would choose a random seed, and refuses to if operations are deterministic.
     tf.random.set_global_generator(tf.random.Generator.from_seed(options.seed))
-
-
-def _prepare_collective(options: PrepareOptions) -> None:
-    """Prepare several workers before TensorFlow runs its first operation."""
-    if KERAS_MAJOR == 2:
-        from detcore_keras.distributed.horovod_collective import start_horovod
-
-        start_horovod(options)
-    else:
-        from detcore_keras.distributed.tensorflow_collective import prepare_process
-
-        prepare_process(options)

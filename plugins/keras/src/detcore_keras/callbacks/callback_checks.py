@@ -34,20 +34,12 @@ def checked_callbacks(callbacks: Any) -> list[Any]:
     return list(callbacks)
 
 
-def has_batch_hooks(callbacks: Iterable[Any]) -> bool:
-    """Whether any callback needs to be called at each training batch.
+def wants_train_batches(callback: Any) -> bool:
+    """Whether a callback needs to be called at each training batch.
 
     Such callbacks make training proceed batch by batch. Keras's own ``ModelCheckpoint`` and
     ``TensorBoard`` have the hooks, but with their usual settings do nothing in them.
-
-    Args:
-        callbacks: Keras callbacks.
     """
-    return any(wants_train_batches(callback) for callback in callbacks)
-
-
-def wants_train_batches(callback: Any) -> bool:
-    """Whether one callback needs to be called at each training batch."""
     hooks = [name for name in _BATCH_HOOKS if overrides(callback, name)]
     return any(not _is_idle(callback, name) for name in hooks)
 
@@ -63,9 +55,7 @@ def _is_idle(callback: Any, name: str) -> bool:
     """Whether the hook is Keras's own and does nothing with the callback's settings."""
     own = getattr(type(callback), name, None)
     kinds = keras.callbacks
-    if own is getattr(kinds.ModelCheckpoint, name, None):
-        return bool(getattr(callback, "save_freq", None) == "epoch")
-    if own is getattr(kinds.BackupAndRestore, name, None):
+    if any(own is getattr(k, name, None) for k in (kinds.ModelCheckpoint, kinds.BackupAndRestore)):
         return bool(getattr(callback, "save_freq", None) == "epoch")
     if own is getattr(kinds.TensorBoard, name, None):
         return (
@@ -126,14 +116,6 @@ def check_epoch_hooks(callbacks: Iterable[Any]) -> None:
         if isinstance(callback, Callback):
             raise InvalidExperimentError(f"{problem}\nThey would never be called.\n{mend}")
         _logger.warning("%s They are never called. %s", problem, mend)
-
-
-def tell_changes(gone: Iterable[str], new: Iterable[str]) -> None:
-    """Report saved states without a callback, and callbacks without a saved state."""
-    for name in sorted(gone):
-        _logger.warning("the checkpoint has state of a callback %r, which is not there now", name)
-    for name in sorted(new):
-        _logger.warning("the checkpoint has no state of the callback %r: it starts fresh", name)
 
 
 def _has_hook(callback: Any, name: str) -> bool:

@@ -20,7 +20,6 @@ from detcore_keras.callbacks.callback_checks import (
     check_epoch_hooks,
     has_own_state,
     overrides,
-    tell_changes,
     wants_train_batches,
 )
 from detcore_keras.callbacks.callback_state import (
@@ -33,7 +32,7 @@ from detcore_keras.callbacks.callback_state import (
 )
 from detcore_keras.callbacks.tensorboard import TensorBoard
 from detcore_keras.frameworks import keras
-from detcore_keras.state.array_files import encoded, read_arrays
+from detcore_keras.state.checkpoint_files import encoded, read_arrays, read_json, write_json
 from detcore_keras.state.variables import step_functions
 
 _logger = logging.getLogger("detcore.keras")
@@ -41,6 +40,7 @@ _logger = logging.getLogger("detcore.keras")
 _STATE_FILE = "callbacks.json"
 _ARRAYS_FILE = "callbacks.npz"
 _VERSION = 1
+_ENDLESS = 1 << 62  # batches of an epoch of unknown length
 # Attributes that Keras sets; `min_delta` changes its sign when Keras 3 sets `monitor_op`.
 _OF_KERAS = ("model", "_model", "params", "validation_data")
 _OF_MONITORS = (*_OF_KERAS, "monitor_op", "min_delta")
@@ -74,6 +74,9 @@ class CallbackMultiplexer:
 
     Attributes:
         callbacks: The callbacks that are called on this worker.
+        terminates_on_nan: Whether a callback ends training at the first loss that is not finite.
+        reads_checkpoints: Whether a callback receives the folder of a checkpoint, and may read its
+            files.
 
     Raises:
         InvalidExperimentError: If two callbacks have the same ``state_name``, or a callback of
@@ -112,6 +115,13 @@ class CallbackMultiplexer:
         self._compiled: FunctionTracker | None = None
         self._batch_begin = _hooks(here, "on_train_batch_begin", "on_batch_begin")
         self._batch_end = _hooks(here, "on_train_batch_end", "on_batch_end")
+        self._checkpoint_hooks: list[Callable[[str], Any]] = [
+            callback.on_checkpoint_end
+            for callback in here
+            if is_chief and _has_checkpoint_hook(callback)
+        ]
+        self.reads_checkpoints = bool(self._checkpoint_hooks)
+        self.terminates_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in here)
         self._until: int | None = None
         self._has_begun_epoch = False
         self._ended: tuple[int, dict[str, Any]] | None = None
@@ -120,9 +130,7 @@ class CallbackMultiplexer:
 
     # -- training ---------------------------------------------------------------------------------
 
-    def train_begin(
-        self, logs: Mapping[str, Any] | None = None, *, is_resumed: bool = False
-    ) -> None:
+    def train_begin(self, *, is_resumed: bool = False) -> None:
         """Pass the model to the callbacks and begin; once per process."""
         if is_resumed:
             keep_rows(self.callbacks)
@@ -131,7 +139,7 @@ class CallbackMultiplexer:
                 callback.use_log_dir(self._tensorboard_path)
             callback.set_params(dict(self._params))
             callback.set_model(self._model)
-        self._call("on_train_begin", dict(logs or {}))
+        self._call("on_train_begin", {})
         self.track_attributes()
 
     def track_attributes(self) -> None:
@@ -175,29 +183,31 @@ class CallbackMultiplexer:
         """Continue from batch `total_batches`, for `requested` batches if that is known."""
         self._until = None if requested is None else total_batches + requested
         self._open_epoch(total_batches)
-        for callback in self._of_detcore("on_train_workload_begin"):
-            callback.on_train_workload_begin(total_batches, requested, {})
+        for callback in self.callbacks:
+            if hasattr(callback, "on_train_workload_begin"):
+                callback.on_train_workload_begin(total_batches, requested, {})
 
     def workload_end(self, total_batches: int, logs: Mapping[str, Any]) -> None:
         """End a workload at batch `total_batches`; `logs` are its metrics."""
         if self._ended is not None:
             self._ended[1].update(_as_numbers(logs))
-        for callback in self._of_detcore("on_train_workload_end"):
-            callback.on_train_workload_end(total_batches, _as_numbers(logs))
+        for callback in self.callbacks:
+            if hasattr(callback, "on_train_workload_end"):
+                callback.on_train_workload_end(total_batches, _as_numbers(logs))
 
     def batch_begin(self, total_batches: int) -> None:
         """Begin a batch, after `total_batches` others."""
         if self._epoch_batches and not self._has_begun_epoch:
             self._open_epoch(total_batches)
         if self._batch_begin:
-            index = self._index(total_batches)
+            index = total_batches % (self._epoch_batches or _ENDLESS)
             for hook in self._batch_begin:
                 hook(index, {})
 
     def batch_end(self, total_batches: int, logs: Mapping[str, Any]) -> None:
         """End a batch; `total_batches` are now trained, including it."""
         if self._batch_end:
-            index = self._index(total_batches - 1)
+            index = (total_batches - 1) % (self._epoch_batches or _ENDLESS)
             numbers: dict[str, Any] | None = None
             for hook, takes_tensors in self._batch_end:
                 if not takes_tensors and numbers is None:
@@ -234,31 +244,10 @@ class CallbackMultiplexer:
         self._call("on_test_end", numbers)
         self._close_epoch(numbers)
 
-    @property
-    def terminates_on_nan(self) -> bool:
-        """Whether a callback ends training at the first loss that is not finite."""
-        return any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self.callbacks)
-
-    @property
-    def reads_checkpoints(self) -> bool:
-        """Whether a callback receives the folder of a checkpoint, and may read its files."""
-        return bool(self._checkpoint_hooks())
-
     def checkpoint_end(self, directory: Path) -> None:
         """Pass the written files of a checkpoint to the callbacks."""
-        for hook in self._checkpoint_hooks():
+        for hook in self._checkpoint_hooks:
             hook(str(directory))
-
-    def _checkpoint_hooks(self) -> list[Callable[[str], Any]]:
-        name = "on_checkpoint_end"
-        if not self._is_chief:
-            return []
-        return [
-            getattr(callback, name)
-            for callback in self._of_detcore(name)
-            if getattr(type(callback), name, None) is not Callback.on_checkpoint_end
-            or name in vars(callback)
-        ]
 
     def digests(self) -> dict[str, bytes]:
         """Return a digest of each callback's state, by name; equal states have equal digests."""
@@ -291,8 +280,7 @@ class CallbackMultiplexer:
         """
         self._warn_of_compiled_values()
         state, arrays = self.state_dict(leave_out)
-        text = json.dumps(state, indent=1, allow_nan=False) + "\n"
-        (directory / _STATE_FILE).write_text(text, encoding="utf-8")
+        write_json(directory / _STATE_FILE, state)
         plain: dict[str, npt.NDArray[Any]] = {}
         for key, array in arrays.items():
             plain.update(encoded(key, array))
@@ -382,19 +370,22 @@ class CallbackMultiplexer:
             for kind in ("callbacks", "attributes")
         )
         changed = {name for name, values in attributes.items() if values}
-        gone = (states.keys() | changed) - self._names
-        tell_changes(gone, self._stateful.keys() - states.keys())
+        for name in sorted((states.keys() | changed) - self._names):
+            _logger.warning(
+                "the checkpoint has state of a callback %r, which is not there now", name
+            )
         for name, callback in self._stateful.items():
-            if states.get(name) is not None:
+            if name not in states:
+                _logger.warning(
+                    "the checkpoint has no state of the callback %r: it starts fresh", name
+                )
+            elif states[name] is not None:
                 callback.load_state(states[name])
         for name, tracker in self._trackers.items():
             tracker.restore(attributes.get(name, {}))
         restore_rows(self._tracked, state["rows"])
 
     # -- epochs -----------------------------------------------------------------------------------
-
-    def _index(self, batch: int) -> int:
-        return batch % self._epoch_batches if self._epoch_batches else batch
 
     def _open_epoch(self, total_batches: int) -> None:
         """Begin the epoch of the batch after `total_batches`, if it has not begun."""
@@ -422,9 +413,6 @@ class CallbackMultiplexer:
         for callback in self.callbacks:
             getattr(callback, name)(shared)
 
-    def _of_detcore(self, hook: str) -> Sequence[Any]:
-        return [callback for callback in self.callbacks if hasattr(callback, hook)]
-
 
 def read_callbacks(directory: Path) -> SavedCallbacks:
     """Read the state of the callbacks, for `CallbackMultiplexer.load_state`.
@@ -432,16 +420,7 @@ def read_callbacks(directory: Path) -> SavedCallbacks:
     Raises:
         InvalidCheckpointError: If a file is missing or damaged.
     """
-    path = directory / _STATE_FILE
-    try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InvalidCheckpointError(
-            f"the checkpoint has no {_STATE_FILE} (looked in {directory}), so callbacks cannot "
-            "continue where they were"
-        ) from error
-    except ValueError as error:
-        raise InvalidCheckpointError(f"{path} is damaged: {error}") from error
+    state = read_json(directory / _STATE_FILE, ", so callbacks cannot continue where they were")
     return state, read_arrays(directory / _ARRAYS_FILE)
 
 
@@ -464,6 +443,12 @@ def is_replaced(callback: Any) -> bool:
         type(callback).__name__,
     )
     return True
+
+
+def _has_checkpoint_hook(callback: Any) -> bool:
+    name = "on_checkpoint_end"
+    own = getattr(type(callback), name, None)
+    return name in vars(callback) or own not in (None, Callback.on_checkpoint_end)
 
 
 def _is_chief_only(callback: Any) -> bool:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from detcore.errors import InvalidCheckpointError, InvalidExperimentError
 from detcore.trial import AttributeCodec
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
-from detcore_keras.state.array_files import decoded
+from detcore_keras.state.checkpoint_files import decoded
 from detcore_keras.state.variables import raw_variable
 
 _PLAIN = (bool, int, str)
@@ -109,16 +109,15 @@ def to_saved(value: Any, arrays: dict[str, npt.NDArray[Any]], place: str) -> Any
         return value
     if type(value) is float:
         return value if math.isfinite(value) else {_FLOAT: repr(value)}
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OSUM":
-        key = f"{len(arrays):05d}"
-        arrays[key] = np.asarray(value)
-        kind = _SCALAR if isinstance(value, np.generic) else _ARRAY
-        return {kind: key, "dtype": value.dtype.name}
-    array = KerasCodec().read_tensor(value)
+    is_numpy = isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OSUM"
+    array = np.asarray(value) if is_numpy else KerasCodec().read_tensor(value)
     if array is not None:
+        if is_numpy:
+            kind = _SCALAR if isinstance(value, np.generic) else _ARRAY
+        else:
+            kind = _VARIABLE if isinstance(raw_variable(value), tf.Variable) else _TENSOR
         key = f"{len(arrays):05d}"
         arrays[key] = array
-        kind = _VARIABLE if isinstance(raw_variable(value), tf.Variable) else _TENSOR
         return {kind: key, "dtype": array.dtype.name}
     if type(value) is list:
         return [to_saved(part, arrays, f"{place}[{i}]") for i, part in enumerate(value)]

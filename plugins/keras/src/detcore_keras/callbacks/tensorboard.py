@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -102,14 +101,5 @@ class TensorBoard(Callback, keras.callbacks.TensorBoard):  # type: ignore[misc] 
             writer.flush()
 
 
-class TFKerasTensorBoard(TensorBoard):
-    """The old name of `TensorBoard`."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        warnings.warn(
-            "TFKerasTensorBoard is the old name of detcore_keras.callbacks.TensorBoard; it stays "
-            "until detcore-keras 1.0",
-            FutureWarning,
-            stacklevel=2,
-        )
-        super().__init__(*args, **kwargs)
+# Determined's name.
+TFKerasTensorBoard = TensorBoard

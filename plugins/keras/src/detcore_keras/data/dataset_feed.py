@@ -14,16 +14,9 @@ import numpy.typing as npt
 
 from detcore.data import IdKind
 from detcore.errors import DataError, InvalidExperimentError, LedgerError
-from detcore_keras.data.feed import (
-    RECORD_COUNT,
-    Identified,
-    Split,
-    batch_records,
-    check_saved,
-    without_none_specs,
-)
+from detcore_keras.data.batches import batch_records, without_none_specs
+from detcore_keras.data.feed import RECORD_COUNT, RECORD_IDS, Feed, Identified, check_saved
 from detcore_keras.frameworks import tf
-from detcore_keras.loop.train_steps import RECORD_IDS
 from detcore_keras.state.random_state import preserved_rng
 
 if TYPE_CHECKING:
@@ -58,7 +51,7 @@ _BEGIN_AT_ONCE = frozenset(
 _AHEAD = 8
 
 
-class DatasetFeed:
+class DatasetFeed(Feed):
     """Batches of a ``tf.data.Dataset``, epoch after epoch, with one iterator for each.
 
     A checkpoint holds the iterator's own state, including shuffle buffers. Pipelines whose state
@@ -76,14 +69,12 @@ class DatasetFeed:
     """
 
     in_graph = True
-    inputs_spec = None
-    shared_records: int | None = None
 
     def __init__(self, dataset: Any, *, with_ledger: bool) -> None:
         cardinality = int(dataset.cardinality())
         self._dataset = _without_autotuning(dataset)
         self._is_endless = cardinality == tf.data.INFINITE_CARDINALITY
-        self.batches_per_epoch: int | None = cardinality if cardinality >= 0 else None
+        self.batches_per_epoch = cardinality if cardinality >= 0 else None
         parts = _parts_of(dataset)
         self._has_cache = any("Cache" in part for part in parts)
         self._must_replay = _begins_a_shuffle_late(dataset)
@@ -91,9 +82,7 @@ class DatasetFeed:
         self._epoch = 0
         self._cursor = 0
         self.element_spec = without_none_specs(dataset.element_spec)
-        self.split: Split | None = _with_record_ids if with_ledger else _with_record_count
-        self.position = 0
-        self.records: int | None = 0
+        self.split = _with_record_ids if with_ledger else _with_record_count
         # A batch that was taken ahead, and the files of the iterator's state before it.
         self._ahead: Any = None
         self._files_before: Mapping[str, bytes] = {}

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from detcore.errors import InvalidExperimentError
 from detcore_keras.frameworks import KERAS_MAJOR, tf
+from detcore_keras.state.variables import SUMS_OF_GRADIENTS
 
 if TYPE_CHECKING:
-    from detcore.trial import TrialSetup
-    from detcore_keras.distributed.workers import Collective
+    from detcore.types import GradientSettings
+    from detcore_keras.distributed.collective import Collective
 
 
 _T = TypeVar("_T")
-_EXCHANGE = "_detcore_exchange"
 
 
 def share_gradients(
-    optimizers: Sequence[Any], setup: TrialSetup, collective: Collective | None
+    optimizers: Sequence[Any], settings: GradientSettings, collective: Collective | None
 ) -> None:
     """Make optimizers sum gradients before they use them, if there is anything to sum.
 
@@ -37,34 +37,27 @@ def share_gradients(
     Args:
         optimizers: Optimizers that have not been used yet; the same on all workers, in the same
             order.
-        setup: Has the experiment's settings.
+        settings: How gradients are combined.
         collective: Sums over the workers; None for a single worker.
 
     Raises:
         InvalidExperimentError: If an optimizer sums the gradients of several batches by itself.
     """
-    frequency = setup.settings.gradients.aggregation_frequency
-    averages = setup.settings.gradients.average_aggregated_gradients
+    frequency = settings.aggregation_frequency
     if frequency == 1 and collective is None:
         return
     turns = _Turns()
     for index, optimizer in enumerate(optimizers):
         _check_not_twice(optimizer, frequency)
-        exchange = _Exchange(f"optimizer_{index}", frequency, averages, collective, turns)
+        exchange = _Exchange(f"optimizer_{index}", settings, collective, turns)
         make = _with_apply if KERAS_MAJOR == 3 else _with_apply_gradients
         # Past Keras's own `__setattr__`, which looks for hyperparameters.
         object.__setattr__(optimizer, "__class__", make(type(optimizer), exchange))
 
 
-def accumulated_variables(optimizer: Any) -> list[Any]:
-    """Return the variables that hold an optimizer's gradients between two updates."""
-    exchange: _Exchange | None = getattr(type(optimizer), _EXCHANGE, None)
-    return [] if exchange is None else exchange.variables
-
-
 def sums_batches(optimizer: Any) -> bool:
     """Whether an optimizer sums the gradients of several batches, in variables of `_Sums`."""
-    exchange: _Exchange | None = getattr(type(optimizer), _EXCHANGE, None)
+    exchange: _Exchange | None = getattr(type(optimizer), SUMS_OF_GRADIENTS, None)
     return exchange is not None and exchange.frequency > 1
 
 
@@ -106,26 +99,20 @@ class _Exchange:
     def __init__(
         self,
         name: str,
-        frequency: int,
-        averages: bool,
+        settings: GradientSettings,
         collective: Collective | None,
         turns: _Turns,
     ) -> None:
         self._name = name
-        self.frequency = frequency
-        self._averages = averages
+        self.frequency = settings.aggregation_frequency
+        self._averages = settings.average_aggregated_gradients
         self._collective = collective
-        self._turns = turns
+        self.turns = turns
         self._sums: dict[tuple[int, ...], _Sums] = {}
 
     @property
     def variables(self) -> list[Any]:
-        return [variable for sums in self._sums.values() for variable in sums.all_variables]
-
-    @property
-    def is_off(self) -> bool:
-        """Whether an enclosing optimizer has done it."""
-        return self._turns.is_inside
+        return [variable for sums in self._sums.values() for variable in (sums.count, *sums.totals)]
 
     def apply(
         self,
@@ -145,22 +132,29 @@ class _Exchange:
             build: Makes the optimizer's variables.
             over_workers: Whether to sum over the workers, too.
         """
-        dense = [_dense(gradient) for gradient in gradients if gradient is not None]
+        # Sparse gradients of embeddings, too: an optimizer then does the same for any number of
+        # workers and batches, and one message holds a whole step. Gathering the rows of all workers
+        # would be smaller if few rows of a large table are used.
+        dense = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
         if not dense:
-            self._turns.call(update, gradients)
+            self.turns.call(update, gradients)
             return
         if self.frequency == 1:
-            mean = self._turns.run(lambda: self._mean(dense, over_workers), lambda found: found[0])
-            self._turns.call(update, _with_missing(mean, gradients))
+            mean = self.turns.run(lambda: self._mean(dense, over_workers), lambda found: found[0])
+            self.turns.call(update, _with_missing(mean, gradients))
             return
         build()
         present = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
-        sums = self._sums_of(present, dense)
+        # A step may update several groups of variables, each with a separate call.
+        key = tuple(id(variable) for variable in present)
+        if key not in self._sums:
+            self._sums[key] = _Sums(self._name, present, dense)
+        sums = self._sums[key]
         sums.add(dense)
 
         def use() -> Any:
             mean = self._mean(sums.read(), over_workers)
-            self._turns.call(update, _with_missing(mean, gradients))
+            self.turns.call(update, _with_missing(mean, gradients))
             sums.reset()
             return tf.constant(True)
 
@@ -168,7 +162,7 @@ class _Exchange:
             is_due = sums.count >= self.frequency
             return tf.cond(is_due, use, lambda: tf.constant(False))
 
-        self._turns.run(use_if_due, lambda done: done)
+        self.turns.run(use_if_due, lambda done: done)
 
     def _mean(self, gradients: list[Any], over_workers: bool) -> list[Any]:
         divisor = self.frequency if self._averages else 1
@@ -180,13 +174,6 @@ class _Exchange:
             return gradients
         return [gradient / tf.cast(divisor, gradient.dtype) for gradient in gradients]
 
-    def _sums_of(self, variables: Sequence[Any], gradients: Sequence[Any]) -> _Sums:
-        # A step may update several groups of variables, each with a separate call.
-        key = tuple(id(variable) for variable in variables)
-        if key not in self._sums:
-            self._sums[key] = _Sums(self._name, variables, gradients)
-        return self._sums[key]
-
 
 class _Sums:
     """The gradients of some variables, summed over batches."""
@@ -197,7 +184,7 @@ class _Sums:
             self.count = tf.Variable(
                 0, dtype=tf.int64, trainable=False, name=f"{name}/batches_added_up"
             )
-            self._sums = [
+            self.totals = [
                 tf.Variable(
                     tf.zeros(variable.shape, gradient.dtype),
                     trainable=False,
@@ -206,20 +193,16 @@ class _Sums:
                 for index, (variable, gradient) in enumerate(zip(variables, gradients, strict=True))
             ]
 
-    @property
-    def all_variables(self) -> list[Any]:
-        return [self.count, *self._sums]
-
     def add(self, gradients: Iterable[Any]) -> None:
-        for total, gradient in zip(self._sums, gradients, strict=True):
+        for total, gradient in zip(self.totals, gradients, strict=True):
             total.assign_add(gradient)
         self.count.assign_add(1)
 
     def read(self) -> list[Any]:
-        return [total.read_value() for total in self._sums]
+        return [total.read_value() for total in self.totals]
 
     def reset(self) -> None:
-        for total in self._sums:
+        for total in self.totals:
             total.assign(tf.zeros(total.shape, total.dtype))
         self.count.assign(0)
 
@@ -241,7 +224,7 @@ def _with_apply_gradients(kind: type, exchange: _Exchange) -> type:
         pairs = list(grads_and_vars)
         variables = [variable for _, variable in pairs]
         gradients = [gradient for gradient, _ in pairs]
-        if exchange.is_off:
+        if exchange.turns.is_inside:
             return update(gradients)
         given = {**kwargs, **signature.bind(self, pairs, *args, **kwargs).arguments}
         over_workers = given.get("experimental_aggregate_gradients", True) and not given.get(
@@ -265,7 +248,7 @@ def _with_apply(kind: type, exchange: _Exchange) -> type:
                 self.build(variables)
 
         gradients = list(grads)
-        if exchange.is_off:
+        if exchange.turns.is_inside:
             update(gradients)
             return
         given = self._trainable_variables if trainable_variables is None else trainable_variables
@@ -278,7 +261,7 @@ def _with_apply(kind: type, exchange: _Exchange) -> type:
 def _subclass(kind: type, exchange: _Exchange, **methods: Any) -> type:
     names = {
         **methods,
-        _EXCHANGE: exchange,
+        SUMS_OF_GRADIENTS: exchange,
         # Under its original name the optimizer is saved with a model, and loaded, correctly.
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
@@ -298,13 +281,6 @@ def _check_not_twice(optimizer: Any, frequency: int) -> None:
             f"{inner.gradient_accumulation_steps}.\n"
             "Gradients would be added up twice.\nSet only one of the two."
         )
-
-
-def _dense(gradient: Any) -> Any:
-    # Sparse gradients of embeddings, too: an optimizer then does the same for any number of workers
-    # and batches, and one message holds a whole step. Gathering the rows of all workers would be
-    # smaller if few rows of a large table are used.
-    return tf.convert_to_tensor(gradient)
 
 
 def _with_missing(present: Sequence[Any], given: Sequence[Any]) -> list[Any]:

@@ -10,9 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.errors import DataError, InvalidModelError
-from detcore_keras.data.feed import batch_records
-from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
-from detcore_keras.loop.train_steps import flat_tensors, without_optionals
+from detcore_keras.frameworks import KERAS_MAJOR, keras
 from detcore_keras.state.variables import raw_variable
 
 if TYPE_CHECKING:
@@ -39,94 +37,6 @@ class Tested:
     n_records: int
 
 
-class TestSteps:
-    """The test step of a model, traced once for its data.
-
-    Args:
-        model: The compiled model.
-        element_spec: Nested ``tf.TypeSpec`` of one batch.
-    """
-
-    __test__ = False  # tells pytest that this is not a test class
-
-    def __init__(self, model: Any, element_spec: Any) -> None:
-        self._model = model
-        self._outputs: Mapping[str, Any] = {}
-        if model.run_eagerly:
-            self._step: Any = self._test
-            return
-        test = self._test
-        if KERAS_MAJOR == 3:
-            test = tf.autograph.experimental.do_not_convert(test)
-        jit = getattr(model, "jit_compile", None)
-        self._step = tf.function(test, reduce_retracing=True, jit_compile=jit)
-        self._outputs = self._step.get_concrete_function(element_spec).structured_outputs
-        self._all = tf.function(self._loop, autograph=False, reduce_retracing=True)
-
-    @property
-    def can_run_all(self) -> bool:
-        """Whether a graph can loop over the step: each of its outputs has one fixed shape."""
-        return bool(self._outputs) and all(
-            spec.shape.is_fully_defined() for spec in self._outputs.values()
-        )
-
-    def run_all(self, iterator: Any, limit: int) -> Tested:
-        """Test on the rest of an iterator, at most `limit` batches."""
-        count, records, outputs = self._all(iterator, tf.constant(limit, tf.int64))
-        return Tested(outputs if int(count) else {}, int(count), int(records))
-
-    def run_each(self, iterator: Any, limit: int, callbacks: Sequence[Any]) -> Tested:
-        """Test the same batches one at a time, with the callbacks' batch-level test hooks."""
-        outputs: Mapping[str, Any] = {}
-        count = records = 0
-        for batch in iterator:
-            for callback in callbacks:
-                callback.on_test_batch_begin(count, {})
-            outputs = self._step(batch)
-            records += int(batch_records(batch))
-            for callback in callbacks:
-                callback.on_test_batch_end(
-                    count, {name: value.numpy() for name, value in outputs.items()}
-                )
-            count += 1
-            if count >= limit:
-                break
-        return Tested(outputs, count, records)
-
-    def _test(self, batch: Any) -> Any:
-        outputs = self._model.test_step(without_optionals(batch))
-        if not isinstance(outputs, Mapping):
-            raise InvalidModelError(
-                f"{type(self._model).__name__}.test_step returned {type(outputs).__name__}, not a "
-                "dict.\nIts metrics are reported by name.\n"
-                "Return a dict such as {'loss': loss}, or what self.compute_metrics(...) returns."
-            )
-        outputs = flat_tensors(outputs)
-        counter = getattr(self._model, "_test_counter", None)
-        if KERAS_MAJOR == 2 and counter is not None:
-            with tf.control_dependencies(tf.nest.flatten(outputs)):
-                counter.assign_add(1)
-        return outputs
-
-    def _loop(self, iterator: Any, limit: Any) -> Any:
-        zeros = {name: tf.zeros(spec.shape, spec.dtype) for name, spec in self._outputs.items()}
-
-        def going(count: Any, records: Any, batch: Any, outputs: Any) -> Any:
-            return tf.logical_and(count < limit, batch.has_value())
-
-        def body(count: Any, records: Any, batch: Any, outputs: Any) -> Any:
-            value = batch.get_value()
-            outputs = self._step(value)
-            records += tf.cast(batch_records(value), tf.int64)
-            following = tf.cond(count + 1 < limit, iterator.get_next_as_optional, lambda: batch)
-            return count + 1, records, following, outputs
-
-        zero = tf.constant(0, tf.int64)
-        first = iterator.get_next_as_optional()
-        count, records, _, outputs = tf.while_loop(going, body, (zero, zero, first, zeros))
-        return count, records, outputs
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Share:
     """Results of one worker: the states and results of its metrics, and its test step's outputs."""
@@ -138,7 +48,7 @@ class _Share:
     states: list[_State]
 
 
-def merged_results(
+def merge_results(
     model: Any, tested: Tested, distributed: DistributedContext
 ) -> tuple[dict[str, float], int]:
     """Return the metrics and the number of records over all workers; all of them must call it.
@@ -156,7 +66,7 @@ def merged_results(
         DataError: If no worker had a batch.
         InvalidModelError: If the variables of a metric cannot be summed.
     """
-    metrics = _metrics_of(model)
+    metrics = _list_metrics(model)
     mine = _Share(
         num_batches=tested.num_batches,
         n_records=tested.n_records,
@@ -175,7 +85,7 @@ def merged_results(
     if _fits(metrics, used[0].states):
         for index, metric in enumerate(metrics):
             _merge(metric, [share.states[index] for share in used])
-        merged = _named(used, _numbers(model.get_metrics_result()))
+        merged = _name_results(used, _numbers(model.get_metrics_result()))
     # A worker without a batch may have metrics without variables. The last bits may differ between
     # machines, but decisions based on metrics must be the same everywhere.
     answers: list[dict[str, float] | None] = distributed.allgather(merged)
@@ -183,7 +93,7 @@ def merged_results(
     return final, sum(share.n_records for share in shares)
 
 
-def _metrics_of(model: Any) -> list[Any]:
+def _list_metrics(model: Any) -> list[Any]:
     """Return the metrics of a model, with nested ones in place of their containers."""
     found: list[Any] = []
     for metric in model.metrics:
@@ -204,7 +114,8 @@ def _fits(metrics: Sequence[Any], states: Sequence[_State]) -> bool:
 
 def _merge(metric: Any, states: Sequence[_State]) -> None:
     """Set a metric to the combined state of several workers."""
-    if _merges_by_itself(metric):
+    merge = getattr(type(metric), "merge_state", None)
+    if merge not in (None, getattr(keras.metrics.Metric, "merge_state", None)):
         others = [_copy_with(metric, state) for state in states[1:]]
         _assign(metric, states[0])
         metric.merge_state(others)
@@ -220,7 +131,11 @@ def _added(metric: Any, variable: Any, start: Any, values: Sequence[Any]) -> Any
     if all(np.array_equal(value, start) for value in values):
         return start
     numeric = start.dtype.kind in "iuf" or start.dtype.kind == "V"
-    if not (numeric and _adds_up(variable) and np.all(np.isfinite(start.astype(np.float64)))):
+    if not (
+        numeric
+        and _aggregation(variable) == "sum"
+        and np.all(np.isfinite(start.astype(np.float64)))
+    ):
         if all(np.array_equal(value, values[0]) for value in values):
             return values[0]
         raise InvalidModelError(
@@ -239,15 +154,6 @@ def _added(metric: Any, variable: Any, start: Any, values: Sequence[Any]) -> Any
 
 def _aggregation(variable: Any) -> str:
     return str(getattr(variable, "aggregation", None)).rpartition(".")[2].lower()
-
-
-def _adds_up(variable: Any) -> bool:
-    return _aggregation(variable) == "sum"
-
-
-def _merges_by_itself(metric: Any) -> bool:
-    own = getattr(type(metric), "merge_state", None)
-    return own is not None and own is not getattr(keras.metrics.Metric, "merge_state", None)
 
 
 def _copy_with(metric: Any, state: _State) -> Any:
@@ -269,13 +175,18 @@ def _assign(metric: Any, state: _State) -> None:
         raw_variable(variable).assign(value)
 
 
-def _named(shares: Sequence[_Share], merged: Mapping[str, float]) -> dict[str, float]:
+def _name_results(shares: Sequence[_Share], merged: Mapping[str, float]) -> dict[str, float]:
     """Return each output of the test step: a metric's result if it is one, else the mean."""
     found = {}
     for name in shares[0].outputs:
-        source = _source(name, shares)
-        if source is not None:
-            found[name] = merged[source]
+        # The output is the result of a metric if it is that on every worker; its own name first.
+        sources = [
+            source
+            for source in sorted(shares[0].results, key=lambda result: result != name)
+            if all(_is_same(name, source, share) for share in shares)
+        ]
+        if sources:
+            found[name] = merged[sources[0]]
             continue
         weights = [share.n_records for share in shares]
         values = [share.outputs[name] for share in shares]
@@ -283,20 +194,9 @@ def _named(shares: Sequence[_Share], merged: Mapping[str, float]) -> dict[str, f
     return found
 
 
-def _source(name: str, shares: Sequence[_Share]) -> str | None:
-    """Return the metric whose result an output is on every worker; its own name is tried first."""
-    candidates = list(shares[0].results)
-    if name in candidates:
-        candidates.remove(name)
-        candidates.insert(0, name)
-    return next((c for c in candidates if all(_is_same(name, c, share) for share in shares)), None)
-
-
-def _is_same(name: str, candidate: str, share: _Share) -> bool:
-    return candidate in share.results and bool(
-        np.isclose(
-            share.outputs[name], share.results[candidate], rtol=_SAME, atol=0, equal_nan=True
-        )
+def _is_same(name: str, source: str, share: _Share) -> bool:
+    return source in share.results and bool(
+        np.isclose(share.outputs[name], share.results[source], rtol=_SAME, atol=0, equal_nan=True)
     )
 
 

@@ -4,60 +4,28 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from detcore.errors import CheckFailedError, DataError, InvalidModelError
 from detcore.metrics import weighted_mean
 from detcore.storage import Digester
-from detcore_keras.frameworks import KERAS_MAJOR
-from detcore_keras.state.array_files import encoded
+from detcore_keras.distributed.collective import Collective, open_collective
+from detcore_keras.state.checkpoint_files import encoded
 from detcore_keras.state.host_memory import host_array
 from detcore_keras.state.npz_files import bytes_of
 from detcore_keras.state.variables import Found, raw_variable, training_variables
 
 if TYPE_CHECKING:
-    from detcore.errors import DistributedError
+    from detcore.core import DistributedContext
+    from detcore.types import GradientSettings
     from detcore_keras.data.feed import Feed
-    from detcore_keras.keras_context import TFKerasTrialContext
 
 
 _T = TypeVar("_T")
 # Groups with the chief's values on all workers; generators and metrics belong to each worker.
 _SHARED = frozenset({"weights", "extra", "optimizer", "hyperparameters", "counters"})
-
-
-class Collective(Protocol):
-    """Sums of gradients and broadcasts: Horovod's for Keras 2, our own for Keras 3.
-
-    All workers make the same calls in the same order.
-
-    Attributes:
-        size: Number of workers.
-        failure: Why no sum can succeed any more, if the error that a graph raised hides it.
-    """
-
-    size: int
-    failure: DistributedError | None
-
-    def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
-        """Return the sums over the workers, in few messages.
-
-        Called eagerly, or while a function is traced, also inside a branch of ``tf.cond`` or the
-        body of a loop. The enclosing name scope is the same on all workers, and differs for each
-        call within a graph.
-
-        Args:
-            gradients: Dense tensors; the same shapes and types on all workers.
-        """
-
-    def broadcast(self, variables: Sequence[Any]) -> None:
-        """Set variables to the chief's values; called eagerly.
-
-        Args:
-            variables: ``tf.Variable`` objects; the same shapes and types on all workers.
-        """
 
 
 class Workers:
@@ -66,25 +34,25 @@ class Workers:
     All workers call the same methods, in the same order.
 
     Args:
-        context: The trial's context.
+        distributed: The workers.
+        settings: How they combine their gradients and metrics.
 
     Attributes:
+        rank: Rank of this worker.
+        size: Number of workers.
+        is_chief: Whether this is the worker with rank 0.
         collective: Collectives for tensors; None for a single worker.
     """
 
-    def __init__(self, context: TFKerasTrialContext) -> None:
-        self._distributed = context.distributed
-        self.rank = context.distributed.rank
-        self.size = context.distributed.size
-        self._averages_metrics = context.setup.settings.gradients.average_training_metrics
+    def __init__(self, distributed: DistributedContext, settings: GradientSettings) -> None:
+        self._distributed = distributed
+        self.rank = distributed.rank
+        self.size = distributed.size
+        self.is_chief = self.rank == 0
+        self._averages_metrics = settings.average_training_metrics
         self.collective: Collective | None = None
         if self.size > 1:
-            self.collective = _open_collective(context)
-
-    @property
-    def is_chief(self) -> bool:
-        """Whether this is the worker with rank 0."""
-        return self.rank == 0
+            self.collective = open_collective(distributed, compress=settings.gradient_compression)
 
     def all_gather(self, value: _T) -> list[_T]:
         """Return every worker's value, in the order of their ranks."""
@@ -128,12 +96,10 @@ class Workers:
 
     # -- variables --------------------------------------------------------------------------------
 
-    def share_variables(self, model: Any, optimizers: Sequence[Any]) -> None:
+    def share_variables(self, variables: Sequence[Found]) -> None:
         """Set weights, optimizer state and counters to the chief's, where they differ."""
-        if self.collective is None:
-            return
-        found = training_variables(model, optimizers)
-        self._broadcast(_shared(found))
+        if self.collective is not None:
+            self._broadcast(_shared(variables))
 
     @contextlib.contextmanager
     def chief_weights(self, model: Any) -> Iterator[None]:
@@ -159,7 +125,7 @@ class Workers:
             for item in [] if self.is_chief else changed:
                 item.variable.assign(before[id(item)])
 
-    def own_variables(self, model: Any, optimizers: Sequence[Any]) -> list[int]:
+    def own_variables(self, model: Any, variables: Sequence[Found]) -> list[int]:
         """Return the indices of all variables whose value here differs from the chief's.
 
         Raises:
@@ -167,9 +133,8 @@ class Workers:
         """
         if self.size == 1:
             return []
-        found = training_variables(model, optimizers)
-        differing = self._differing(found)
-        _check_same_model(model, found, set().union(*differing))
+        differing = self._differing(variables)
+        _check_same_model(model, variables, set().union(*differing))
         return differing[self.rank]
 
     def _broadcast(self, found: Sequence[Found]) -> list[Found]:
@@ -215,17 +180,6 @@ class Workers:
         return weighted_mean([each for each, _ in told], weights)
 
 
-def _open_collective(context: TFKerasTrialContext) -> Collective:
-    compress = context.setup.settings.gradients.gradient_compression
-    if KERAS_MAJOR == 2:
-        from detcore_keras.distributed.horovod_collective import HorovodCollective
-
-        return HorovodCollective(compress=compress)
-    from detcore_keras.distributed.tensorflow_collective import TensorFlowCollective
-
-    return TensorFlowCollective(context.distributed, compress=compress)
-
-
 def _shared(found: Sequence[Found]) -> list[Found]:
     return [
         item
@@ -234,10 +188,9 @@ def _shared(found: Sequence[Found]) -> list[Found]:
     ]
 
 
-def digest_weights(model: Any, optimizers: Sequence[Any]) -> list[str]:
+def digest_weights(variables: Sequence[Found]) -> list[str]:
     """Return a digest of each floating-point variable of the training."""
-    variables = [item.variable for item in training_variables(model, optimizers)]
-    return [_digest(variable) for variable in variables if variable.dtype.is_floating]
+    return [_digest(item.variable) for item in variables if item.variable.dtype.is_floating]
 
 
 def _digest(variable: Any) -> str:

@@ -4,38 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import itertools
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from detcore.data import shard_range
 from detcore.errors import DataError
-from detcore_keras.data.dataset_feed import check_dataset
-from detcore_keras.data.feed import (
+from detcore_keras.data.batches import (
     as_arrays,
-    as_sequence,
     batch_records,
     batch_spec,
     batch_tensors,
     floats_as_keras,
     leaves,
-    make_loader,
     packed_as,
     without_none_specs,
 )
-from detcore_keras.distributed.metric_merging import Tested, TestSteps, merged_results
+from detcore_keras.data.data_settings import DataSettings
+from detcore_keras.data.dataset_feed import check_dataset
+from detcore_keras.data.sequence_feed import as_sequence, make_loader
+from detcore_keras.distributed.metric_merging import Tested, merge_results
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
-from detcore_keras.keras_context import FitOptions
 from detcore_keras.loop.endless_fit import replaced_function, stand_in
-from detcore_keras.loop.train_steps import replaces_keras
+from detcore_keras.loop.steps import TestSteps, replaces_keras
 from detcore_keras.state.random_state import preserved_rng
 
 if TYPE_CHECKING:
-    from detcore.distributed import DistributedContext
+    pass
 
 
 _logger = logging.getLogger("detcore.keras")
@@ -50,48 +47,34 @@ class Evaluation:
 
     Args:
         data: Result of ``build_validation_data_loader``.
-        batch_size: Records per batch, for arrays.
-        options: Settings of ``configure_fit``.
-        wrapped: The datasets that ``wrap_dataset`` returned.
-        seed: The trial's seed.
+        settings: How to read it. Each worker evaluates its share of the batches or items, or the
+            shard of a dataset from ``wrap_dataset``.
         test_mode: Whether to evaluate only one batch.
-        distributed: The workers; each evaluates its share of the batches or items, or the shard of
-            a dataset from ``wrap_dataset``.
     """
 
-    def __init__(
-        self,
-        data: Any,
-        *,
-        batch_size: int,
-        options: FitOptions,
-        wrapped: Iterable[Any],
-        seed: int,
-        test_mode: bool,
-        distributed: DistributedContext,
-    ) -> None:
-        self._distributed = distributed
+    def __init__(self, data: Any, settings: DataSettings, *, test_mode: bool) -> None:
+        self._distributed = distributed = settings.distributed
         self._passes = 0
         self._loader: Any = None
         self._items: Callable[[], Generator[object, None, None]] | None = None
-        self._tests_each = False  # items that no dataset of one signature can hold
         self._dataset: Any = None
         self._is_sharded = distributed.size > 1 and isinstance(data, tf.data.Dataset)
         self._steps: int | None = 1 if test_mode else None
         self._test_steps: TestSteps | None = None
         sequence = as_sequence(data)
         if isinstance(data, tf.data.Dataset):
-            check_dataset(data, wrapped, "validation", may_be_empty=distributed.size > 1)
+            check_dataset(data, settings.wrapped, "validation", may_be_empty=distributed.size > 1)
             self._dataset = data
             self._spec = without_none_specs(data.element_spec)
-            self._steps = self._steps or options.validation_steps
+            self._steps = self._steps or settings.options.validation_steps
         elif sequence is not None:
-            self._loader = make_loader(data, sequence, options, seed)
+            self._loader = make_loader(data, sequence, settings)
             self._items = self._items_of(sequence.sequence)
         else:
             arrays = as_arrays(data, "validation")
             # Whole batches, because losses with masks, and those of several outputs, are means of
             # each batch.
+            batch_size = settings.batch_size
             mine = self._share(-(-len(leaves(arrays)[0]) // batch_size))
             rows = slice(mine.start * batch_size, mine.stop * batch_size)
             shares = [leaf[rows] for leaf in leaves(arrays)]
@@ -126,7 +109,7 @@ class Evaluation:
             tested = self._evaluate(model, [c for c in callbacks if _has_test_batch_hooks(c)])
         self._end_pass()
         if self._distributed.size > 1:
-            return merged_results(model, tested, self._distributed)
+            return merge_results(model, tested, self._distributed)
         if not tested.num_batches:
             raise DataError(
                 "the validation data is empty: it has 0 batches.\n"
@@ -170,35 +153,20 @@ class Evaluation:
 
         def test() -> Mapping[str, Any]:
             nonlocal tested
-            tested = self._test(steps, callbacks)
+            limit = self._steps or _NO_LIMIT
+            if self._items is not None:
+                with contextlib.closing(self._items()) as items:
+                    tested = steps.run_each(items, limit, callbacks)
+            elif steps.can_run_all and not callbacks:
+                tested = steps.run_all(iter(self._dataset), limit)
+            else:
+                tested = steps.run_each(self._dataset, limit, callbacks)
             return tested.outputs
 
         with replaced_function(model, "test", test):
             logs = model.evaluate(stand_in(), steps=1, verbose=0, return_dict=True)
         assert tested is not None  # Keras called the function
         return dataclasses.replace(tested, outputs=logs)
-
-    def _test(self, steps: TestSteps, callbacks: Sequence[object]) -> Tested:
-        limit = self._steps or _NO_LIMIT
-        is_fast = steps.can_run_all and not callbacks
-        if self._items is None:
-            run = (
-                steps.run_all if is_fast else functools.partial(steps.run_each, callbacks=callbacks)
-            )
-            return run(iter(self._dataset), limit)
-        items = self._items()
-        before, other = Tested({}, 0, 0), list[object]()
-        if is_fast and not self._tests_each:
-            before = steps.run_all(self._of_one_shape(items, other), limit)
-            if not other:
-                return before
-            self._tests_each = True
-        with contextlib.closing(items):
-            limit -= before.num_batches
-            rest = steps.run_each(itertools.chain(other, items), limit, callbacks)
-        return Tested(
-            rest.outputs, before.num_batches + rest.num_batches, before.n_records + rest.n_records
-        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return JSON values for `load_state`."""
@@ -229,7 +197,6 @@ class Evaluation:
         self._mine = self._share(len(sequence))
         with preserved_rng():
             self._spec = batch_spec(batch_tensors(self._loader.read_item(0), sequence))
-        self._tests_each = None in tf.nest.flatten(self._spec)
 
         def items() -> Generator[object, None, None]:
             with contextlib.closing(self._loader.batches(self._mine)) as loaded:
@@ -237,28 +204,6 @@ class Evaluation:
                     yield batch_tensors(item, sequence)
 
         return items
-
-    def _of_one_shape(self, items: Iterable[object], other: list[object]) -> object:
-        """Return an iterator of ``tf.data`` over items of one shape.
-
-        Args:
-            items: The items.
-            other: Gets the first that has another shape, at which the iterator ends.
-        """
-        specs = leaves(self._spec)
-
-        def fitting() -> Iterator[object]:
-            for item in items:
-                parts = leaves(item)
-                fits = len(parts) == len(specs) and all(
-                    spec.is_compatible_with(part) for spec, part in zip(specs, parts, strict=True)
-                )
-                if not fits:
-                    other.append(item)
-                    return
-                yield item
-
-        return iter(tf.data.Dataset.from_generator(fitting, output_signature=self._spec))
 
 
 def _from_arrays(arrays: Any, batch_size: int) -> Any:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from detcore.errors import InvalidCheckpointError, InvalidModelError, describe
 from detcore_keras.distributed.gradients import sums_batches
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.state.variables import OPTIMIZERS, layer_generators
 
-if TYPE_CHECKING:
-    from detcore_keras.keras_context import TFKerasTrialContext
 
-
-def checked_model(returned: Any, context: TFKerasTrialContext) -> Any:
+def checked_model(returned: Any, wrapped: Sequence[Any]) -> Any:
     """Return the model to train.
 
     Args:
         returned: Result of ``build_model``.
-        context: Has the list of wrapped models.
+        wrapped: The models that ``wrap_model`` was given.
 
     Raises:
         InvalidModelError: If it is not a Keras model, was not wrapped or not compiled, or belongs
@@ -30,7 +27,6 @@ def checked_model(returned: Any, context: TFKerasTrialContext) -> Any:
             f"build_model returned {describe(returned)}, which is not a Keras model.\n"
             "Return the model that context.wrap_model returned, after compiling it."
         )
-    wrapped = context.wrapped_models
     if not wrapped or (returned is not None and not any(returned is m for m in wrapped)):
         raise InvalidModelError(
             "build_model did not wrap the model that it returned.\n"
@@ -59,15 +55,15 @@ def checked_model(returned: Any, context: TFKerasTrialContext) -> Any:
     return model
 
 
-def optimizers_of(model: Any, context: TFKerasTrialContext) -> list[Any]:
+def list_optimizers(model: Any, wrapped: Iterable[Any]) -> list[Any]:
     """Return every optimizer whose state belongs to the training state.
 
-    The one given to ``compile``, those given to ``wrap_optimizer``, and those that are attributes
-    of the model, in this order.
+    The one given to ``compile``, those in `wrapped`, and those that are attributes of the model, in
+    this order.
     """
     own = [value for _, value in sorted(vars(model).items())]
     found: list[Any] = []
-    for optimizer in [getattr(model, "optimizer", None), *context.wrapped_optimizers, *own]:
+    for optimizer in [getattr(model, "optimizer", None), *wrapped, *own]:
         if isinstance(optimizer, OPTIMIZERS) and not any(optimizer is known for known in found):
             found.append(optimizer)
     return found

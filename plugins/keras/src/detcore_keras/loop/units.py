@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.errors import DataError, InvalidModelError, NotANumberError
+from detcore_keras.data.batches import batch_records, leaves
 from detcore_keras.data.dataset_feed import DatasetFeed, iterate_on_demand
-from detcore_keras.data.feed import RECORD_COUNT, batch_records, leaves
+from detcore_keras.data.feed import RECORD_COUNT
 from detcore_keras.frameworks import tf
 from detcore_keras.loop.endless_fit import keras_function
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from detcore.data import LedgerWriter, StepDigests
     from detcore_keras.callbacks.callback_list import CallbackMultiplexer
     from detcore_keras.data.feed import Feed
-    from detcore_keras.loop.train_steps import TrainSteps
+    from detcore_keras.loop.steps import TrainSteps
 
 
 _logger = logging.getLogger("detcore.keras")
@@ -30,6 +31,7 @@ _logger = logging.getLogger("detcore.keras")
 # A signal is seen between two calls of the graph, so no call should last longer than this.
 _LONGEST_CALL_S = 0.5
 _FIRST_CALL_BATCHES = 8
+_FIRST_GUESS_S = _LONGEST_CALL_S / (4 * _FIRST_CALL_BATCHES)
 # Training may become slower over time, so the pace is measured occasionally in any case.
 _CALLS_BETWEEN_LOOKS = 10
 # Outputs of a step that are not the model's metrics.
@@ -63,8 +65,8 @@ class Units:
         callbacks: The user's callbacks.
         ledger: Log of record ids, or None.
         digests: Digests of each step, or None.
-        epoch_batches: Batches of an epoch, for the callbacks; 0 if unknown.
-        stops_at_epochs: Whether a callback of any worker may change something at an epoch's end.
+        epoch_batches: Batches of an epoch, at whose end a callback of any worker may change
+            something; 0 if none does.
         slowest: Returns the longest time in seconds of any worker.
         mean_metrics: Converts this worker's metrics over its records to those over all workers;
             None to keep them.
@@ -80,7 +82,6 @@ class Units:
         ledger: LedgerWriter | None,
         digests: StepDigests | None,
         epoch_batches: int,
-        stops_at_epochs: bool,
         slowest: Callable[[float], float],
         mean_metrics: Callable[[Mapping[str, float], int | None], Mapping[str, float]] | None,
         after_first_batch: Callable[[], None] | None = None,
@@ -90,9 +91,8 @@ class Units:
         self.callbacks = callbacks
         self.ledger = ledger
         self.digests = digests
-        self.epoch_batches = epoch_batches
+        self._epoch_batches = epoch_batches
         self.slowest = slowest
-        self._stops_at_epochs = stops_at_epochs
         self._mean_metrics = mean_metrics
         self._after_first_batch = after_first_batch
         self._loss_is_finite = True
@@ -107,10 +107,19 @@ class Units:
         metrics = UnitMetrics()
         begin, records = self.feed.position, self.feed.records
         self.callbacks.workload_begin(begin, until - begin)
-        is_interrupted = _Once(interrupted)
+        has_stopped = False
+
+        def is_interrupted() -> bool:
+            nonlocal has_stopped
+            has_stopped = has_stopped or interrupted()
+            return has_stopped
+
         try:
             while self.feed.position < until and not is_interrupted():
-                target = min(until, self._epoch_end())
+                target = until
+                if self._epoch_batches:
+                    epoch = self.feed.position // self._epoch_batches
+                    target = min(until, (epoch + 1) * self._epoch_batches)
                 metrics.batches.extend(self.advance(target - self.feed.position, is_interrupted))
         except (StopIteration, tf.errors.OutOfRangeError) as error:
             raise _out_of_data(self.feed) from error
@@ -154,8 +163,6 @@ class Units:
         """Return a batch's metrics as numbers; warn once about values that are not numbers."""
         found: dict[str, float] = {}
         for name, value in (logs or {}).items():
-            if name.startswith(_PRIVATE):
-                continue
             array = np.asarray(value)
             if array.ndim == 0:
                 found[name] = float(array)
@@ -170,12 +177,6 @@ class Units:
             _logger.warning(
                 "metric %r is not reported: its shape is %s, not one number", name, shape
             )
-
-    def _epoch_end(self) -> int:
-        """The next batch at which callbacks may change something: the end of the epoch."""
-        if not self.epoch_batches or not self._stops_at_epochs:
-            return 1 << 62
-        return (self.feed.position // self.epoch_batches + 1) * self.epoch_batches
 
     def _warn_of_nan(self, begin: int, metrics: UnitMetrics) -> None:
         for offset, batch in enumerate(metrics.batches):
@@ -203,12 +204,12 @@ class FastUnits(Units):
     def __init__(self, steps: TrainSteps, **parts: Any) -> None:
         super().__init__(**parts)
         self._steps = steps
-        self._batch_s: float | None = None
+        self._pace: int | None = None
         self._calls = 0
 
     def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
         """Train as many batches as fit into about half a second."""
-        begin, pace = self.feed.position, self._pace()
+        begin, pace = self.feed.position, self._pace or _FIRST_CALL_BATCHES
         target = begin + min(limit, pace)
         rows: list[dict[str, float]] = []
         seconds = 0.0
@@ -225,21 +226,12 @@ class FastUnits(Units):
         # Asking the other workers is useless if the next stop is nearer than the pace. (This
         # condition is the same for all of them.)
         if target - begin == pace or self._calls % _CALLS_BETWEEN_LOOKS == 0:
-            self._note_pace(target - begin, self.slowest(seconds))
+            seconds = self.slowest(seconds)
+            # The first call traces and compiles, so its duration does not predict the next ones.
+            batch_s = max(seconds / (target - begin), 1e-6) if self._pace else _FIRST_GUESS_S
+            self._pace = max(1, int(_LONGEST_CALL_S / batch_s))
         self.callbacks.batches_done(begin, target)
         return rows
-
-    def _pace(self) -> int:
-        if self._batch_s is None:
-            return _FIRST_CALL_BATCHES
-        return max(1, int(_LONGEST_CALL_S / self._batch_s))
-
-    def _note_pace(self, count: int, seconds: float) -> None:
-        if self._batch_s is None:
-            # The first call traces and compiles, so its duration does not predict the next ones.
-            self._batch_s = _LONGEST_CALL_S / (4 * _FIRST_CALL_BATCHES)
-        else:
-            self._batch_s = max(seconds / count, 1e-6)
 
     def _rows(self, outputs: Mapping[str, npt.NDArray[Any]], count: int) -> list[dict[str, float]]:
         columns: dict[str, list[float]] = {}
@@ -266,7 +258,6 @@ class SingleUnits(Units):
         """Train one block, batch by batch, with the batch-level hooks around each."""
         inputs, count = self.feed.block(limit)
         feed, callbacks, run_one = self.feed, self.callbacks, self._steps.run_one
-        private = feed.split is not None
         collected = []
         for index in range(count):
             callbacks.batch_begin(feed.position)
@@ -275,7 +266,7 @@ class SingleUnits(Units):
                 self.digests.log(feed.position + 1, ids, arrays)
             outputs = run_one(inputs, index)
             self.count(outputs, 1)
-            logs = _public(outputs) if private else outputs
+            logs = {n: value for n, value in outputs.items() if not n.startswith(_PRIVATE)}
             collected.append(logs)
             callbacks.batch_end(feed.position, logs)
             if index + 1 < count and interrupted():
@@ -358,26 +349,10 @@ def generated_batches(
     return iterate_on_demand(dataset)
 
 
-class _Once:
-    """Asks until the answer is yes, and then no more."""
-
-    def __init__(self, question: Callable[[], bool]) -> None:
-        self._question = question
-        self._answer = False
-
-    def __call__(self) -> bool:
-        self._answer = self._answer or self._question()
-        return self._answer
-
-
 def _static_records(element_spec: Any) -> int | None:
     """Return the records of each batch if the data's specification contains them."""
     shape = leaves(element_spec)[0].shape
     return shape[0] if shape.rank else None
-
-
-def _public(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in outputs.items() if not name.startswith(_PRIVATE)}
 
 
 def _out_of_data(feed: Feed) -> DataError:

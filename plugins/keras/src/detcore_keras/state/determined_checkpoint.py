@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+import importlib
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from detcore.errors import InvalidCheckpointError
+from detcore_keras.state.checkpoint_files import read_json
 from detcore_keras.state.determined_weights import load_h5_weights, load_object_graph_weights
 
 # 0.13.8 and later: weights in TensorFlow's format. Earlier: the whole model as HDF5.
@@ -16,6 +17,14 @@ _WEIGHTS = "determined-keras-model-weights"
 _H5_FILES = ("determined-keras-model.h5", "determined-keras-model")
 _DESCRIPTIONS = ("load_data.json", "metadata.json")
 _TRIAL_TYPE = "TFKerasTrial"
+# Modules of Determined, and ours with the same names.
+_ALIASES = {
+    "determined": "detcore",
+    "determined.core": "detcore.core",
+    "determined.experimental": None,
+    "determined.keras": "detcore_keras",
+    "determined.keras.callbacks": "detcore_keras.callbacks",
+}
 LOAD_INSTEAD = """\
 Build the model yourself, and load the weights into it:
   detcore_keras.load_weights_from_checkpoint_path(path, model)"""
@@ -43,9 +52,10 @@ def read_legacy_trial(folder: Path) -> tuple[str, dict[str, Any]]:
         InvalidCheckpointError: If the checkpoint does not describe a ``TFKerasTrial``.
     """
     for name in _DESCRIPTIONS:
-        described = _read(folder / name)
+        path = folder / name
+        described = read_json(path, "") if path.exists() else {}
         if "experiment_config" in described:
-            return _read_description(folder / name, described)
+            return _read_description(path, described)
     raise InvalidCheckpointError(
         f"{folder} does not say which trial class wrote it: it has no load_data.json, and no "
         "metadata.json with an experiment_config.\n"
@@ -66,39 +76,18 @@ def load_legacy_weights(model: Any, folder: Path) -> None:
     load_h5_weights(model, next(folder / name for name in _H5_FILES if (folder / name).exists()))
 
 
-def names_of_the_earlier_system() -> dict[str, ModuleType]:
+def make_aliases() -> dict[str, ModuleType]:
     """Return modules that provide ours under the names that code for Determined imports.
 
     ``from determined.keras import TFKerasTrial`` in such code gives ``detcore_keras.TFKerasTrial``.
     """
-    import detcore
-    import detcore_keras
-    from detcore import core
-    from detcore_keras import callbacks
-
-    # InputData: a name for annotations only.
-    keras = _alias("determined.keras", detcore_keras, {"InputData": Any, "callbacks": callbacks})
-    experimental = _alias("determined.experimental", None, {})
-    root = _alias(
-        "determined", detcore, {"keras": keras, "core": core, "experimental": experimental}
-    )
-    return {
-        "determined": root,
-        "determined.core": core,
-        "determined.experimental": experimental,
-        "determined.keras": keras,
-        "determined.keras.callbacks": callbacks,
-    }
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise InvalidCheckpointError(f"{path} is damaged: {error}") from error
-    return value if isinstance(value, dict) else {}
+    modules = {name: _make_alias(name, ours) for name, ours in _ALIASES.items()}
+    for name, module in modules.items():
+        parent, _, attribute = name.rpartition(".")
+        if parent:
+            setattr(modules[parent], attribute, module)
+    vars(modules["determined.keras"])["InputData"] = Any  # a name for annotations only
+    return modules
 
 
 def _read_description(path: Path, described: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -117,17 +106,17 @@ def _read_description(path: Path, described: Mapping[str, Any]) -> tuple[str, di
     return entrypoint, {**config, "hyperparameters": hparams}
 
 
-def _alias(name: str, target: ModuleType | None, extra: Mapping[str, Any]) -> ModuleType:
+def _make_alias(name: str, ours: str | None) -> ModuleType:
     module = ModuleType(name)
-    vars(module).update(extra, __path__=[])
+    vars(module)["__path__"] = []
 
     def find(attribute: str) -> Any:
+        target = None if ours is None else importlib.import_module(ours)
         if target is not None and hasattr(target, attribute):
             return getattr(target, attribute)
         raise AttributeError(
             f"the code in the checkpoint uses {name}.{attribute}, for which detcore has nothing"
         )
 
-    getter: Callable[[str], Any] = find
-    vars(module)["__getattr__"] = getter
+    vars(module)["__getattr__"] = find
     return module

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -78,12 +79,9 @@ def _read(path: Path) -> list[tuple[str, npt.NDArray[Any]]]:
 
 def _texts(group: Any, name: str) -> list[str]:
     """Return an attribute that is a list of names; long ones are split into numbered parts."""
-    parts = [name] if name in group.attrs else []
-    while not parts or f"{name}{len(parts)}" in group.attrs:
-        numbered = f"{name}{len(parts)}"
-        if numbered not in group.attrs:
-            break
-        parts.append(numbered)
+    numbered = (f"{name}{number}" for number in itertools.count())
+    present = itertools.takewhile(lambda part: part in group.attrs, numbered)
+    parts = [name] if name in group.attrs else list(present)
     if not parts:
         raise KeyError(f"no attribute {name!r}")
     return [

@@ -69,22 +69,15 @@ class HostMemory:
             any thread; the copies are then invalid.
         """
         sources = {(f, key): array for f, arrays in files.items() for key, array in arrays.items()}
-        block = self._take(sum(_aligned(source.nbytes) for source in sources.values()))
+        sizes = [-(-source.nbytes // _ALIGNMENT) * _ALIGNMENT for source in sources.values()]
+        block, self._kept = self._kept, None
+        if block is None or block.nbytes < sum(sizes):
+            block = np.empty(sum(sizes), np.uint8)
         copies: dict[str, dict[str, npt.NDArray[Any]]] = {file: {} for file in files}
         start = 0
-        for (file, key), source in sources.items():
+        for ((file, key), source), size in zip(sources.items(), sizes, strict=True):
             target = block[start : start + source.nbytes].view(source.dtype).reshape(source.shape)
             np.copyto(target, source)
             copies[file][key] = target
-            start += _aligned(source.nbytes)
+            start += size
         return copies, functools.partial(setattr, self, "_kept", block)
-
-    def _take(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        block, self._kept = self._kept, None
-        if block is None or block.nbytes < size_bytes:
-            block = np.empty(size_bytes, np.uint8)
-        return block
-
-
-def _aligned(size_bytes: int) -> int:
-    return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT

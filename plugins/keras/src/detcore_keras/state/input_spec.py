@@ -8,19 +8,21 @@ from typing import Any
 from detcore.errors import InvalidCheckpointError
 from detcore_keras.frameworks import tf
 
+_KINDS = {"tensor": tf.TensorSpec, "sparse": tf.SparseTensorSpec, "ragged": tf.RaggedTensorSpec}
+
 
 def spec_to_json(spec: Any) -> Any:
     """Turn a nested ``tf.TypeSpec`` into JSON values.
 
     Parts of kinds without a JSON form here become None.
     """
-    if isinstance(spec, tf.TensorSpec):
-        return {"kind": "tensor", **_shape_and_type(spec)}
-    if isinstance(spec, tf.SparseTensorSpec):
-        return {"kind": "sparse", **_shape_and_type(spec)}
-    if isinstance(spec, tf.RaggedTensorSpec):
-        ranks = {"ragged_rank": spec.ragged_rank, "row_splits": spec.row_splits_dtype.name}
-        return {"kind": "ragged", **_shape_and_type(spec), **ranks}
+    for kind, spec_class in _KINDS.items():
+        if isinstance(spec, spec_class):
+            shape = None if spec.shape.rank is None else spec.shape.as_list()
+            saved = {"kind": kind, "shape": shape, "dtype": spec.dtype.name}
+            if kind == "ragged":
+                saved.update(ragged_rank=spec.ragged_rank, row_splits=spec.row_splits_dtype.name)
+            return saved
     if isinstance(spec, Mapping):
         return {"kind": "dict", "items": {name: spec_to_json(spec[name]) for name in spec}}
     if isinstance(spec, tuple | list):
@@ -29,14 +31,28 @@ def spec_to_json(spec: Any) -> Any:
     return None
 
 
+def build_from_record(model: Any, record: Mapping[str, Any]) -> bool:
+    """Make a model's weights, if its first call makes them; return whether they exist.
+
+    Args:
+        model: The model.
+        record: Content of ``variables.json``, with the specification of the model's inputs.
+
+    Raises:
+        InvalidCheckpointError: If the specification is damaged, or the model cannot be called with
+            such inputs.
+    """
+    if not model.built and record.get("input_spec") is not None:
+        build_from_spec(model, spec_from_json(record["input_spec"]))
+    return bool(model.built)
+
+
 def spec_from_json(value: Any) -> Any:
     """Return the nested ``tf.TypeSpec`` for a result of `spec_to_json`.
 
     Raises:
         InvalidCheckpointError: If the value is not such a result.
     """
-    if value is None:
-        return None
     try:
         return _from_json(value)
     except (KeyError, TypeError, ValueError) as error:
@@ -71,11 +87,6 @@ def build_from_spec(model: Any, inputs: Any) -> None:
         ) from error
 
 
-def _shape_and_type(spec: Any) -> dict[str, Any]:
-    shape = None if spec.shape.rank is None else spec.shape.as_list()
-    return {"shape": shape, "dtype": spec.dtype.name}
-
-
 def _from_json(value: Any) -> Any:
     if value is None:
         return None
@@ -85,13 +96,7 @@ def _from_json(value: Any) -> Any:
     if kind in {"list", "tuple"}:
         parts = [_from_json(part) for part in value["items"]]
         return parts if kind == "list" else tuple(parts)
-    shape, dtype = value["shape"], tf.as_dtype(value["dtype"])
-    if kind == "tensor":
-        return tf.TensorSpec(shape, dtype)
-    if kind == "sparse":
-        return tf.SparseTensorSpec(shape, dtype)
+    ranks: list[Any] = []
     if kind == "ragged":
-        return tf.RaggedTensorSpec(
-            shape, dtype, value["ragged_rank"], tf.as_dtype(value["row_splits"])
-        )
-    raise ValueError(f"unknown kind {kind!r}")
+        ranks = [value["ragged_rank"], tf.as_dtype(value["row_splits"])]
+    return _KINDS[kind](value["shape"], tf.as_dtype(value["dtype"]), *ranks)

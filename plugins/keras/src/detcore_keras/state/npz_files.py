@@ -33,6 +33,10 @@ _ENCRYPTED = 0x1
 _NPY_MAGIC = b"\x93NUMPY"
 
 
+class _RefusedError(ValueError):
+    """Raised when a file contains anything that `write_npz` does not write."""
+
+
 def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Write arrays to a file that ``numpy.load`` reads; the same arrays give the same bytes.
 
@@ -74,14 +78,12 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
             write.
     """
     status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise _refused(path, "it is not a file but a folder, a pipe or a device")
     try:
+        if not stat.S_ISREG(status.st_mode):
+            raise _RefusedError("it is not a file but a folder, a pipe or a device")
         with zipfile.ZipFile(path) as archive:
-            members = _checked_members(path, archive, status.st_size)
-            return {key: _read_array(path, archive, member) for key, member in members.items()}
-    except InvalidCheckpointError:
-        raise  # is a ValueError, too
+            members = _check_members(archive, status.st_size)
+            return {key: _read_array(archive, member) for key, member in members.items()}
     except (
         zipfile.BadZipFile,
         zlib.error,
@@ -90,52 +92,52 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
         OverflowError,
         ValueError,
     ) as error:
-        raise _refused(path, f"it is damaged, or no array file ({error})") from error
+        is_told = isinstance(error, _RefusedError)
+        reason = error if is_told else f"it is damaged, or no array file ({error})"
+        raise InvalidCheckpointError(
+            f"{path} cannot be read: {reason}.\nNothing of it was used.\n"
+            "Restore another checkpoint, or download this one again."
+        ) from error
 
 
-def _checked_members(
-    path: Path, archive: zipfile.ZipFile, size_bytes: int
-) -> dict[str, zipfile.ZipInfo]:
+def _check_members(archive: zipfile.ZipFile, size_bytes: int) -> dict[str, zipfile.ZipInfo]:
     """Return the members by key; refuse the file if its table of contents is invalid."""
     found: dict[str, zipfile.ZipInfo] = {}
     for member in archive.infolist():
         key = member.filename.removesuffix(_SUFFIX)
         if key == member.filename or not _KEY.fullmatch(key) or ".." in key:
-            raise _refused(path, f"it has a member {member.filename!r}, which is no array's name")
+            raise _RefusedError(f"it has a member {member.filename!r}, which is no array's name")
         if key in found:
-            raise _refused(path, f"it has two members {member.filename!r}")
+            raise _RefusedError(f"it has two members {member.filename!r}")
         if member.flag_bits & _ENCRYPTED:
-            raise _refused(path, f"its member {member.filename!r} is encrypted")
+            raise _RefusedError(f"its member {member.filename!r} is encrypted")
         if member.compress_type != zipfile.ZIP_STORED:
-            raise _refused(
-                path,
+            raise _RefusedError(
                 f"its member {member.filename!r} is compressed, so that a small file could ask for "
                 "any amount of memory; detcore-keras writes none like that",
             )
         if member.file_size != member.compress_size:
-            raise _refused(
-                path,
+            raise _RefusedError(
                 f"its member {member.filename!r} is said to have {member.file_size} bytes, stored "
                 f"as {member.compress_size}",
             )
         found[key] = member
     claimed = sum(member.file_size for member in found.values())
     if claimed > size_bytes:
-        raise _refused(
-            path, f"its members are said to have {claimed} bytes, but it has {size_bytes}"
+        raise _RefusedError(
+            f"its members are said to have {claimed} bytes, but it has {size_bytes}"
         )
     return found
 
 
-def _read_array(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[Any]:
+def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[Any]:
     with archive.open(member) as source:
-        shape, dtype = _read_header(path, member, source)
-        _check_type(path, member, dtype)
+        shape, dtype = _read_header(member, source)
+        _check_type(member, dtype)
         size_bytes = math.prod(shape) * dtype.itemsize
         there = member.file_size - source.tell()
         if size_bytes != there:
-            raise _refused(
-                path,
+            raise _RefusedError(
                 f"its member {member.filename!r} is said to hold {dtype} {shape}, which is "
                 f"{size_bytes} bytes, but has {there}",
             )
@@ -147,12 +149,11 @@ def _read_array(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -
 
 
 def _read_header(
-    path: Path, member: zipfile.ZipInfo, source: IO[bytes]
+    member: zipfile.ZipInfo, source: IO[bytes]
 ) -> tuple[tuple[int, ...], np.dtype[Any]]:
     start = source.read(len(_NPY_MAGIC))
     if start != _NPY_MAGIC:
-        raise _refused(
-            path,
+        raise _RefusedError(
             f"its member {member.filename!r} is no array: it begins with {start!r}. Should it be a "
             "pickle, it is not loaded: pickles can run code",
         )
@@ -175,28 +176,27 @@ def _read_header(
         MemoryError,
         OverflowError,
     ) as error:
-        raise _refused(
-            path, f"the header of its member {member.filename!r} cannot be used ({error!r:.200})"
+        raise _RefusedError(
+            f"the header of its member {member.filename!r} cannot be used ({error!r:.200})"
         ) from error
     if any(type(size) is not int or size < 0 for size in shape):
-        raise _refused(path, f"its member {member.filename!r} is said to have the shape {shape}")
+        raise _RefusedError(f"its member {member.filename!r} is said to have the shape {shape}")
     return shape, dtype
 
 
-def _check_type(path: Path, member: zipfile.ZipInfo, dtype: np.dtype[Any]) -> None:
+def _check_type(member: zipfile.ZipInfo, dtype: np.dtype[Any]) -> None:
     if dtype.hasobject:
-        raise _refused(
-            path,
+        raise _RefusedError(
             f"its member {member.filename!r} holds Python objects, which is a pickle; it is not "
             "loaded: pickles can run code",
         )
     if dtype.kind not in _KINDS or dtype.subdtype is not None:
-        raise _refused(
-            path, f"its member {member.filename!r} holds {dtype}, which is no type of numbers"
+        raise _RefusedError(
+            f"its member {member.filename!r} holds {dtype}, which is no type of numbers"
         )
     if not dtype.isnative:
-        raise _refused(
-            path, f"its member {member.filename!r} holds {dtype.str}, in the byte order of others"
+        raise _RefusedError(
+            f"its member {member.filename!r} holds {dtype.str}, in the byte order of others"
         )
 
 
@@ -204,11 +204,3 @@ def bytes_of(array: npt.NDArray[Any]) -> memoryview:
     """Return the memory of an array in C's order, as bytes."""
     content: Any = array.reshape(-1).view(np.uint8)
     return memoryview(content)
-
-
-def _refused(path: Path, reason: str) -> InvalidCheckpointError:
-    return InvalidCheckpointError(
-        f"{path} cannot be read: {reason}.\n"
-        "Nothing of it was used.\n"
-        "Restore another checkpoint, or download this one again."
-    )

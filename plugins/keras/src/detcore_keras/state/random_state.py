@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import random
 import types
@@ -16,6 +15,7 @@ import numpy as np
 from detcore.errors import InvalidCheckpointError
 from detcore.trial import capture_random_state, restore_random_state
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
+from detcore_keras.state.checkpoint_files import read_json, write_json
 from detcore_keras.state.variables import raw_variable
 
 _logger = logging.getLogger("detcore.keras")
@@ -51,14 +51,22 @@ def capture_rng(directory: Path) -> None:
     Args:
         directory: Folder to write into.
     """
+    eager, generator = _eager_context(), _find_tensorflow_generator()
+    keras_seed = _find_keras_generator()
     state = {
         "version": _VERSION,
         **capture_random_state(),
-        "tensorflow": _eager_state(),
-        "tensorflow_global_generator": _global_generator_state(),
-        "keras_global_seed": _keras_seed_state(),
+        # Without a seed, eager operations have random ones.
+        "tensorflow": {
+            "seed": eager._seed,
+            "drawn": None if eager._seed is None else eager._rng.getstate(),
+        },
+        "tensorflow_global_generator": None
+        if generator is None
+        else {"algorithm": int(generator.algorithm), "state": generator.state.numpy().tolist()},
+        "keras_global_seed": None if keras_seed is None else keras_seed.state.numpy().tolist(),
     }
-    (directory / RNG_FILE).write_text(json.dumps(state) + "\n", encoding="utf-8")
+    write_json(directory / RNG_FILE, state)
 
 
 def warn_of_unsaved_generators(graphs: Iterable[Any]) -> None:
@@ -121,8 +129,8 @@ def restore_rng(directory: Path) -> None:
         InvalidCheckpointError: If the file is missing or damaged.
     """
     path = directory / RNG_FILE
+    state = read_json(path, ", so random numbers cannot continue where they were")
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
         if state["version"] != _VERSION:
             raise ValueError(f"version {state['version']!r}, but this is version {_VERSION}")
         _restore_eager(state["tensorflow"])
@@ -130,11 +138,6 @@ def restore_rng(directory: Path) -> None:
         _restore_keras_seed(state["keras_global_seed"])
         # Last: making a generator for Keras draws from Python's.
         restore_random_state(state)
-    except FileNotFoundError as error:
-        raise InvalidCheckpointError(
-            f"the checkpoint has no {RNG_FILE} (looked in {directory}), so random numbers cannot "
-            "continue where they were"
-        ) from error
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidCheckpointError(f"{path} cannot be used: {error}") from error
 
@@ -207,13 +210,6 @@ def _eager_context() -> Any:
     return context.context()
 
 
-def _eager_state() -> dict[str, Any]:
-    context = _eager_context()
-    if context._seed is None:
-        return {"seed": None, "drawn": None}  # eager operations have random seeds
-    return {"seed": context._seed, "drawn": context._rng.getstate()}
-
-
 def _restore_eager(state: dict[str, Any]) -> None:
     if state["seed"] is None:
         return
@@ -227,14 +223,6 @@ def _find_tensorflow_generator() -> Any:
 
     # The public `tf.random.get_global_generator` would make one with a random seed.
     return stateful_random_ops.global_generator
-
-
-def _global_generator_state() -> dict[str, Any] | None:
-    generator = _find_tensorflow_generator()
-    if generator is None:
-        return None
-    words = [int(word) for word in generator.state.numpy()]
-    return {"algorithm": int(generator.algorithm), "state": words}
 
 
 def _restore_global_generator(state: dict[str, Any] | None) -> None:
@@ -259,11 +247,6 @@ def _find_keras_generator() -> Any:
     from keras.src.random import seed_generator
 
     return global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
-
-
-def _keras_seed_state() -> list[int] | None:
-    generator = _find_keras_generator()
-    return None if generator is None else [int(word) for word in generator.state.numpy()]
 
 
 def _restore_keras_seed(words: list[int] | None) -> None:

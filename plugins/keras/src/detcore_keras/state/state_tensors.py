@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from detcore_keras.frameworks import tf
 from detcore_keras.state.host_memory import host_array
 from detcore_keras.state.random_state import find_process_generators
-from detcore_keras.state.variables import training_variables
+from detcore_keras.state.variables import Found
 
 _Array: TypeAlias = npt.NDArray[Any]
 
@@ -34,12 +34,11 @@ class StateReader:
     Metrics and counters are left out: validations, which change nothing in training, change them.
 
     Args:
-        model: The model, whose variables exist; None: only the process's generators are read.
-        optimizers: Its optimizers.
+        variables: Result of `training_variables`.
     """
 
-    def __init__(self, model: Any = None, optimizers: Sequence[Any] = ()) -> None:
-        self._named = {} if model is None else _name_variables(model, optimizers)
+    def __init__(self, variables: Iterable[Found]) -> None:
+        self._named = _name_variables(variables)
 
     def read(self) -> dict[str, _Array]:
         """Return the values. The arrays may share the variables' memory; see `host_array`."""
@@ -54,9 +53,9 @@ class StateReader:
         return found
 
 
-def _name_variables(model: Any, optimizers: Sequence[Any]) -> dict[str, tf.Variable]:
+def _name_variables(variables: Iterable[Found]) -> dict[str, tf.Variable]:
     named = []
-    for item in training_variables(model, optimizers):
+    for item in variables:
         prefix = _PREFIXES.get(item.group)
         if prefix is not None:
             named.append(("random." if item.is_generator else prefix, item))
@@ -66,7 +65,11 @@ def _name_variables(model: Any, optimizers: Sequence[Any]) -> dict[str, tf.Varia
             if prefix == wanted:
                 # Names of Keras 2 end with the number of an output.
                 name = f"{prefix}{item.name.removesuffix(':0')}"
-                found[_unused(name, found)] = item.variable
+                number, unused = 1, name
+                while unused in found:
+                    number += 1
+                    unused = f"{name}#{number}"
+                found[unused] = item.variable
     return found
 
 
@@ -80,11 +83,3 @@ def _numpy_state() -> _Array:
     kind, words, *rest = np.random.get_state()
     packed = np.asarray(words).tobytes()
     return np.frombuffer(packed + repr((kind, *rest)).encode(), np.uint8)
-
-
-def _unused(name: str, names: Collection[str]) -> str:
-    number, unused = 1, name
-    while unused in names:
-        number += 1
-        unused = f"{name}#{number}"
-    return unused

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,24 @@ import numpy.typing as npt
 from detcore.errors import InvalidCheckpointError, NotANumberError
 from detcore.types import TensorInfo
 from detcore_keras.frameworks import KERAS_MAJOR, tf
-from detcore_keras.state.array_files import decoded, encoded, read_arrays
+from detcore_keras.state.checkpoint_files import (
+    decoded,
+    encoded,
+    read_arrays,
+    read_json,
+    write_json,
+)
 from detcore_keras.state.host_memory import ArrayFiles, HostMemory, host_array
 from detcore_keras.state.input_spec import spec_to_json
 from detcore_keras.state.npz_files import write_npz
-from detcore_keras.state.variables import Found, model_variables, same_name, training_variables
+from detcore_keras.state.variables import Found, model_variables, same_name
 
 VARIABLES_FILE = "variables.json"
 _VERSION = 1
 _OWN_FILE = "own.json"
 _OWN_ARRAYS = "own.npz"
-# Groups to load from another trial; its hyperparameters, random generators and partial sums of
-# metrics are left out.
-_LEARNED = frozenset({"weights", "extra", "optimizer", "counters"})
+# Groups that another trial's checkpoint does not replace.
+OF_ONE_TRIAL = frozenset({"hyperparameters", "accumulated", "seeds", "metrics", "functions"})
 _FILES = {
     "weights": "weights.npz",
     "extra": "weights.npz",
@@ -60,8 +64,7 @@ class TrainingState:
 
     def write_record(self, directory: Path) -> None:
         """Write the JSON file."""
-        text = json.dumps(self.record, indent=1) + "\n"
-        (directory / self.record_file).write_text(text, encoding="utf-8")
+        write_json(directory / self.record_file, self.record)
 
     def tensors(self) -> list[TensorInfo]:
         """Return the variables with their files."""
@@ -71,23 +74,20 @@ class TrainingState:
         ]
 
 
-def capture_training_state(
-    model: Any, optimizers: Sequence[Any], *, input_spec: Any = None
-) -> TrainingState:
+def capture_training_state(variables: Sequence[Found], *, input_spec: Any = None) -> TrainingState:
     """Return the current values of every variable that training changes.
 
     The files are ``weights.npz`` (needed for prediction), ``optimizer.npz``, ``state.npz`` (random
     generators of layers, metrics, counters) and ``variables.json``, which lists them in order.
 
     Args:
-        model: The model.
-        optimizers: Optimizers whose state belongs to the training, including the model's own.
+        variables: Result of `training_variables`.
         input_spec: Nested ``tf.TypeSpec`` of a batch of the model's inputs, from which a model
             whose first call makes its weights can be built when the checkpoint is loaded.
     """
     files: dict[str, dict[str, npt.NDArray[Any]]] = {name: {} for name in sorted(_ARRAY_FILES)}
     rows = []
-    for index, item in enumerate(training_variables(model, optimizers)):
+    for index, item in enumerate(variables):
         value = host_array(item.variable)
         row = _row(f"{index:05d}", item, value)
         files[row["file"]].update(encoded(row["key"], value))
@@ -113,7 +113,7 @@ def write_array_files(directory: Path, files: ArrayFiles) -> None:
         write_npz(directory / name, arrays)
 
 
-def copied_to_write(directory: Path, files: ArrayFiles, memory: HostMemory) -> Callable[[], None]:
+def copy_to_write(directory: Path, files: ArrayFiles, memory: HostMemory) -> Callable[[], None]:
     """Copy arrays, and return a function that writes the copies, once and on any thread.
 
     Args:
@@ -133,15 +133,12 @@ def copied_to_write(directory: Path, files: ArrayFiles, memory: HostMemory) -> C
 
 
 def restore_training_state(
-    model: Any, optimizers: Sequence[Any], directory: Path, *, leave_out: Collection[str] = ()
+    variables: Sequence[Found], directory: Path, *, leave_out: Collection[str] = ()
 ) -> None:
     """Restore every variable that training changes, bit for bit.
 
-    The variables must exist: the model and the optimizers were used once, or built.
-
     Args:
-        model: The same model, made by the same code.
-        optimizers: The same optimizers, in the same order.
+        variables: Those of the same model, made by the same code, and of the same optimizers.
         directory: Folder with the files of `capture_training_state`.
         leave_out: Groups of variables that are neither compared nor restored.
 
@@ -150,7 +147,6 @@ def restore_training_state(
             nothing is changed.
     """
     rows = [row for row in _of_this_keras(directory)["variables"] if row["group"] not in leave_out]
-    variables = training_variables(model, optimizers)
     _restore(rows, [item for item in variables if item.group not in leave_out], directory)
 
 
@@ -183,58 +179,52 @@ def refuse_nan(state: TrainingState, step: int) -> None:
         )
 
 
-def capture_own_state(
-    model: Any, optimizers: Sequence[Any], indices: Sequence[int]
-) -> TrainingState:
+def capture_own_state(variables: Sequence[Found], indices: Sequence[int]) -> TrainingState:
     """Return the current values of one worker's variables that differ from the chief's.
 
     Args:
-        model: The model.
-        optimizers: As for `capture_training_state`.
-        indices: Indices of these variables.
+        variables: All variables of the training.
+        indices: Indices of those that differ.
     """
-    found = training_variables(model, optimizers)
     rows: list[dict[str, Any]] = []
     arrays: dict[str, npt.NDArray[Any]] = {}
     for index in indices:
-        value = host_array(found[index].variable)
-        row = _row(f"{index:05d}", found[index], value)
+        value = host_array(variables[index].variable)
+        row = _row(f"{index:05d}", variables[index], value)
         rows.append({**row, "index": index, "file": _OWN_ARRAYS})
         arrays.update(encoded(row["key"], value))
     return TrainingState(_OWN_FILE, {"version": _VERSION, "variables": rows}, {_OWN_ARRAYS: arrays})
 
 
-def restore_own_state(model: Any, optimizers: Sequence[Any], directory: Path) -> None:
+def restore_own_state(variables: Sequence[Found], directory: Path) -> None:
     """Restore the variables from `capture_own_state`; after `restore_training_state`.
 
     Raises:
         InvalidCheckpointError: If they do not fit; nothing is changed then.
     """
     rows = _read_record(directory / _OWN_FILE)["variables"]
-    found = training_variables(model, optimizers)
-    fitting = [row for row in rows if row.get("index", len(found)) < len(found)]
-    if len(fitting) < len(rows):
+    count = len(variables)
+    if any(row.get("index", count) >= count for row in rows):
         raise InvalidCheckpointError(
-            f"{directory / _OWN_FILE} is for a model of more than the {len(found)} variables here"
+            f"{directory / _OWN_FILE} is for a model of more than the {count} variables here"
         )
-    _restore(rows, [found[row["index"]] for row in rows], directory)
+    _restore(rows, [variables[row["index"]] for row in rows], directory)
 
 
-def restore_mean_gradients(
-    model: Any, optimizers: Sequence[Any], directory: Path, own_folders: Sequence[Path]
-) -> None:
+def restore_mean_gradients(variables: Sequence[Found], own_folders: Sequence[Path]) -> None:
     """Set summed gradients in a checkpoint to their mean over the checkpoint's workers.
 
     For a different number of workers, all of which then take part in the next update.
 
     Args:
-        model: The model, restored from `directory`.
-        optimizers: As for `capture_training_state`.
-        directory: The checkpoint.
+        variables: Variables of the training, restored from the checkpoint.
         own_folders: Folders of the values of each worker but the chief.
     """
-    found = training_variables(model, optimizers)
-    parts = {i: [item.variable.numpy()] for i, item in enumerate(found) if _is_gradient(item)}
+    parts = {
+        index: [item.variable.numpy()]
+        for index, item in enumerate(variables)
+        if item.group == "accumulated" and item.variable.dtype.is_floating
+    }
     for folder in own_folders:
         rows = {row.get("index"): row for row in _read_record(folder / _OWN_FILE)["variables"]}
         arrays = read_arrays(folder / _OWN_ARRAYS)
@@ -245,43 +235,20 @@ def restore_mean_gradients(
     for index, values in parts.items():
         total = np.sum([value.astype(np.float64) for value in values], axis=0)
         mean = (total / len(values)).astype(values[0].dtype)
-        found[index].variable.assign(mean)
+        variables[index].variable.assign(mean)
 
 
-def _is_gradient(item: Found) -> bool:
-    return item.group == "accumulated" and bool(item.variable.dtype.is_floating)
-
-
-def take_over_training_state(model: Any, optimizers: Sequence[Any], directory: Path) -> None:
-    """Load weights, optimizer state and counters from another trial.
-
-    Hyperparameters that are variables (the learning rate), random generators and metrics stay
-    unchanged.
-
-    Args:
-        model: A model of the same structure; its variables exist.
-        optimizers: Optimizers of the same kinds, in the same order.
-        directory: Folder with the files of `capture_training_state`.
-
-    Raises:
-        InvalidCheckpointError: If anything does not fit; nothing is changed then.
-    """
-    rows = [row for row in _of_this_keras(directory)["variables"] if row["group"] in _LEARNED]
-    found = [item for item in training_variables(model, optimizers) if item.group in _LEARNED]
-    _restore(rows, found, directory)
-
-
-def clear_step(model: Any, optimizers: Sequence[Any]) -> None:
-    """Undo the effects of a step that `take_over_training_state` does not replace.
+def clear_step(model: Any, variables: Sequence[Found]) -> None:
+    """Undo the effects of a step that no checkpoint of another trial replaces.
 
     These are metrics, sums of gradients, and the states of recurrent layers.
 
     Args:
         model: The model; it has trained one batch.
-        optimizers: As for `capture_training_state`.
+        variables: Variables of the training.
     """
     model.reset_metrics()
-    for item in training_variables(model, optimizers):
+    for item in variables:
         if item.group == "accumulated":
             item.variable.assign(tf.zeros_like(item.variable))
     for layer in model._flatten_layers(include_self=False):
@@ -290,7 +257,7 @@ def clear_step(model: Any, optimizers: Sequence[Any]) -> None:
 
 
 def _of_this_keras(directory: Path) -> dict[str, Any]:
-    record = read_variables_file(directory)
+    record = read_variables(directory)
     if record.get("keras_major") != KERAS_MAJOR:
         raise InvalidCheckpointError(
             f"the checkpoint was written with Keras {record.get('keras_major')} "
@@ -315,12 +282,12 @@ def restore_weights(model: Any, directory: Path) -> None:
     Raises:
         InvalidCheckpointError: If anything does not fit; nothing is changed then.
     """
-    record = read_variables_file(directory)
+    record = read_variables(directory)
     rows = [row for row in record["variables"] if row["group"] in {"weights", "extra"}]
     _restore(rows, model_variables(model), directory)
 
 
-def read_variables_file(directory: Path) -> dict[str, Any]:
+def read_variables(directory: Path) -> dict[str, Any]:
     """Return the content of ``variables.json``.
 
     Raises:
@@ -330,20 +297,12 @@ def read_variables_file(directory: Path) -> dict[str, Any]:
 
 
 def _read_record(path: Path) -> dict[str, Any]:
-    try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    record = read_json(path, ".\nA checkpoint of detcore-keras has trial.json and variables.json.")
+    if record.get("version") != _VERSION:
         raise InvalidCheckpointError(
-            f"{path.parent} has no {path.name}, so it is not a checkpoint of detcore-keras.\n"
-            "A checkpoint's folder holds trial.json, variables.json and weights.npz."
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidCheckpointError(f"{path} is damaged: {error}") from error
-    if not isinstance(record, dict) or record.get("version") != _VERSION:
-        version = record.get("version") if isinstance(record, dict) else None
-        raise InvalidCheckpointError(
-            f"{path} has version {version!r}; this detcore-keras reads version {_VERSION}.\n"
-            "It was written by another version.\n  pip install --upgrade detcore-keras"
+            f"{path} has version {record.get('version')!r}; this detcore-keras reads version "
+            f"{_VERSION}.\nIt was written by another version.\n"
+            "  pip install --upgrade detcore-keras"
         )
     rows = record.get("variables")
     if not isinstance(rows, list):
@@ -390,9 +349,16 @@ def _row(key: str, item: Found, value: npt.NDArray[Any]) -> dict[str, Any]:
 
 
 def _restore(rows: Sequence[Mapping[str, Any]], found: Sequence[Found], directory: Path) -> None:
-    rows = _in_order_of_groups(rows, lambda row: row["group"])
-    found = _in_order_of_groups(found, lambda item: item.group)
-    problems = _differences(rows, found)
+    problems: list[str] = []
+    pairs: list[tuple[Mapping[str, Any], Found]] = []
+    for group in _FILES:
+        saved = [row for row in rows if row["group"] == group]
+        here = [item for item in found if item.group == group]
+        if len(saved) == len(here):
+            pairs += zip(saved, here, strict=True)
+        else:
+            problems += _unmatched(group, saved, here)
+    problems += [problem for row, item in pairs if (problem := _difference(row, item))]
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise InvalidCheckpointError(
@@ -403,36 +369,15 @@ def _restore(rows: Sequence[Mapping[str, Any]], found: Sequence[Found], director
             "Use the code in the checkpoint's folder code/, or start training again."
         )
     files = {row["file"]: read_arrays(directory / row["file"]) for row in rows}
-    values = [decoded(files[row["file"]], row["key"], row["dtype"]) for row in rows]
-    for value, row in zip(values, rows, strict=True):
+    values = [decoded(files[row["file"]], row["key"], row["dtype"]) for row, _ in pairs]
+    for value, (row, _) in zip(values, pairs, strict=True):
         if list(value.shape) != row["shape"]:
             raise InvalidCheckpointError(
                 f"{directory / row['file']}: {row['name']} has shape {list(value.shape)}, but "
                 f"{VARIABLES_FILE} says {row['shape']}; the two files do not belong together"
             )
-    for value, row, item in zip(values, rows, found, strict=True):
+    for value, (row, item) in zip(values, pairs, strict=True):
         item.variable.assign(tf.constant(value, tf.as_dtype(row["dtype"])))
-
-
-def _in_order_of_groups(items: Sequence[Any], group: Any) -> list[Any]:
-    order = list(_FILES)
-    return sorted(items, key=lambda item: order.index(group(item)))
-
-
-def _differences(rows: Sequence[Mapping[str, Any]], found: Sequence[Found]) -> list[str]:
-    problems = []
-    for group in _FILES:
-        saved = [row for row in rows if row["group"] == group]
-        here = [item for item in found if item.group == group]
-        if len(saved) == len(here):
-            problems += [
-                problem
-                for row, item in zip(saved, here, strict=True)
-                if (problem := _difference(row, item))
-            ]
-        else:
-            problems += _unmatched(group, saved, here)
-    return problems
 
 
 def _difference(row: Mapping[str, Any], item: Found) -> str | None:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from detcore.trial import list_function_variables
-from detcore_keras.distributed.gradients import accumulated_variables
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 
 OPTIMIZERS: tuple[type, ...] = (
@@ -43,6 +42,8 @@ _CONFIGURED: tuple[type, ...] = (*OPTIMIZERS, keras.optimizers.schedules.Learnin
 _NOT_STATE = frozenset({"_steps_per_execution"})
 _COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")
 _NUMBERING = re.compile(r"_\d+(?=[_/:]|$)")
+# Attribute of an optimizer's class that has the sums of gradients between two updates.
+SUMS_OF_GRADIENTS = "_detcore_sums_of_gradients"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,27 +71,27 @@ def training_variables(model: Any, optimizers: Sequence[Any]) -> list[Found]:
         model: The model; its weights and its optimizers' variables exist already.
         optimizers: Optimizers whose state belongs to the run.
     """
-    found = _Collector()
+    found: dict[int, Found] = {}
     walked = _add_model(found, model)
     for optimizer in optimizers:
-        accumulated = accumulated_variables(optimizer)
-        found.add("accumulated", accumulated)
+        sums = getattr(type(optimizer), SUMS_OF_GRADIENTS, None)
+        _add(found, "accumulated", () if sums is None else sums.variables)
         reachable = list(_walk(optimizer, "optimizer"))
-        found.add_walked(reachable, "hyperparameters")
+        _add(found, "hyperparameters", reachable)
         own = optimizer.variables
-        found.add("optimizer", own() if callable(own) else own)
-        found.add_walked(reachable, "optimizer")
+        _add(found, "optimizer", own() if callable(own) else own)
+        _add(found, "optimizer", reachable)
     for group in ("hyperparameters", "optimizer"):  # of optimizers that were not registered
-        found.add_walked(walked, group)
-    found.add_walked(_walk_functions(model), "functions")
-    return found.in_order()
+        _add(found, group, walked)
+    _add(found, "functions", _walk_functions(model))
+    return list(found.values())
 
 
 def model_variables(model: Any) -> list[Found]:
     """Return the variables that a model needs to predict: its weights, and its attributes."""
-    found = _Collector()
+    found: dict[int, Found] = {}
     _add_model(found, model)
-    return [item for item in found.in_order() if item.group in {"weights", "extra"}]
+    return [item for item in found.values() if item.group in {"weights", "extra"}]
 
 
 def raw_variable(variable: Any) -> Any:
@@ -114,49 +115,31 @@ def _tail(name: str) -> tuple[str, ...]:
     return tuple(plain.split("/")[-2:])
 
 
-class _Collector:
-    """Variables in the order they were added, each once."""
-
-    def __init__(self) -> None:
-        self._found: dict[int, Found] = {}
-
-    def add(
-        self,
-        group: str,
-        variables: Iterable[Any],
-        names: Iterable[str] = (),
-        *,
-        are_generators: bool = False,
-    ) -> None:
-        given = iter(names)
-        for variable in variables:
-            name = next(given, None) or getattr(variable, "path", None) or variable.name
-            raw = raw_variable(variable)
+def _add(found: dict[int, Found], group: str, items: Iterable[Any]) -> None:
+    """Add the variables of a group that are new; `Found` ones only if they are of that group."""
+    for item in items:
+        if not isinstance(item, Found):
+            name = getattr(item, "path", None) or item.name
+            item = Found(group, name, raw_variable(item))
+        if item.group == group:
             # Wrappers of one variable (mixed precision) share its handle.
-            self._found.setdefault(id(raw.handle), Found(group, name, raw, are_generators))
-
-    def add_walked(self, walked: Iterable[Found], group: str) -> None:
-        for item in walked:
-            if item.group == group:
-                self.add(group, [item.variable], [item.name], are_generators=item.is_generator)
-
-    def in_order(self) -> list[Found]:
-        return list(self._found.values())
+            found.setdefault(id(item.variable.handle), item)
 
 
-def _add_model(found: _Collector, model: Any) -> list[Found]:
+def _add_model(found: dict[int, Found], model: Any) -> list[Found]:
     """Add all of a model except its optimizers; return all that its attributes lead to."""
     walked = list(_walk(model, "extra"))
     # Metrics, generators and counters first: Keras 2 has some of them among the weights.
     for metric in model.metrics:
-        found.add("metrics", metric.variables)
-    found.add("seeds", _seed_variables(model))
-    found.add_walked(walked, "metrics")
-    present = [name for name in _COUNTERS if is_variable(getattr(model, name, None))]
-    found.add("counters", [getattr(model, name) for name in present], present)
-    found.add_walked(walked, "counters")
-    found.add("weights", _weights(model))
-    found.add_walked(walked, "extra")
+        _add(found, "metrics", metric.variables)
+    _add(found, "seeds", _seed_variables(model))
+    _add(found, "metrics", walked)
+    for name in _COUNTERS:
+        if is_variable(counter := getattr(model, name, None)):
+            _add(found, "counters", [Found("counters", name, raw_variable(counter))])
+    _add(found, "counters", walked)
+    _add(found, "weights", _weights(model))
+    _add(found, "extra", walked)
     return walked
 
 
@@ -176,9 +159,8 @@ def _weights(model: keras.Model) -> Sequence[tf.Variable]:
 def _seed_variables(model: Any) -> Iterator[Any]:
     if KERAS_MAJOR == 3:
         weights = {id(variable) for variable in model.weights}
-        yield from (v for v in model.variables if id(v) not in weights)
-        return
-    yield from layer_generators(model)
+        return (v for v in model.variables if id(v) not in weights)
+    return layer_generators(model)
 
 
 def layer_generators(model: Any) -> Iterator[Any]:

@@ -1,7 +1,8 @@
-"""Store values of variables as npz files, bit for bit and without pickle."""
+"""Write and read the files of a checkpoint: JSON, and arrays bit for bit, without pickle."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,34 @@ from detcore_keras.frameworks import tf
 from detcore_keras.state.npz_files import read_npz
 
 _LENGTHS = ".lengths"
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object."""
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path, consequence: str) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Args:
+        path: File in a checkpoint.
+        consequence: End of the message if the checkpoint has no such file.
+
+    Raises:
+        InvalidCheckpointError: If the file is missing or damaged.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(value, dict):
+            raise ValueError("it holds no object")
+    except FileNotFoundError as error:
+        raise InvalidCheckpointError(
+            f"the checkpoint has no {path.name} (looked in {path.parent}){consequence}"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidCheckpointError(f"{path} is damaged: {error}") from error
+    return value
 
 
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:

@@ -9,20 +9,19 @@ because both use the same traced step.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from detcore.errors import InvalidModelError
+from detcore_keras.data.batches import batch_records
+from detcore_keras.data.feed import RECORD_IDS
+from detcore_keras.distributed.metric_merging import Tested
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.loop.model_setup import build_ahead
 from detcore_keras.state.random_state import warn_of_unsaved_generators
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-
-# Key under which a step returns the ids of its records, next to the model's own metrics.
-RECORD_IDS = "detcore/record_ids"
 
 
 class TrainSteps:
@@ -51,12 +50,12 @@ class TrainSteps:
         may_compile: bool = True,
     ) -> None:
         self._model = model
-        self._may_compile = may_compile
         self._element_spec = element_spec
         self._inputs_spec = inputs_spec
         self._fetch = fetch
         self._weigh = weigh
         self._split = split
+        self._train = _make_step(model, "train", may_compile=may_compile)
         self._step: Any = None
         self._outputs: Mapping[str, Any] = {}
         self._one: Any = None
@@ -75,10 +74,10 @@ class TrainSteps:
             return
         with compiled_trainable_state(self._model):
             build_ahead(self._model, self._element_spec)
-            step = tf.function(self._graph_step(), autograph=False, reduce_retracing=True)
+            step = tf.function(self._run, autograph=False, reduce_retracing=True)
             concrete = step.get_concrete_function(self._element_spec)
         warn_of_unsaved_generators([concrete.graph])
-        self._outputs = _checked_outputs(self._model, concrete.structured_outputs)
+        self._outputs = concrete.structured_outputs
         self._step = step
 
     @property
@@ -92,11 +91,11 @@ class TrainSteps:
     def run_one(self, inputs: Any, index: int) -> dict[str, Any]:
         """Train on one batch and return the results of the step, as tensors."""
         if self._model.run_eagerly:
-            extra, batch = self._take_apart(self._fetch(inputs, tf.constant(index)))
-            return {**_checked_outputs(self._model, self._train(batch)), **extra}
+            return self._run(self._fetch(inputs, tf.constant(index)))
         if self._one is None:
-            self._one = tf.function(self._one_from_block, autograph=False, reduce_retracing=True)
-            self._trace_for_any_size(self._one)
+            self._one = self._make_function(
+                lambda inputs, index: self._step(self._fetch(inputs, index))
+            )
         result: dict[str, Any] = self._one(inputs, tf.constant(index))
         return result
 
@@ -108,53 +107,26 @@ class TrainSteps:
             ``(sum of the batch sizes,)``. The updates of the weights so far are one number.
         """
         if self._many is None:
-            self._many = tf.function(self._loop, autograph=False, reduce_retracing=True)
-            self._trace_for_any_size(self._many)
+            self._many = self._make_function(self._loop)
         return {
             name: value.numpy() for name, value in self._many(inputs, tf.constant(count)).items()
         }
 
-    def _graph_step(self) -> Callable[[Any], Any]:
-        train = self._train
-        if KERAS_MAJOR == 3:
-            # Like Keras 3: `train_step` is used as written. Keras 2 converts it with AutoGraph.
-            train = tf.autograph.experimental.do_not_convert(train)
-        # Compiled or not according to the model; surrounding operations (such as hashes) cannot be.
-        jit = getattr(self._model, "jit_compile", None) if self._may_compile else False
-        train = tf.function(train, reduce_retracing=True, jit_compile=jit)
-
-        def step(data: Any) -> Any:
-            extra, batch = self._take_apart(data)
-            outputs = train(batch)
-            return {**outputs, **extra} if isinstance(outputs, Mapping) else outputs
-
-        return step
-
-    def _take_apart(self, data: Any) -> tuple[Mapping[str, Any], Any]:
+    def _run(self, data: Any) -> dict[str, Any]:
+        """Run the step on a fetched batch; return its outputs, and those of `split`."""
         extra: Mapping[str, Any] = {}
         if self._split is not None:
             extra, data = self._split(data)
         if self._weigh is not None:
             data = self._weigh(data)
-        return extra, without_optionals(data)
+        return {**self._train(without_optionals(data)), **extra}
 
-    def _train(self, batch: Any) -> Any:
-        outputs = self._model.train_step(batch)
-        if isinstance(outputs, Mapping):
-            outputs = flat_tensors(outputs)
-        counter = getattr(self._model, "_train_counter", None)
-        if KERAS_MAJOR == 2 and counter is not None:
-            with tf.control_dependencies(tf.nest.flatten(outputs)):
-                counter.assign_add(1)
-        return outputs
-
-    def _trace_for_any_size(self, function: Any) -> None:
-        """Trace for every batch size at once; calls with concrete tensors then find this trace."""
-        if self._inputs_spec is not None:
-            function.get_concrete_function(self._inputs_spec, tf.TensorSpec((), tf.int32))
-
-    def _one_from_block(self, inputs: Any, index: Any) -> Any:
-        return self._step(self._fetch(inputs, index))
+    def _make_function(self, function: Callable[[Any, Any], Any]) -> Any:
+        """Return a graph function of a block and a number, traced once for every batch size."""
+        made = tf.function(function, autograph=False, reduce_retracing=True)
+        if self._inputs_spec is not None:  # calls with concrete tensors find this trace
+            made.get_concrete_function(self._inputs_spec, tf.TensorSpec((), tf.int32))
+        return made
 
     def _loop(self, inputs: Any, count: Any) -> dict[str, Any]:
         arrays = {
@@ -173,7 +145,77 @@ class TrainSteps:
             return index + 1, written
 
         _, arrays = tf.while_loop(lambda index, _: index < count, body, (tf.constant(0), arrays))
-        return {name: _stacked(name, array) for name, array in arrays.items()}
+        return {
+            name: array.concat() if name == RECORD_IDS else array.stack()
+            for name, array in arrays.items()
+        }
+
+
+class TestSteps:
+    """The test step of a model, traced once for its data.
+
+    Args:
+        model: The compiled model.
+        element_spec: Nested ``tf.TypeSpec`` of one batch.
+    """
+
+    __test__ = False  # tells pytest that this is not a test class
+
+    def __init__(self, model: Any, element_spec: Any) -> None:
+        self._outputs: Mapping[str, Any] = {}
+        self._step: Any = _make_step(model, "test")
+        if model.run_eagerly:
+            return
+        self._outputs = self._step.get_concrete_function(element_spec).structured_outputs
+        self._all = tf.function(self._loop, autograph=False, reduce_retracing=True)
+
+    @property
+    def can_run_all(self) -> bool:
+        """Whether a graph can loop over the step: each of its outputs has one fixed shape."""
+        return bool(self._outputs) and all(
+            spec.shape.is_fully_defined() for spec in self._outputs.values()
+        )
+
+    def run_all(self, iterator: Any, limit: int) -> Tested:
+        """Test on the rest of an iterator, at most `limit` batches."""
+        count, records, outputs = self._all(iterator, tf.constant(limit, tf.int64))
+        return Tested(outputs if int(count) else {}, int(count), int(records))
+
+    def run_each(self, iterator: Any, limit: int, callbacks: Sequence[Any]) -> Tested:
+        """Test the same batches one at a time, with the callbacks' batch-level test hooks."""
+        outputs: Mapping[str, Any] = {}
+        count = records = 0
+        for batch in iterator:
+            for callback in callbacks:
+                callback.on_test_batch_begin(count, {})
+            outputs = self._step(batch)
+            records += int(batch_records(batch))
+            for callback in callbacks:
+                callback.on_test_batch_end(
+                    count, {name: value.numpy() for name, value in outputs.items()}
+                )
+            count += 1
+            if count >= limit:
+                break
+        return Tested(outputs, count, records)
+
+    def _loop(self, iterator: Any, limit: Any) -> Any:
+        zeros = {name: tf.zeros(spec.shape, spec.dtype) for name, spec in self._outputs.items()}
+
+        def going(count: Any, records: Any, batch: Any, outputs: Any) -> Any:
+            return tf.logical_and(count < limit, batch.has_value())
+
+        def body(count: Any, records: Any, batch: Any, outputs: Any) -> Any:
+            value = batch.get_value()
+            outputs = self._step(value)
+            records += tf.cast(batch_records(value), tf.int64)
+            following = tf.cond(count + 1 < limit, iterator.get_next_as_optional, lambda: batch)
+            return count + 1, records, following, outputs
+
+        zero = tf.constant(0, tf.int64)
+        first = iterator.get_next_as_optional()
+        count, records, _, outputs = tf.while_loop(going, body, (zero, zero, first, zeros))
+        return count, records, outputs
 
 
 def slow_reason(model: Any, *, has_batch_hooks: bool) -> str | None:
@@ -265,10 +307,6 @@ def flat_tensors(outputs: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _stacked(name: str, array: Any) -> Any:
-    return array.concat() if name == RECORD_IDS else array.stack()
-
-
 def without_optionals(data: Any) -> Any:
     """Replace `tf.experimental.Optional`, a pipeline's None, by None, as Keras 3 does."""
     if isinstance(data, tf.experimental.Optional):
@@ -281,12 +319,34 @@ def without_optionals(data: Any) -> Any:
     return data
 
 
-def _checked_outputs(model: Any, outputs: Any) -> Mapping[str, Any]:
-    if not isinstance(outputs, Mapping):
-        raise InvalidModelError(
-            f"{type(model).__name__}.train_step returned {type(outputs).__name__}, not a dict.\n"
-            "Its metrics are reported by name.\n"
-            "Return a dict such as {'loss': loss}, or what self.compute_metrics(...) returns."
-        )
-    typed: Mapping[str, Any] = outputs
-    return typed
+def _make_step(model: Any, kind: Literal["train", "test"], *, may_compile: bool = True) -> Any:
+    """Return the function of a batch that runs a step; a graph, unless the model runs eagerly.
+
+    Raises:
+        InvalidModelError: When the step is traced or run, if ``train_step`` or ``test_step`` does
+            not return a dict of tensors.
+    """
+
+    def run(batch: Any) -> Any:
+        outputs = getattr(model, f"{kind}_step")(without_optionals(batch))
+        if not isinstance(outputs, Mapping):
+            raise InvalidModelError(
+                f"{type(model).__name__}.{kind}_step returned {type(outputs).__name__}, not a "
+                "dict.\nIts metrics are reported by name.\n"
+                "Return a dict such as {'loss': loss}, or what self.compute_metrics(...) returns."
+            )
+        outputs = flat_tensors(outputs)
+        counter = getattr(model, f"_{kind}_counter", None)
+        if KERAS_MAJOR == 2 and counter is not None:
+            with tf.control_dependencies(tf.nest.flatten(outputs)):
+                counter.assign_add(1)
+        return outputs
+
+    if model.run_eagerly:
+        return run
+    if KERAS_MAJOR == 3:
+        # Like Keras 3: the step is used as written. Keras 2 converts it with AutoGraph.
+        run = tf.autograph.experimental.do_not_convert(run)
+    # Compiled or not according to the model; surrounding operations (such as hashes) cannot be.
+    jit = getattr(model, "jit_compile", None) if may_compile else False
+    return tf.function(run, reduce_retracing=True, jit_compile=jit)

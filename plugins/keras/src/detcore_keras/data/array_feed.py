@@ -1,0 +1,132 @@
+"""Feed batches of arrays, in an order that is computed from seed and epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from detcore.data import IdKind, IndexSampler
+from detcore_keras.data.batches import floats_as_keras, leaves, packed_as, tensor_type
+from detcore_keras.data.feed import Feed, Identified, check_saved
+from detcore_keras.frameworks import tf
+
+if TYPE_CHECKING:
+    from detcore.data import LedgerWriter
+
+
+# Batches of arrays are gathered and passed to TensorFlow in blocks of at most this size.
+_BLOCK_BYTES = 64 << 20
+
+
+# The records of a smaller block are kept beside its tensors, for digests of its batches.
+_KEPT_BYTES = 4 << 20
+
+
+class ArrayFeed(Feed):
+    """Batches of arrays in an order that is computed from seed and epoch, never stored.
+
+    NumPy gathers the records block by block, so the arrays (which may be memory-mapped) are never
+    copied as a whole.
+
+    Args:
+        arrays: x alone, ``(x, y)`` or ``(x, y, sample_weight)``; nested tuples and dicts of arrays.
+        sampler: Selects the records of each batch.
+    """
+
+    in_graph = True
+
+    def __init__(self, arrays: Any, sampler: IndexSampler) -> None:
+        self._arrays: list[npt.NDArray[Any]] = leaves(arrays)
+        self._structure = arrays
+        self._sampler = sampler
+        self.batches_per_epoch = sampler.batches_per_epoch
+        self.shared_records = sampler.num_records
+        specs = [tf.TensorSpec((None, *a.shape[1:]), tensor_type(a)) for a in self._arrays]
+        self.element_spec = packed_as(arrays, specs)
+        self.inputs_spec = (tuple(specs), tf.TensorSpec((None,), tf.int32))
+        # Of the block: the records, the bounds of the batches in them, and their epochs.
+        self._rows: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._bounds: npt.NDArray[np.int32] = np.zeros(1, np.int32)
+        self._epochs: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._kept: list[npt.NDArray[Any]] | None = None
+        self._done = 0  # batches of the block that were trained on
+        record_bytes = sum(a[:1].nbytes for a in self._arrays)
+        batch_bytes = max(1, record_bytes * len(sampler.batch(0)))
+        self._block_batches = max(1, _BLOCK_BYTES // batch_bytes)
+
+    def block(self, limit: int) -> tuple[Any, int]:
+        """Gather the records of the next batches."""
+        count = min(limit, self._block_batches)
+        rows, ends, self._epochs = self._sampler.joined_batches(
+            self.position, self.position + count
+        )
+        self._bounds = np.zeros(count + 1, np.int32)
+        self._bounds[1:] = ends
+        self._rows, self._done, self._kept = rows, 0, None
+        gathered = [array[rows] for array in self._arrays]
+        if sum(array.nbytes for array in gathered) <= _KEPT_BYTES:
+            self._kept = gathered
+        tensors = tuple(map(floats_as_keras, gathered))
+        return (tensors, tf.convert_to_tensor(self._bounds)), count
+
+    def peek(self) -> Any:
+        """Gather the records of the next batch."""
+        return self.block(1)[0]
+
+    def fetch(self, inputs: Any, index: Any) -> Any:
+        """Slice one batch out of the block; runs in the graph."""
+        tensors, offsets = inputs
+        start, stop = offsets[index], offsets[index + 1]
+        return packed_as(self._structure, [tensor[start:stop] for tensor in tensors])
+
+    def advance(self, count: int, outputs: Mapping[str, Any]) -> None:
+        """Record that `count` batches of the block were trained on."""
+        self.position += count
+        done, self._done = self._done, self._done + count
+        self.records = (self.records or 0) + int(self._bounds[self._done] - self._bounds[done])
+
+    def describe(self, ledger: LedgerWriter) -> None:
+        """Declare that ids are the indices of records."""
+        ledger.describe(IdKind.RECORD_INDEX, num_records=self._sampler.num_records)
+
+    def log(
+        self, ledger: LedgerWriter, outputs: Mapping[str, npt.NDArray[Any]], count: int
+    ) -> None:
+        """Log the indices of the records."""
+        ends, rows, epochs = self._bounds[1:], self._rows, self._epochs
+        if count < len(ends):  # a part of the block
+            begin = self._done - count
+            start, stop = self._bounds[begin], self._bounds[self._done]
+            ends, rows = ends[begin : self._done] - start, rows[start:stop]
+            epochs = epochs[begin : self._done]
+        ledger.log_batches(self.position - count + 1, epochs, ends, rows)
+
+    def identify(self, inputs: Any, indices: range) -> Sequence[Identified]:
+        """Return the indices of the records of batches, and their values."""
+        ends = self._bounds[self._done :].tolist()
+        found: list[Identified] = []
+        for each in [slice(ends[index], ends[index + 1]) for index in indices]:
+            mine = self._rows[each]
+            if self._kept is not None:
+                found.append((mine, [array[each] for array in self._kept]))
+            else:
+                # Slices of the tensors would take ten times as long, array[mine] three times.
+                found.append((mine, [array.take(mine, axis=0) for array in self._arrays]))
+        return found
+
+    def save(self, directory: Path) -> dict[str, Any]:
+        """Return the position; there are no files."""
+        return {"kind": "arrays", "num_records": len(self._arrays[0]), "batches": self.position}
+
+    def restore(self, directory: Path, state: Mapping[str, Any]) -> None:
+        """Continue at the saved position."""
+        check_saved(state, kind="arrays", size=("num_records", len(self._arrays[0])))
+        self.position = state["batches"]
+
+    def seek(self, position: int) -> None:
+        """Continue at a batch: the order is computed for any number of workers."""
+        self.position = position
