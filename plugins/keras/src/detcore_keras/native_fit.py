@@ -259,6 +259,10 @@ def read_fit_arguments(*args: Any, **kwargs: Any) -> FitArguments:
             f"model.fit was given {', '.join(unknown)}, which is not an argument of it; "
             f"it takes: {', '.join(sorted({*_POSITIONS, *_OPTIONS, *_OTHERS}))}."
         )
+    x, y, weight = given.get("x"), given.get("y"), given.get("sample_weight")
+    if x is None:
+        raise InvalidExperimentError("model.fit was given no data (x)")
+    parts = (x, y, weight) if weight is not None else (x,) if y is None else (x, y)
     validation_data = given.get("validation_data")
     if validation_data is None:
         raise InvalidExperimentError(
@@ -272,7 +276,7 @@ def read_fit_arguments(*args: Any, **kwargs: Any) -> FitArguments:
     if "verbose" in given:
         options["verbose"] = given["verbose"] != 0
     return FitArguments(
-        training_data=_training_data(given),
+        training_data=x if len(parts) == 1 else parts,
         validation_data=validation_data,
         batch_size=_count(given, "batch_size"),
         length={"epochs": epochs} if steps is None else {"batches": epochs * steps},
@@ -295,15 +299,6 @@ def _named(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     if "generator" in given:  # of fit_generator
         given.setdefault("x", given.pop("generator"))
     return given
-
-
-def _training_data(given: Mapping[str, Any]) -> Any:
-    x, y, weight = given.get("x"), given.get("y"), given.get("sample_weight")
-    if x is None:
-        raise InvalidExperimentError("model.fit was given no data (x)")
-    if y is None and weight is None:
-        return x
-    return (x, y) if weight is None else (x, y, weight)
 
 
 def _count(given: Mapping[str, Any], name: str) -> int | None:

@@ -104,7 +104,13 @@ def check_epoch_hooks(callbacks: Iterable[Any]) -> None:
         InvalidExperimentError: If a detcore callback has such hooks; others cause a warning.
     """
     for callback in callbacks:
-        hooks = [name for name in ("on_epoch_begin", "on_epoch_end") if _has_hook(callback, name)]
+        # Hooks of ours, which only disable Keras's, do not count.
+        hooks = [
+            name
+            for name in ("on_epoch_begin", "on_epoch_end")
+            if overrides(callback, name)
+            and not getattr(callback, name).__module__.startswith(_OUR_MODULES)
+        ]
         if not hooks:
             continue
         problem = (
@@ -116,9 +122,3 @@ def check_epoch_hooks(callbacks: Iterable[Any]) -> None:
         if isinstance(callback, Callback):
             raise InvalidExperimentError(f"{problem}\nThey would never be called.\n{mend}")
         _logger.warning("%s They are never called. %s", problem, mend)
-
-
-def _has_hook(callback: Any, name: str) -> bool:
-    """Whether a callback overrides a hook; ours, which only disable Keras's, do not count."""
-    hook = getattr(callback, name)
-    return overrides(callback, name) and not hook.__module__.startswith(_OUR_MODULES)

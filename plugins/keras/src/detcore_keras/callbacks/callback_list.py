@@ -96,7 +96,12 @@ class CallbackMultiplexer:
         trial: object = None,
     ) -> None:
         given = [callback for callback in callbacks if not is_replaced(callback)]
-        here = [callback for callback in given if is_chief or not _is_chief_only(callback)]
+        here = [
+            callback
+            for callback in given
+            if is_chief
+            or not (getattr(callback, "_chief_worker_only", None) or isinstance(callback, _WRITERS))
+        ]
         self.callbacks: list[Any] = here
         self._model = model
         self._params = {"steps": batches_per_epoch or None, **params}
@@ -118,7 +123,12 @@ class CallbackMultiplexer:
         self._checkpoint_hooks: list[Callable[[str], Any]] = [
             callback.on_checkpoint_end
             for callback in here
-            if is_chief and _has_checkpoint_hook(callback)
+            if is_chief
+            and (
+                "on_checkpoint_end" in vars(callback)
+                or getattr(type(callback), "on_checkpoint_end", None)
+                not in (None, Callback.on_checkpoint_end)
+            )
         ]
         self.reads_checkpoints = bool(self._checkpoint_hooks)
         self.terminates_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in here)
@@ -443,17 +453,6 @@ def is_replaced(callback: Any) -> bool:
         type(callback).__name__,
     )
     return True
-
-
-def _has_checkpoint_hook(callback: Any) -> bool:
-    name = "on_checkpoint_end"
-    own = getattr(type(callback), name, None)
-    return name in vars(callback) or own not in (None, Callback.on_checkpoint_end)
-
-
-def _is_chief_only(callback: Any) -> bool:
-    wanted = getattr(callback, "_chief_worker_only", None)
-    return bool(wanted) or isinstance(callback, _WRITERS)
 
 
 def _hooks(callbacks: Iterable[Any], name: str, older: str) -> list[Any]:

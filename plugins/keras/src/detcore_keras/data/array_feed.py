@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 # Batches of arrays are gathered and passed to TensorFlow in blocks of at most this size.
 _BLOCK_BYTES = 64 << 20
-
-
 # The records of a smaller block are kept beside its tensors, for digests of its batches.
 _KEPT_BYTES = 4 << 20
 

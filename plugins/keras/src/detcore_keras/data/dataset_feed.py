@@ -82,7 +82,14 @@ class DatasetFeed(Feed):
         self._epoch = 0
         self._cursor = 0
         self.element_spec = without_none_specs(dataset.element_spec)
-        self.split = _with_record_ids if with_ledger else _with_record_count
+
+        def split(data: Any) -> tuple[Mapping[str, Any], Any]:
+            if not with_ledger:
+                return {RECORD_COUNT: batch_records(data)}, data
+            ids = _content_hashes(data)
+            return {RECORD_IDS: ids, RECORD_COUNT: tf.size(ids)}, data
+
+        self.split = split
         # A batch that was taken ahead, and the files of the iterator's state before it.
         self._ahead: Any = None
         self._files_before: Mapping[str, bytes] = {}
@@ -394,15 +401,6 @@ def is_wrapped(dataset: Any, wrapped: Iterable[Any]) -> bool:
             return True
         pending.extend(current._inputs())
     return False
-
-
-def _with_record_ids(data: Any) -> tuple[Mapping[str, Any], Any]:
-    ids = _content_hashes(data)
-    return {RECORD_IDS: ids, RECORD_COUNT: tf.size(ids)}, data
-
-
-def _with_record_count(data: Any) -> tuple[Mapping[str, Any], Any]:
-    return {RECORD_COUNT: batch_records(data)}, data
 
 
 def _content_hashes(batch: Any) -> Any:

@@ -16,12 +16,8 @@ if TYPE_CHECKING:
 
 
 Split: TypeAlias = Callable[[Any], tuple[Mapping[str, Any], Any]]
-
-
 # The record ids of a batch, and its arrays; None and none where they are not known.
 Identified: TypeAlias = tuple[npt.NDArray[np.int64] | None, Sequence[npt.NDArray[Any]]]
-
-
 # Key under which a step returns the number of records in its batch.
 RECORD_COUNT = "detcore/record_count"
 # Key of the ids of the batch's records.

@@ -72,7 +72,10 @@ def merge_results(
         n_records=tested.n_records,
         outputs=_numbers(tested.outputs),
         results=_numbers(model.get_metrics_result()),
-        states=[_state_of(metric) for metric in metrics],
+        states=[
+            [np.array(raw_variable(variable).numpy()) for variable in metric.variables]
+            for metric in metrics
+        ],
     )
     shares: list[_Share] = distributed.allgather(mine)
     used = [share for share in shares if share.num_batches]
@@ -100,10 +103,6 @@ def _list_metrics(model: Any) -> list[Any]:
         inner = getattr(metric, "metrics", None) if KERAS_MAJOR == 3 else None
         found.extend(inner if inner else [metric])
     return found
-
-
-def _state_of(metric: Any) -> _State:
-    return [np.array(raw_variable(variable).numpy()) for variable in metric.variables]
 
 
 def _fits(metrics: Sequence[Any], states: Sequence[_State]) -> bool:

@@ -70,7 +70,9 @@ class TensorFlowCollective:
         if not gradients:
             return []
         label = tf.get_current_name_scope()
-        sent = [self._packed(tf.convert_to_tensor(gradient)) for gradient in gradients]
+        sent = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        if self._compress:
+            sent = [tf.cast(g, tf.float16) if g.dtype.is_floating else g for g in sent]
         sums = tf.nest.flatten(
             tf.numpy_function(
                 functools.partial(self._sum, label), sent, [part.dtype for part in sent]
@@ -90,11 +92,6 @@ class TensorFlowCollective:
         if not is_chief:
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
-
-    def _packed(self, gradient: Any) -> Any:
-        if self._compress and gradient.dtype.is_floating:
-            return tf.cast(gradient, tf.float16)
-        return gradient
 
     def _sum(self, label: str, *parts: Any) -> list[Any]:
         if self.failure is not None:

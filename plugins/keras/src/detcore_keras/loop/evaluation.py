@@ -12,6 +12,7 @@ import numpy as np
 
 from detcore.data import shard_range
 from detcore.errors import DataError
+from detcore_keras.callbacks.callback_checks import overrides
 from detcore_keras.data.batches import (
     as_arrays,
     batch_records,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("detcore.keras")
 
 _NO_LIMIT = 1 << 62
+_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
 # Arrays up to this size are held as tensors; NumPy slices larger ones, batch by batch.
 _TENSOR_BYTES = 512 << 20
 
@@ -106,8 +108,12 @@ class Evaluation:
         if replaces_keras(model, "make_test_function", "_make_function"):
             tested = self._evaluate_by_own_function(model)
         else:
-            tested = self._evaluate(model, [c for c in callbacks if _has_test_batch_hooks(c)])
-        self._end_pass()
+            tested = self._evaluate(
+                model, [c for c in callbacks if any(overrides(c, hook) for hook in _HOOKS)]
+            )
+        if self._loader is not None:
+            self._loader.end_epoch()
+        self._passes += 1
         if self._distributed.size > 1:
             return merge_results(model, tested, self._distributed)
         if not tested.num_batches:
@@ -187,11 +193,6 @@ class Evaluation:
         if self._loader is not None:
             self._loader.close()
 
-    def _end_pass(self) -> None:
-        if self._loader is not None:
-            self._loader.end_epoch()
-        self._passes += 1
-
     def _items_of(self, sequence: Any) -> Callable[[], Generator[object, None, None]]:
         """Return a function that yields this worker's items; their shapes may differ."""
         self._mine = self._share(len(sequence))
@@ -251,10 +252,3 @@ def _find_batch_means(model: Any) -> list[str]:
     ):
         found.append("losses with masks")
     return found
-
-
-def _has_test_batch_hooks(callback: Any) -> bool:
-    return any(
-        getattr(type(callback), name) is not getattr(keras.callbacks.Callback, name)
-        for name in ("on_test_batch_begin", "on_test_batch_end")
-    )

@@ -122,7 +122,16 @@ class Units:
                     target = min(until, (epoch + 1) * self._epoch_batches)
                 metrics.batches.extend(self.advance(target - self.feed.position, is_interrupted))
         except (StopIteration, tf.errors.OutOfRangeError) as error:
-            raise _out_of_data(self.feed) from error
+            if self.feed.position == 0:
+                raise DataError(
+                    "the training data is empty: it ended before the first batch."
+                ) from error
+            raise DataError(
+                f"the training data ended after batch {self.feed.position}, in the middle of an "
+                f"epoch of {self.feed.batches_per_epoch} batches.\n"
+                "Each epoch must have as many batches as the first one.\n"
+                "Look for parts of the pipeline that drop records by chance."
+            ) from error
         self._warn_of_nan(begin, metrics)
         known = records is not None and self.feed.records is not None
         metrics.n_records = (self.feed.records or 0) - (records or 0) if known else None
@@ -301,7 +310,9 @@ class OwnFunctionUnits(Units):
         self._weigh = weigh
         self._function: Callable[[Any], Any] | None = None
         self._batches: Any = None
-        self._records = _static_records(self.feed.element_spec)
+        # Records of each batch, if the data's specification contains them.
+        shape = leaves(self.feed.element_spec)[0].shape
+        self._records: int | None = shape[0] if shape.rank else None
 
     def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
         """Train one batch."""
@@ -347,20 +358,3 @@ def generated_batches(
     if weigh is not None and not isinstance(feed, DatasetFeed):
         dataset = dataset.map(lambda *data: weigh(data))
     return iterate_on_demand(dataset)
-
-
-def _static_records(element_spec: Any) -> int | None:
-    """Return the records of each batch if the data's specification contains them."""
-    shape = leaves(element_spec)[0].shape
-    return shape[0] if shape.rank else None
-
-
-def _out_of_data(feed: Feed) -> DataError:
-    if feed.position == 0:
-        return DataError("the training data is empty: it ended before the first batch.")
-    return DataError(
-        f"the training data ended after batch {feed.position}, in the middle of an epoch of "
-        f"{feed.batches_per_epoch} batches.\n"
-        "Each epoch must have as many batches as the first one.\n"
-        "Look for parts of the pipeline that drop records by chance."
-    )

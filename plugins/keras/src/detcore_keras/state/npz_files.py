@@ -50,15 +50,12 @@ def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for key, array in arrays.items():
             with archive.open(zipfile.ZipInfo(key + _SUFFIX), "w", force_zip64=True) as member:
-                _write_array(member, np.asarray(array, order="C"))
-
-
-def _write_array(member: IO[bytes], array: npt.NDArray[Any]) -> None:
-    header: Any = np.lib.format.header_data_from_array_1_0(array)
-    np.lib.format.write_array_header_1_0(member, header)
-    content = bytes_of(array)
-    for start in range(0, len(content), _PIECE_BYTES):
-        member.write(content[start : start + _PIECE_BYTES])
+                array = np.asarray(array, order="C")
+                header: Any = np.lib.format.header_data_from_array_1_0(array)
+                np.lib.format.write_array_header_1_0(member, header)
+                content = bytes_of(array)
+                for start in range(0, len(content), _PIECE_BYTES):
+                    member.write(content[start : start + _PIECE_BYTES])
 
 
 def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:

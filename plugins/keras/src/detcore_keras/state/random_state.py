@@ -133,7 +133,10 @@ def restore_rng(directory: Path) -> None:
     try:
         if state["version"] != _VERSION:
             raise ValueError(f"version {state['version']!r}, but this is version {_VERSION}")
-        _restore_eager(state["tensorflow"])
+        if state["tensorflow"]["seed"] is not None:
+            tf.random.set_seed(state["tensorflow"]["seed"])
+            version, words, gauss = state["tensorflow"]["drawn"]
+            _eager_context()._rng.setstate((version, tuple(words), gauss))
         _restore_global_generator(state["tensorflow_global_generator"])
         _restore_keras_seed(state["keras_global_seed"])
         # Last: making a generator for Keras draws from Python's.
@@ -208,14 +211,6 @@ def _eager_context() -> Any:
     from tensorflow.python.eager import context
 
     return context.context()
-
-
-def _restore_eager(state: dict[str, Any]) -> None:
-    if state["seed"] is None:
-        return
-    tf.random.set_seed(state["seed"])
-    version, words, gauss = state["drawn"]
-    _eager_context()._rng.setstate((version, tuple(words), gauss))
 
 
 def _find_tensorflow_generator() -> Any:

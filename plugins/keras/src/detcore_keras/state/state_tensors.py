@@ -42,7 +42,12 @@ class StateReader:
 
     def read(self) -> dict[str, _Array]:
         """Return the values. The arrays may share the variables' memory; see `host_array`."""
-        found = {"random.python": _python_state(), "random.numpy": _numpy_state()}
+        version, words, gauss = random.getstate()
+        kind, numpy_words, *rest = np.random.get_state()
+        found = {
+            "random.python": _pack(struct.pack(f"={len(words)}Q", *words), version, gauss),
+            "random.numpy": _pack(np.asarray(numpy_words).tobytes(), kind, *rest),
+        }
         for name, state in find_process_generators().items():
             found[f"random.{name}"] = host_array(state).astype(np.int64)
         for name, variable in self._named.items():
@@ -73,13 +78,5 @@ def _name_variables(variables: Iterable[Found]) -> dict[str, tf.Variable]:
     return found
 
 
-def _python_state() -> _Array:
-    version, words, gauss = random.getstate()
-    packed = struct.pack(f"={len(words)}Q", *words)
-    return np.frombuffer(packed + repr((version, gauss)).encode(), np.uint8)
-
-
-def _numpy_state() -> _Array:
-    kind, words, *rest = np.random.get_state()
-    packed = np.asarray(words).tobytes()
-    return np.frombuffer(packed + repr((kind, *rest)).encode(), np.uint8)
+def _pack(words: bytes, *rest: object) -> _Array:
+    return np.frombuffer(words + repr(rest).encode(), np.uint8)
