@@ -146,7 +146,7 @@ def test_packages_form_no_cycle() -> None:
     assert find_cycle(edges) == []
 
 
-CYCLES_LEFT = {"detcore_estimator", "detcore_keras"}
+CYCLES_LEFT = {"detcore_estimator"}
 
 
 # A script by itself runs its runner in its own process, which it loads when it begins.
@@ -169,7 +169,7 @@ def test_modules_form_no_cycle_even_for_types() -> None:
 
 
 # Distributions whose modules are being renamed.
-NAMES_LEFT = {"detcore", "detcore_estimator", "detcore_keras", "detcore_torch"}
+NAMES_LEFT = {"detcore", "detcore_estimator", "detcore_torch"}
 
 
 def test_no_module_name_is_used_twice_in_a_distribution() -> None:
