@@ -24,7 +24,7 @@ class _Unset:
         return "<not given>"
 
 
-_UNSET = _Unset()
+_UNSET: Any = _Unset()
 
 
 class TFKerasTrialContext(TrialContext):
@@ -153,13 +153,13 @@ class TFKerasTrialContext(TrialContext):
 
     def configure_fit(
         self,
-        verbose: bool | _Unset = _UNSET,
-        class_weight: Mapping[int, float] | _Unset | None = _UNSET,
-        workers: int | _Unset = _UNSET,
-        use_multiprocessing: bool | _Unset = _UNSET,
-        max_queue_size: int | _Unset = _UNSET,
-        shuffle: bool | _Unset = _UNSET,
-        validation_steps: int | _Unset | None = _UNSET,
+        verbose: bool = _UNSET,
+        class_weight: Mapping[int, float] | None = _UNSET,
+        workers: int = _UNSET,
+        use_multiprocessing: bool = _UNSET,
+        max_queue_size: int = _UNSET,
+        shuffle: bool = _UNSET,
+        validation_steps: int | None = _UNSET,
     ) -> None:
         """Set how data is fed. Later calls change only the settings that they name.
 
@@ -187,7 +187,7 @@ class TFKerasTrialContext(TrialContext):
             "shuffle": shuffle,
             "validation_steps": validation_steps,
         }
-        given = {name: value for name, value in given.items() if not isinstance(value, _Unset)}
+        given = {name: value for name, value in given.items() if value is not _UNSET}
         for name, value in given.items():
             check_fit_option(name, value)
         self._fit_settings.update(given)

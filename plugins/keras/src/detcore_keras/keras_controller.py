@@ -14,7 +14,6 @@ from detcore.trial import ValidationResult
 from detcore.types import Length, Unit
 from detcore_keras.callbacks.callback_checks import checked_callbacks, wants_train_batches
 from detcore_keras.callbacks.callback_list import CallbackMultiplexer, read_callbacks
-from detcore_keras.data.batches import inputs_of
 from detcore_keras.data.data_settings import DataSettings
 from detcore_keras.data.training_data import make_feed
 from detcore_keras.distributed.gradients import share_gradients
@@ -277,8 +276,9 @@ class KerasController:
         variables = self._variables()
         own = self._workers.own_variables(self._model, variables)
         if self._workers.is_chief:
-            spec = inputs_of(self._feed.element_spec)
-            state = capture_training_state(variables, input_spec=spec)
+            batch = self._feed.element_spec
+            inputs = batch[0] if isinstance(batch, tuple | list) else batch
+            state = capture_training_state(variables, input_spec=inputs)
         else:
             state = capture_own_state(variables, own)
         if callbacks.terminates_on_nan:
@@ -437,6 +437,8 @@ class KerasController:
 
     def _begin(self) -> CallbackMultiplexer:
         """Make all variables, give all workers the same ones, and return the begun callbacks."""
+        if self._callbacks is not None and self._has_started:
+            return self._callbacks
         self._build()
         self._start_together()
         return self._begun_callbacks()
@@ -476,6 +478,7 @@ class KerasController:
         waits = not (self._traced or self._has_started)
         parts: dict[str, Any] = {
             "model": self._model,
+            "steps": self._steps,
             "feed": self._feed,
             "callbacks": callbacks,
             "ledger": self._context.ledger,
@@ -490,11 +493,11 @@ class KerasController:
         if reason is None and not self._steps.can_run_many:
             reason = "train_step returns values whose shape changes"
         if reason is None:
-            return FastUnits(self._steps, **parts)
+            return FastUnits(**parts)
         _logger.info("training goes batch by batch, not many batches at once: %s", reason)
         if self._own_function:
             return OwnFunctionUnits(self._weigh, **parts)
-        return SingleUnits(self._steps, **parts)
+        return SingleUnits(**parts)
 
     def _heed_stop_training(self) -> None:
         """Turn ``model.stop_training``, set by a callback, into a request that the clock sees."""

@@ -104,11 +104,6 @@ def _given(parts: Any) -> Any:
     return parts[:after]
 
 
-def inputs_of(batch: Any) -> Any:
-    """Return the inputs of a batch, or of its specification, as Keras unpacks batches."""
-    return batch[0] if isinstance(batch, tuple | list) else batch
-
-
 def leaves(structure: Any) -> list[Any]:
     """Return the leaves of nested tuples, lists and dicts, without the parts that are None."""
     return [leaf for leaf in tf.nest.flatten(structure) if leaf is not None]

@@ -296,26 +296,23 @@ class DatasetFeed(Feed):
         length = self.batches_per_epoch or 0
         whole = epoch if self._must_replay else min(epoch, int(self._has_cache))
         for _ in range(whole):
-            _skip(iter(self._dataset), length)
+            _skip(iter(self._dataset), tf.constant(length, tf.int64))
         self._begin_epochs(epoch - whole)
         if cursor:
             self._iterator = iter(self._dataset)
-            _skip(self._iterator, cursor)
+            _skip(self._iterator, tf.constant(cursor, tf.int64))
 
 
 @tf.function(autograph=False, reduce_retracing=True)  # type: ignore[untyped-decorator]
-def _skip_in_graph(iterator: Any, count: Any) -> None:
+def _skip(iterator: Any, count: Any) -> None:
+    """Read batches in a graph and drop them."""
+
     def body(done: Any) -> Any:
         batch = tf.nest.flatten(iterator.get_next(), expand_composites=True)
         with tf.control_dependencies(batch):
             return done + 1
 
     tf.while_loop(lambda done: done < count, body, (tf.constant(0, tf.int64),))
-
-
-def _skip(iterator: Any, count: int) -> None:
-    """Read batches and drop them."""
-    _skip_in_graph(iterator, tf.constant(count, tf.int64))
 
 
 def _without_autotuning(dataset: Any) -> Any:

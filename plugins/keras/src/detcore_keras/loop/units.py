@@ -61,6 +61,7 @@ class Units:
 
     Args:
         model: The model.
+        steps: Its training step.
         feed: Source of batches.
         callbacks: The user's callbacks.
         ledger: Log of record ids, or None.
@@ -77,6 +78,7 @@ class Units:
         self,
         *,
         model: Any,
+        steps: TrainSteps,
         feed: Feed,
         callbacks: CallbackMultiplexer,
         ledger: LedgerWriter | None,
@@ -87,6 +89,7 @@ class Units:
         after_first_batch: Callable[[], None] | None = None,
     ) -> None:
         self.model = model
+        self.steps = steps
         self.feed = feed
         self.callbacks = callbacks
         self.ledger = ledger
@@ -210,9 +213,8 @@ class Units:
 class FastUnits(Units):
     """Many batches in one graph execution."""
 
-    def __init__(self, steps: TrainSteps, **parts: Any) -> None:
+    def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
-        self._steps = steps
         self._pace: int | None = None
         self._calls = 0
 
@@ -225,7 +227,7 @@ class FastUnits(Units):
         while self.feed.position < target:
             inputs, count = self.feed.block(target - self.feed.position)
             started = time.perf_counter()
-            outputs = self._steps.run_many(inputs, count)
+            outputs = self.steps.run_many(inputs, count)
             seconds += time.perf_counter() - started
             if self.digests is not None:
                 self.digest(self.digests, inputs, count)
@@ -259,14 +261,10 @@ class FastUnits(Units):
 class SingleUnits(Units):
     """One batch per call of the traced step, or of ``train_step`` itself if the model is eager."""
 
-    def __init__(self, steps: TrainSteps, **parts: Any) -> None:
-        super().__init__(**parts)
-        self._steps = steps
-
     def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
         """Train one block, batch by batch, with the batch-level hooks around each."""
         inputs, count = self.feed.block(limit)
-        feed, callbacks, run_one = self.feed, self.callbacks, self._steps.run_one
+        feed, callbacks, run_one = self.feed, self.callbacks, self.steps.run_one
         collected = []
         for index in range(count):
             callbacks.batch_begin(feed.position)

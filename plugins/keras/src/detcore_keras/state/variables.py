@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import re
@@ -138,22 +139,14 @@ def _add_model(found: dict[int, Found], model: Any) -> list[Found]:
         if is_variable(counter := getattr(model, name, None)):
             _add(found, "counters", [Found("counters", name, raw_variable(counter))])
     _add(found, "counters", walked)
-    _add(found, "weights", _weights(model))
+    weights: Sequence[Any] = ()
+    with contextlib.suppress(ValueError):  # of Keras 2, if the first step is still to make them
+        weights = model.weights
+    # Keras 2 lists the vocabularies of preprocessing layers, too, which are no variables:
+    # ``build_model`` makes them, and training does not change them.
+    _add(found, "weights", filter(is_variable, weights))
     _add(found, "extra", walked)
     return walked
-
-
-def _weights(model: keras.Model) -> Sequence[tf.Variable]:
-    """Return a model's weights; none if its first step is still to make them.
-
-    Keras 2 lists the vocabularies of preprocessing layers among them, which are no variables:
-    ``build_model`` makes them, and training does not change them.
-    """
-    try:
-        weights: Sequence[Any] = model.weights
-    except ValueError:  # Keras 2; Keras 3 returns an empty list
-        return []
-    return [weight for weight in weights if is_variable(weight)]
 
 
 def _seed_variables(model: Any) -> Iterator[Any]:
