@@ -70,21 +70,13 @@ def get_model(state: State, model_id: ModelId) -> AsciiJson:
 @router.post("/models", response_model=DOCUMENTS["model"])
 def create_model(state: State, request: ModelRequest) -> AsciiJson:
     """Add a model."""
-    return AsciiJson(
-        state.transport.create_model(
-            request.name, request.description, request.metadata, request.labels
-        )
-    )
+    return AsciiJson(state.transport.create_model(**request.model_dump()))
 
 
 @router.patch("/models/{model_id}", response_model=DOCUMENTS["model"])
 def update_model(state: State, model_id: ModelId, request: ModelChange) -> AsciiJson:
     """Change the description or labels of a model."""
-    return AsciiJson(
-        state.transport.update_model(
-            model_id, description=request.description, labels=request.labels
-        )
-    )
+    return AsciiJson(state.transport.update_model(model_id, **request.model_dump()))
 
 
 @router.post("/models/{model_id}/archive", response_model=DOCUMENTS["model"])
@@ -131,16 +123,7 @@ def list_versions(
 @router.post("/models/{model_id}/versions", response_model=DOCUMENTS["version"])
 def register_version(state: State, model_id: ModelId, request: VersionRequest) -> AsciiJson:
     """Make a checkpoint the next version of a model."""
-    return AsciiJson(
-        state.transport.register_version(
-            model_id,
-            request.checkpoint_uuid,
-            name=request.name,
-            comment=request.comment,
-            notes=request.notes,
-            metadata=request.metadata,
-        )
-    )
+    return AsciiJson(state.transport.register_version(model_id, **request.model_dump()))
 
 
 @router.get("/models/{model_id}/versions/{number}", response_model=DOCUMENTS["version"] | None)
