@@ -1,13 +1,21 @@
-"""Parts that all suites share: clauses of a contract, and capabilities that may be declined."""
+"""Parts that all suites share: clauses, declined capabilities, and assertions that report values.
+
+pytest explains plain ``assert`` statements only in test modules, which a suite is not.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import pytest
 
+from detcore.environment import read_environment
+from detcore.hooks import PluginManager
+
+_Type = TypeVar("_Type")
 _Test = TypeVar("_Test", bound=Callable[..., None])
 
 
@@ -95,3 +103,55 @@ def _suite_name(suite: Suite) -> str:
         if issubclass(each, Suite) and each.__module__.startswith("detcore_testing.")
     ]
     return (suites or [type(suite).__name__])[0]
+
+
+@functools.cache
+def find_registered(
+    list_types: Callable[[PluginManager], Mapping[str, _Type]], kind: str, name: str
+) -> _Type:
+    """Return the type that a plugin registers under a name; plugins are looked through once.
+
+    Raises:
+        AssertionError: If no plugin registers it.
+    """
+    plugins = PluginManager(read_environment())
+    types = list_types(plugins)
+    if name not in types:
+        problems = "; ".join(map(str, plugins.problems())) or "none"
+        raise AssertionError(
+            f"no plugin registers the {kind} {name!r}; there are {', '.join(sorted(types))}. "
+            f"Problems of plugins: {problems}."
+        )
+    return types[name]
+
+
+def expect(is_so: object, found: str) -> None:
+    """Raise an `AssertionError` with the text `found` unless `is_so` is true."""
+    if not is_so:
+        raise AssertionError(found)
+
+
+def expect_equal(found: object, wanted: object, what: str) -> None:
+    """Fail unless two values are equal."""
+    if found != wanted:
+        raise AssertionError(f"{what}: {shorten(found)}; expected {shorten(wanted)}")
+
+
+@contextlib.contextmanager
+def expect_error(kind: type[Exception], what: str) -> Iterator[None]:
+    """Fail unless the block raises an error of a kind."""
+    try:
+        yield
+    except kind:
+        return
+    except Exception as error:
+        raise AssertionError(
+            f"{what} raised {type(error).__name__}: {error}; expected {kind.__name__}"
+        ) from error
+    raise AssertionError(f"{what} raised nothing; expected {kind.__name__}")
+
+
+def shorten(value: object) -> str:
+    """Return a value as text, of a long one the beginning."""
+    text = repr(value)
+    return text if len(text) <= 300 else f"{text[:300]}... ({len(text)} characters)"

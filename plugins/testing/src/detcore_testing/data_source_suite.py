@@ -11,8 +11,7 @@ import numpy as np
 
 from detcore.data import DataSource
 from detcore.errors import DataError
-from detcore_testing.clauses import Suite, clause
-from detcore_testing.expect import expect, expect_equal, expect_error
+from detcore_testing.clauses import Suite, clause, expect, expect_equal, expect_error
 
 _LARGEST_POSITION_BYTES = 100_000
 _Taken = list[tuple[int, list[int], Any]]

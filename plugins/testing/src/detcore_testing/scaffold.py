@@ -8,7 +8,7 @@ import importlib.util
 import keyword
 import re
 import string
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,23 +23,19 @@ if TYPE_CHECKING:
     from detcore.hooks import PluginManager, PluginProblem
 
 
-KINDS = {
-    "framework": "Train with a framework that detcore does not know.",
-    "storage": "Keep checkpoints in a store that detcore does not know.",
-    "searcher": "Choose hyperparameters by a method of your own.",
-    "launcher": "Start the workers of trials in a way of your own.",
-}
+# Summary of a distribution by its kind.
 _SUMMARIES = {
     "framework": "{title} trials for detcore.",
     "storage": "Checkpoints of detcore in {title}.",
     "searcher": "The search method {title} for detcore.",
     "launcher": "The launcher {title} for detcore.",
 }
-_REQUIREMENTS = {
-    "framework": ("numpy>=1.23.5",),
-    "storage": ("pydantic>=2.5",),
-    "searcher": ("pydantic>=2.5",),
-    "launcher": ("pydantic>=2.5",),
+# Method of `PluginManager` that lists what is registered, by kind.
+_REGISTRIES = {
+    "framework": "frameworks",
+    "storage": "storage_types",
+    "searcher": "searchers",
+    "launcher": "launchers",
 }
 _SUFFIX = ".tmpl"
 _PACKAGE = "package"  # name of the package's folder in the templates
@@ -52,7 +48,7 @@ _LONGEST = 24
 @click.argument("name")
 @click.option(
     "--kind",
-    type=click.Choice(list(KINDS)),
+    type=click.Choice(list(_SUMMARIES)),
     default="framework",
     show_default=True,
     help="What it adds to detcore.",
@@ -132,7 +128,7 @@ def _values(names: PluginNames, kind: str) -> Mapping[str, str]:
     major, minor = map(int, __version__.split(".")[:2])
     # While the first number is 0 the second one says that something has changed.
     following = f"0.{minor + 1}" if major == 0 else f"{major + 1}"
-    needed = [f"detcore>={major}.{minor},<{following}", *_REQUIREMENTS.get(kind, ())]
+    library = "numpy>=1.23.5" if kind == "framework" else "pydantic>=2.5"
     title = " ".join(names.plugin.split("_")).capitalize()
     return {
         "plugin": names.plugin,
@@ -142,7 +138,7 @@ def _values(names: PluginNames, kind: str) -> Mapping[str, str]:
         "scheme": names.scheme,
         "title": title,
         "summary": _SUMMARIES[kind].format(title=title),
-        "dependencies": ", ".join(f'"{requirement}"' for requirement in needed),
+        "dependencies": f'"detcore>={major}.{minor},<{following}", "{library}"',
     }
 
 
@@ -230,7 +226,7 @@ def check_free(names: PluginNames, kind: str, plugins: PluginManager) -> None:
         taken = f"a plugin is called {name!r} already: {entries[name].distribution}"
     elif importlib.util.find_spec(names.package) is not None:
         taken = f"a package {names.package!r} is installed already"
-    elif name in _registered(kind, plugins):
+    elif name in getattr(plugins, _REGISTRIES[kind])():
         taken = f"a {kind} is registered as {name!r} already (detcore plugins list)"
     elif kind == "storage" and names.scheme in _url_schemes(plugins):
         taken = f"URLs that begin with {names.scheme}:// mean another storage already"
@@ -239,16 +235,6 @@ def check_free(names: PluginNames, kind: str, plugins: PluginManager) -> None:
     raise InvalidArgumentError(
         f"{taken}.\nTwo of one name would both be refused. Choose another name."
     )
-
-
-def _registered(kind: str, plugins: PluginManager) -> Mapping[str, object]:
-    ask: Mapping[str, Callable[[], Mapping[str, object]]] = {
-        "framework": plugins.frameworks,
-        "storage": plugins.storage_types,
-        "searcher": plugins.searchers,
-        "launcher": plugins.launchers,
-    }
-    return ask[kind]()
 
 
 def _url_schemes(plugins: PluginManager) -> set[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from detcore.database import Database
-    from detcore.storage import Capabilities, Entry, FileDigest, StorageBackend
+    from detcore.storage import FileDigest, StorageBackend
 
 
 T = TypeVar("T")
@@ -125,19 +125,8 @@ class CrashingStorage:
         self._storage = storage
         self._fuse = fuse
 
-    @property
-    def url(self) -> str:
-        """URL of the wrapped storage."""
-        return self._storage.url
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Capabilities of the wrapped storage."""
-        return self._storage.capabilities
-
-    def direct_path(self, key: str) -> Path | None:
-        """Return the wrapped storage's path; direct writes to it are not counted."""
-        return self._storage.direct_path(key)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
 
     def put_tree(self, pairs: Sequence[tuple[Path, str]], **options: Any) -> dict[str, FileDigest]:
         """Copy files, each as a separate operation; a stop may leave half a file."""
@@ -150,10 +139,6 @@ class CrashingStorage:
                 None if target is None else functools.partial(_tear_copy, path, target),
             )
         return digests
-
-    def get_tree(self, pairs: Sequence[tuple[Path, str]], **options: Any) -> dict[str, FileDigest]:
-        """Copy files from the wrapped storage."""
-        return self._storage.get_tree(pairs, **options)
 
     def digest_tree(self, keys: Sequence[str], **options: Any) -> dict[str, FileDigest]:
         """Digest files; flushing them to the disk counts as one operation."""
@@ -169,14 +154,6 @@ class CrashingStorage:
         """Replace a small file atomically."""
         self._fuse.run(f"replace {key}", lambda: self._storage.replace(key, data), self._half(data))
 
-    def read(self, key: str) -> bytes:
-        """Read from the wrapped storage."""
-        return self._storage.read(key)
-
-    def list(self, prefix: str = "") -> list[Entry]:
-        """List the wrapped storage."""
-        return self._storage.list(prefix)
-
     def delete(self, keys: Iterable[str]) -> None:
         """Delete files, each as a separate operation."""
         for key in keys:
@@ -186,10 +163,6 @@ class CrashingStorage:
         """Delete a tree, each file as a separate operation."""
         self.delete(entry.key for entry in self._storage.list(prefix))
         self._fuse.run(f"delete {prefix}/", lambda: self._storage.delete_tree(prefix))
-
-    def probe(self) -> None:
-        """Probe the wrapped storage."""
-        self._storage.probe()
 
     def close(self) -> None:
         """Leave the wrapped storage open, since it is used again after the crash."""

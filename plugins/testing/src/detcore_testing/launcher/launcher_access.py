@@ -19,9 +19,8 @@ from detcore.launch import Launcher, WorkerEvent, WorkerGroup
 from detcore.launch.nodes import create_log
 from detcore.trial import import_object
 from detcore.types import TrialInfo
-from detcore_testing.clauses import Suite
+from detcore_testing.clauses import Suite, find_registered
 from detcore_testing.processes import wait_until_gone
-from detcore_testing.registered_types import find_registered
 
 _POLL_S = 0.1
 _PRELUDE = """\

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from detcore.environment import child_environment
 from detcore.errors import WorkerError
-from detcore_testing.clauses import clause
-from detcore_testing.expect import expect, expect_equal, expect_error
+from detcore_testing.clauses import clause, expect, expect_equal, expect_error
 from detcore_testing.launcher.launcher_access import LauncherAccess, LauncherRun
 from detcore_testing.processes import (
     forked,

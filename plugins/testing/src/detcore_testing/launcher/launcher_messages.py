@@ -12,8 +12,7 @@ from typing import Any
 
 from detcore.environment import child_environment
 from detcore.launch import WorkerEvent
-from detcore_testing.clauses import clause
-from detcore_testing.expect import expect, expect_equal
+from detcore_testing.clauses import clause, expect, expect_equal
 from detcore_testing.launcher.launcher_access import LauncherAccess
 from detcore_testing.processes import is_running
 

@@ -11,9 +11,7 @@ from typing import Any, ClassVar
 from detcore.hooks import PluginManager
 from detcore.search import ExitReason, SearchMethod, SearchSetup
 from detcore.trial import import_object
-from detcore_testing.clauses import Suite
-from detcore_testing.expect import expect
-from detcore_testing.registered_types import find_registered
+from detcore_testing.clauses import Suite, expect, find_registered
 from detcore_testing.searcher.searcher_simulation import SearchSimulation
 
 SOME_FAIL = {ExitReason.ERRORED: 0.08, ExitReason.INVALID_HP: 0.08, ExitReason.STOPPED: 0.04}

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from detcore.config import ranges
 from detcore.errors import SearchError
 from detcore.search import ExitReason, SearchSetup
-from detcore_testing.clauses import clause
-from detcore_testing.expect import expect, expect_equal, shorten
+from detcore_testing.clauses import clause, expect, expect_equal, shorten
 from detcore_testing.hypothesis_settings import quick
 from detcore_testing.searcher.searcher_access import SOME_FAIL, SearcherAccess
 

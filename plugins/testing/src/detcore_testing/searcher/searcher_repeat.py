@@ -25,8 +25,7 @@ from hypothesis import strategies as st
 from detcore.environment import child_environment
 from detcore.search import Event, SearchMethod, SearchSetup, Validated, event_to_json
 from detcore.trial import import_object
-from detcore_testing.clauses import clause
-from detcore_testing.expect import expect, expect_equal, shorten
+from detcore_testing.clauses import clause, expect, expect_equal, shorten
 from detcore_testing.hypothesis_settings import quick
 from detcore_testing.searcher.searcher_access import SOME_FAIL, SearcherAccess
 from detcore_testing.searcher.searcher_answers import has_choice

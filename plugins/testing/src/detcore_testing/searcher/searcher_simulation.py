@@ -17,7 +17,7 @@ from detcore.search import (
     TrainTo,
     Validated,
 )
-from detcore_testing.expect import expect
+from detcore_testing.clauses import expect
 from detcore_testing.searcher.searcher_child import pass_event
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from detcore.storage import Pair, StorageBackend
-from detcore_testing.clauses import Suite
-from detcore_testing.expect import expect_equal
+from detcore_testing.clauses import Suite, expect_equal
 
 
 class StorageAccess(Suite):

@@ -13,9 +13,7 @@ from detcore.environment import read_environment
 from detcore.errors import ConfigError, StorageError
 from detcore.hooks import PluginManager
 from detcore.storage import Capabilities, Entry, StorageBackend, open_storage
-from detcore_testing.clauses import clause
-from detcore_testing.expect import expect, expect_equal, expect_error
-from detcore_testing.registered_types import find_registered
+from detcore_testing.clauses import clause, expect, expect_equal, expect_error, find_registered
 from detcore_testing.storage.storage_access import StorageAccess, write_files
 from detcore_testing.torture import torture_storage
 

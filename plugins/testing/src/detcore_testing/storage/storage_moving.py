@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from detcore.storage import Pair, Progress, digest_bytes
-from detcore_testing.clauses import clause
-from detcore_testing.expect import expect, expect_equal, expect_error
+from detcore_testing.clauses import clause, expect, expect_equal, expect_error
 from detcore_testing.storage.storage_access import StorageAccess, write_files
 
 _FILES = {

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from detcore.errors import StorageError, UnsafePathError
 from detcore.storage import Entry, StorageBackend, check_key, is_safe_key
-from detcore_testing.clauses import clause
-from detcore_testing.expect import expect, expect_equal, expect_error
+from detcore_testing.clauses import clause, expect, expect_equal, expect_error
 from detcore_testing.hypothesis_settings import quick
 from detcore_testing.storage.storage_access import FolderAccess, StorageAccess, write_files
 

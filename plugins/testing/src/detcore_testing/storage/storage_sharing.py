@@ -16,8 +16,7 @@ import pytest
 
 from detcore.environment import child_environment
 from detcore.storage import Entry, StorageBackend
-from detcore_testing.clauses import clause
-from detcore_testing.expect import expect, expect_equal
+from detcore_testing.clauses import clause, expect, expect_equal
 from detcore_testing.processes import forked, num_descriptors, wait_for_child
 from detcore_testing.storage.storage_access import StorageAccess, write_files
 
