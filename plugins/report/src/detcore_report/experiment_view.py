@@ -120,7 +120,6 @@ def read_view(
     experiment_id: int,
     *,
     metric: str | None = None,
-    kind: str | None = None,
     smaller_is_better: bool | None = None,
     all_metrics: bool = False,
     max_charts: int = 8,
@@ -131,10 +130,9 @@ def read_view(
     """Read an experiment.
 
     Args:
-        metric: The metric to rank trials by; None: the searcher's metric.
+        metric: The metric to rank trials by, of validation if it exists; None: the searcher's.
         all_metrics: Whether to make charts of the other metrics, too.
         max_charts: Maximum number of charts.
-        kind: Kind of `metric`, "training" or "validation"; None: of validation, if it exists.
         smaller_is_better: Its direction; None: by its name (a loss, a score), or the searcher's.
         only: Only these trials; None: all.
         parts: Number of parts of the steps that curves are downsampled to; see
@@ -148,7 +146,7 @@ def read_view(
     records = database.list_trials(experiment_id)
     overview = describe_experiment(database, record, len(records))
     names = database.metric_names(experiment_id)
-    ranking = _choose_ranking(overview, names, metric, kind, smaller_is_better)
+    ranking = _choose_ranking(overview, names, metric, smaller_is_better)
     rows = describe_trials(
         database, records, metric=ranking.metric, smaller_is_better=ranking.smaller_is_better
     )
@@ -209,11 +207,10 @@ def _choose_ranking(
     overview: Mapping[str, Any],
     names: Sequence[tuple[str, str]],
     metric: str | None,
-    kind: str | None,
     smaller_is_better: bool | None,
 ) -> _Ranking:
     """Return the requested ranking; see `read_view`."""
-    if metric is not None and not any(_is_asked(name, metric, kind) for name in names):
+    if metric is not None and all(name != metric for _, name in names):
         listed = ", ".join(dict.fromkeys(name for _, name in names)) or "none yet"
         raise NotFoundError(
             f"no trial of experiment {overview['id']} has reported a metric {metric!r}.\n"
@@ -224,7 +221,7 @@ def _choose_ranking(
     if smaller_is_better is None:
         smaller_is_better = overview["smaller_is_better"] is not False
     metric = metric or overview["metric"] or next((name for _, name in names), None)
-    kinds = [name[0] for name in names if _is_asked(name, metric, kind)]
+    kinds = [kind for kind, name in names if name == metric]
     return _Ranking(
         metric=metric,
         kind=kinds[0] if kinds else "validation",
@@ -247,10 +244,6 @@ def _choose_curves(
         rows, key=lambda row: ranking.sort_key(number_of(metric_value(row, ranking.metric)))
     )
     return tuple(row["id"] for row in best[:max_rows])
-
-
-def _is_asked(name: tuple[str, str], metric: str | None, kind: str | None) -> bool:
-    return name[1] == metric and kind in (None, name[0])
 
 
 def _rank(

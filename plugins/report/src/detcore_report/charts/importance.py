@@ -57,8 +57,7 @@ def rank_hyperparameters(view: ExperimentView) -> list[Importance]:
     ranked = [trial for trial in view.trials if trial.rank is not None]
     if len(ranked) < MIN_TRIALS:
         return []
-    values = {trial.id: trial.value for trial in ranked}
-    ranks = _ranks([values[trial.id] or 0.0 for trial in ranked])
+    ranks = _ranks([trial.value or 0.0 for trial in ranked])
     sign = 1 if view.smaller_is_better else -1
     goodness = [sign * rank for rank in ranks]
     found = []
@@ -88,17 +87,11 @@ def importance_table(view: ExperimentView) -> str:
 
 def _ranks(values: Sequence[float]) -> list[float]:
     """Return the rank of each value, from 0; equal values share the mean of theirs."""
-    order = sorted(range(len(values)), key=lambda place: values[place])
-    ranks = [0.0] * len(values)
-    start = 0
-    while start < len(order):
-        end = start
-        while end < len(order) and values[order[end]] == values[order[start]]:
-            end += 1
-        for place in order[start:end]:
-            ranks[place] = (start + end - 1) / 2
-        start = end
-    return ranks
+    import numpy as np
+
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    means = np.cumsum(counts) - (counts + 1) / 2
+    return [float(rank) for rank in means[places]]
 
 
 def _groups(values: Mapping[int, object]) -> list[tuple[str, list[int]]]:
