@@ -146,7 +146,7 @@ class _Trial:
 
     def _end_all(self) -> bool:
         """End the workers that have begun; return whether they are surely gone."""
-        self._order_all("kill", signal.SIGKILL)
+        self._kill_all()
         return all(link.join(_END_TIMEOUT_S) for link in self._links.values())
 
     def _say_ended(self, code: int) -> None:
@@ -316,11 +316,11 @@ class _Trial:
                 self._order(0, "reply", said["fields"])
             elif kind in ("signal", "kill"):
                 self._order(said["rank"], kind, said["number"])
-        self._order_all("kill", signal.SIGKILL)
+        self._kill_all()
 
-    def _order_all(self, kind: str, value: Any) -> None:
+    def _kill_all(self) -> None:
         for rank in range(self._slots):
-            self._order(rank, kind, value)
+            self._order(rank, "kill", signal.SIGKILL)
 
     def _order(self, rank: int, kind: str, value: Any) -> None:
         with self._lock:
