@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, HTTPException, Query, Response
-from pydantic import AfterValidator, Field
+from fastapi import APIRouter, Depends, HTTPException, Query, Response
+from pydantic import AfterValidator, BaseModel, Field
 
 from detcore_server.routes import MOST_DEPTH, ErrorAnswer, is_too_deep
 
@@ -41,8 +41,22 @@ Nested = Annotated[Document, AfterValidator(_check_depth)]
 # Lists in a request's first line, which must not become too long.
 Texts = Annotated[list[Text], Field(max_length=100)]
 Numbers = Annotated[list[Annotated[int, Field(ge=-1, le=_MOST)]], Field(max_length=300)]
-Limit = Annotated[int, Query(ge=-2, le=_MOST, description="0: no limit; -1: all; -2: none")]
-Offset = Annotated[int, Query(ge=-_MOST, le=_MOST, description="below 0: from the end")]
+_Limit = Annotated[int, Query(ge=-2, le=_MOST, description="0: no limit; -1: all; -2: none")]
+_Offset = Annotated[int, Query(ge=-_MOST, le=_MOST, description="below 0: from the end")]
+
+
+class ListPart(BaseModel):
+    """The requested part of a list."""
+
+    limit: _Limit = 0
+    offset: _Offset = 0
+
+
+async def _read_part(limit: _Limit = 0, offset: _Offset = 0) -> ListPart:
+    return ListPart(limit=limit, offset=offset)
+
+
+Part = Annotated[ListPart, Depends(_read_part)]
 
 
 def new_router() -> APIRouter:
@@ -90,9 +104,7 @@ def answer_page(
     name: str,
     entries: Sequence[Entry],
     describe: Callable[[Sequence[Entry]], list[Document]],
-    *,
-    limit: int,
-    offset: int,
+    part: ListPart,
     **more: object,
 ) -> Response:
     """Return the requested part of a list, and its position in the list.
@@ -101,11 +113,10 @@ def answer_page(
         name: Name of the list in the answer.
         entries: The whole list.
         describe: Returns the documents of the part.
-        limit: As the client sends it, see `Limit`.
-        offset: As the client sends it, see `Offset`.
+        part: The part, as the client requests it.
         **more: Further parts of the answer.
     """
-    total = len(entries)
+    total, limit, offset = len(entries), part.limit, part.offset
     start = min(offset, total) if offset >= 0 else max(0, total + offset)
     end = min(total, start + limit) if limit > 0 else start if limit == -2 else total
     position = {

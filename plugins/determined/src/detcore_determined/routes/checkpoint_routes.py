@@ -15,9 +15,8 @@ from detcore.database import CheckpointRecord
 from detcore_determined.routes import enums
 from detcore_determined.routes.answers import (
     Document,
-    Limit,
+    ListPart,
     Nested,
-    Offset,
     Text,
     answer,
     answer_page,
@@ -44,15 +43,13 @@ _ARCHIVE: dict[int | str, dict[str, Any]] = {
 _Uuids = Annotated[list[Text], Field(min_length=1, max_length=1000)]
 
 
-class Listed(BaseModel):
+class Listed(ListPart):
     """Which checkpoints are listed, in which order, and which part of the list."""
 
     states: list[enums.CheckpointState] = Field([], max_length=100)
     sort_by: enums.CheckpointSort = Field(enums.CheckpointSort.UNSPECIFIED, alias="sortByAttr")
     sort_by_metric: Text = Field("", alias="sortByMetric")
     order_by: enums.Order = Field(enums.Order.UNSPECIFIED, alias="orderBy")
-    limit: Limit = 0
-    offset: Offset = 0
 
     @property
     def by_metric(self) -> bool:
@@ -189,7 +186,7 @@ def _list(
     else:
         records = _by_attribute(records, listed)
     describe = functools.partial(checkpoint_documents, state)
-    return answer_page("checkpoints", records, describe, limit=listed.limit, offset=listed.offset)
+    return answer_page("checkpoints", records, describe, listed)
 
 
 def _by_attribute(records: list[CheckpointRecord], listed: Listed) -> list[CheckpointRecord]:

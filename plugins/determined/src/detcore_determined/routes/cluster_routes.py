@@ -11,8 +11,7 @@ from fastapi import Response
 from detcore.types import ExperimentState
 from detcore_determined.routes.answers import (
     Document,
-    Limit,
-    Offset,
+    Part,
     Text,
     answer,
     answer_page,
@@ -71,13 +70,12 @@ router = new_router()
 def list_workspaces(
     state: State,
     requester: Requester,
+    part: Part,
     name: Text = "",
-    limit: Limit = 0,
-    offset: Offset = 0,
 ) -> Response:
     """List the one workspace."""
     workspaces = [_workspace(state, requester)] if _is_named(name) else []
-    return answer_page("workspaces", workspaces, list, limit=limit, offset=offset)
+    return answer_page("workspaces", workspaces, list, part)
 
 
 @router.get("/api/v1/workspaces/{workspace_id}")
@@ -92,23 +90,20 @@ def list_projects(
     state: State,
     requester: Requester,
     workspace_id: Id,
+    part: Part,
     name: Text = "",
-    limit: Limit = 0,
-    offset: Offset = 0,
 ) -> Response:
     """List the one project."""
     _require("workspace", workspace_id)
     projects = [_project(state, requester)] if _is_named(name) else []
-    return answer_page("projects", projects, list, limit=limit, offset=offset)
+    return answer_page("projects", projects, list, part)
 
 
 @router.get("/api/v1/workspaces/{workspace_id}/available-resource-pools")
-def list_workspace_pools(
-    requester: Requester, workspace_id: Id, limit: Limit = 0, offset: Offset = 0
-) -> Response:
+def list_workspace_pools(requester: Requester, workspace_id: Id, part: Part) -> Response:
     """List the resource pools of a workspace: always empty."""
     _require("workspace", workspace_id)
-    return answer_page("resourcePools", [], list, limit=limit, offset=offset)
+    return answer_page("resourcePools", [], list, part)
 
 
 @router.get("/api/v1/projects/{project_id}")
@@ -119,9 +114,9 @@ def get_project(state: State, requester: Requester, project_id: Id) -> Response:
 
 
 @router.get("/api/v1/resource-pools")
-def list_pools(requester: Requester, limit: Limit = 0, offset: Offset = 0) -> Response:
+def list_pools(requester: Requester, part: Part) -> Response:
     """List the one resource pool."""
-    return answer_page("resourcePools", [_POOL], list, limit=limit, offset=offset)
+    return answer_page("resourcePools", [_POOL], list, part)
 
 
 @router.get("/api/v1/tasks")
@@ -132,9 +127,9 @@ def list_tasks(requester: Requester) -> Response:
 
 def _add_empty(path: str, name: str) -> None:
     @router.get(path, name=f"list_{name}", operation_id=f"determined_list_{name}")
-    def list_none(requester: Requester, limit: Limit = 0, offset: Offset = 0) -> Response:
+    def list_none(requester: Requester, part: Part) -> Response:
         """Return an empty list of things that detcore does not have."""
-        return answer_page(name, [], list, limit=limit, offset=offset)
+        return answer_page(name, [], list, part)
 
 
 for path, key in _LISTS:

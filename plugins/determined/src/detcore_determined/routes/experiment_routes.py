@@ -14,9 +14,8 @@ from detcore.types import ExperimentState
 from detcore_determined.routes import enums
 from detcore_determined.routes.answers import (
     Document,
-    Limit,
+    ListPart,
     Numbers,
-    Offset,
     Text,
     Texts,
     answer,
@@ -36,7 +35,7 @@ _OVER = (ExperimentState.COMPLETED, ExperimentState.CANCELED, ExperimentState.ER
 _PHASES = ("QUEUED", "STARTED", "ENDED")
 
 
-class Filters(BaseModel, extra="forbid"):
+class Filters(ListPart, extra="forbid"):
     """Which experiments are listed, in which order, and which part of the list."""
 
     archived: bool | None = None
@@ -48,8 +47,6 @@ class Filters(BaseModel, extra="forbid"):
     users: Texts = []
     sort_by: enums.ExperimentSort = Field(enums.ExperimentSort.UNSPECIFIED, alias="sortBy")
     order_by: enums.Order = Field(enums.Order.UNSPECIFIED, alias="orderBy")
-    limit: Limit = 0
-    offset: Offset = 0
 
 
 class Patch(BaseModel):
@@ -106,8 +103,8 @@ def list_experiments(
             for record, is_alive in (_observed(state, record) for record in records)
         ]
 
-    limit = filters.limit or _DEFAULT_LIMIT
-    return answer_page("experiments", records, describe, limit=limit, offset=filters.offset)
+    part = filters.model_copy(update={"limit": filters.limit or _DEFAULT_LIMIT})
+    return answer_page("experiments", records, describe, part)
 
 
 @router.get("/api/v1/experiments/{experiment_id}")

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import Query, Response
+from fastapi import Depends, Query, Response
 from pydantic import BaseModel, Field, StrictInt
 
 from detcore.database import ModelRecord, ModelVersionRecord
@@ -16,10 +16,10 @@ from detcore.types import ModelOrderBy, ModelSortBy
 from detcore_determined.routes import enums
 from detcore_determined.routes.answers import (
     Document,
-    Limit,
+    ListPart,
     Nested,
     Numbers,
-    Offset,
+    Part,
     Text,
     Texts,
     answer,
@@ -42,7 +42,7 @@ _SORTS = {
 _Number = Annotated[int, Field(ge=-1, le=2**31 - 1)]
 
 
-class Filters(BaseModel, extra="forbid"):
+class Filters(ListPart, extra="forbid"):
     """Which models are listed, in which order, and which part of the list."""
 
     archived: bool | None = None
@@ -54,8 +54,6 @@ class Filters(BaseModel, extra="forbid"):
     workspace_names: Texts = Field([], alias="workspaceNames")
     sort_by: enums.ModelSort = Field(enums.ModelSort.UNSPECIFIED, alias="sortBy")
     order_by: enums.Order = Field(enums.Order.UNSPECIFIED, alias="orderBy")
-    limit: Limit = 0
-    offset: Offset = 0
 
 
 class Said(BaseModel):
@@ -100,6 +98,19 @@ class PostVersion(VersionSaid):
 router = new_router()
 
 
+def _find_model(state: State, model: Text) -> ModelRecord:
+    """Return a model by id, where it is a number, or by name."""
+    if model.isascii() and model.isdigit() and len(model) < 10:
+        try:
+            return state.database.get_model(int(model))
+        except NotFoundError:
+            pass  # a model of detcore's own may be called "7"
+    return state.database.get_model(model)
+
+
+_Model = Annotated[ModelRecord, Depends(_find_model)]
+
+
 @router.get("/api/v1/models")
 def list_models(
     state: State, requester: Requester, filters: Annotated[Filters, Query()]
@@ -128,7 +139,7 @@ def list_models(
     def describe(records: Sequence[ModelRecord]) -> list[Document]:
         return [_model_document(record, requester) for record in records]
 
-    return answer_page("models", records, describe, limit=filters.limit, offset=filters.offset)
+    return answer_page("models", records, describe, filters)
 
 
 @router.post("/api/v1/models")
@@ -161,17 +172,17 @@ def list_labels(state: State, _: Requester) -> Response:
 
 
 @router.get("/api/v1/models/{model}")
-def get_model(state: State, requester: Requester, model: Text) -> Response:
+def get_model(state: State, requester: Requester, model: _Model) -> Response:
     """Return a model by name or id."""
-    return answer({"model": _model_document(_find_model(state, model), requester)})
+    return answer({"model": _model_document(model, requester)})
 
 
 @router.patch("/api/v1/models/{model}")
-def patch_model(state: State, requester: Requester, model: Text, body: PatchModel) -> Response:
+def patch_model(state: State, requester: Requester, model: _Model, body: PatchModel) -> Response:
     """Change the fields of a model; metadata and labels replace the current ones."""
     _check(body)
     changed = state.database.update_model(
-        _find_model(state, model).id,
+        model.id,
         name=body.name,
         description=body.description,
         labels=body.labels,
@@ -181,23 +192,23 @@ def patch_model(state: State, requester: Requester, model: Text, body: PatchMode
 
 
 @router.post("/api/v1/models/{model}/archive")
-def archive_model(state: State, _: Requester, model: Text) -> Response:
+def archive_model(state: State, _: Requester, model: _Model) -> Response:
     """Archive a model."""
-    state.database.set_model_archived(_find_model(state, model).id, True)
+    state.database.set_model_archived(model.id, True)
     return answer({})
 
 
 @router.post("/api/v1/models/{model}/unarchive")
-def unarchive_model(state: State, _: Requester, model: Text) -> Response:
+def unarchive_model(state: State, _: Requester, model: _Model) -> Response:
     """Unarchive a model."""
-    state.database.set_model_archived(_find_model(state, model).id, False)
+    state.database.set_model_archived(model.id, False)
     return answer({})
 
 
 @router.delete("/api/v1/models/{model}")
-def delete_model(state: State, _: Requester, model: Text) -> Response:
+def delete_model(state: State, _: Requester, model: _Model) -> Response:
     """Delete a model and its versions; checkpoints stay."""
-    state.database.delete_model(_find_model(state, model).id)
+    state.database.delete_model(model.id)
     return answer({})
 
 
@@ -205,89 +216,73 @@ def delete_model(state: State, _: Requester, model: Text) -> Response:
 def list_versions(
     state: State,
     requester: Requester,
-    model: Text,
+    model: _Model,
+    part: Part,
     sort_by: Annotated[enums.VersionSort, Query(alias="sortBy")] = (enums.VersionSort.UNSPECIFIED),
     order_by: Annotated[enums.Order, Query(alias="orderBy")] = enums.Order.UNSPECIFIED,
-    limit: Limit = 0,
-    offset: Offset = 0,
 ) -> Response:
     """List the versions of a model by number, which is also the order of creation."""
-    found = _find_model(state, model)
     is_descending = order_by is enums.Order.DESC
     records = state.database.list_versions(
-        found.id, order_by=ModelOrderBy.DESC if is_descending else ModelOrderBy.ASC
+        model.id, order_by=ModelOrderBy.DESC if is_descending else ModelOrderBy.ASC
     )
-    describe = functools.partial(_describe_versions, state, requester, found)
-    shown = _model_document(found, requester)
-    return answer_page("modelVersions", records, describe, limit=limit, offset=offset, model=shown)
+    describe = functools.partial(_describe_versions, state, requester, model)
+    shown = _model_document(model, requester)
+    return answer_page("modelVersions", records, describe, part, model=shown)
 
 
 @router.post("/api/v1/models/{model}/versions")
-def post_version(state: State, requester: Requester, model: Text, body: PostVersion) -> Response:
+def post_version(state: State, requester: Requester, model: _Model, body: PostVersion) -> Response:
     """Make a checkpoint the next version of a model."""
     _check_version(body)
-    found = _find_model(state, model)
     record = state.database.register_version(
-        found.id,
+        model.id,
         state.database.get_checkpoint(body.checkpointUuid).uuid,
         name=body.name or "",
         comment=body.comment or "",
         notes=body.notes or "",
         metadata=body.metadata or {},
     )
-    return _answer_version(state, requester, found.id, record)
+    return _answer_version(state, requester, model.id, record)
 
 
 @router.get("/api/v1/models/{model}/versions/{number}")
-def get_version(state: State, requester: Requester, model: Text, number: _Number) -> Response:
+def get_version(state: State, requester: Requester, model: _Model, number: _Number) -> Response:
     """Return a version of a model."""
-    found = _find_model(state, model)
-    record = state.database.get_version(found.id, number)
+    record = state.database.get_version(model.id, number)
     if record is None:
-        raise NotFoundError(f"the model {found.name!r} has no version {number}")
-    return _answer_version(state, requester, found.id, record)
+        raise NotFoundError(f"the model {model.name!r} has no version {number}")
+    return _answer_version(state, requester, model.id, record)
 
 
 @router.patch("/api/v1/models/{model}/versions/{number}")
 def patch_version(
-    state: State, requester: Requester, model: Text, number: _Number, body: VersionSaid
+    state: State, requester: Requester, model: _Model, number: _Number, body: VersionSaid
 ) -> Response:
     """Change the name, comment, notes or metadata of a version."""
     _check_version(body)
-    found = _find_model(state, model)
     record = state.database.update_version(
-        found.id,
+        model.id,
         number,
         name=body.name,
         comment=body.comment,
         notes=body.notes,
         metadata=body.metadata,
     )
-    return _answer_version(state, requester, found.id, record)
+    return _answer_version(state, requester, model.id, record)
 
 
 @router.delete("/api/v1/models/{model}/versions/{number}")
-def delete_version(state: State, _: Requester, model: Text, number: _Number) -> Response:
+def delete_version(state: State, _: Requester, model: _Model, number: _Number) -> Response:
     """Delete a version of a model; its checkpoint stays."""
-    state.database.delete_version(_find_model(state, model).id, number)
+    state.database.delete_version(model.id, number)
     return answer({})
 
 
 @router.get("/api/v1/models/{model}/versions/{number}/metrics")
-def list_version_metrics(state: State, _: Requester, model: Text, number: _Number) -> Response:
+def list_version_metrics(state: State, _: Requester, model: _Model, number: _Number) -> Response:
     """List reports of other trials on a version: detcore records none."""
-    _find_model(state, model)
     return answer({"metrics": []})
-
-
-def _find_model(state: ServerState, model: str) -> ModelRecord:
-    """Return a model by id, where it is a number, or by name."""
-    if model.isascii() and model.isdigit() and len(model) < 10:
-        try:
-            return state.database.get_model(int(model))
-        except NotFoundError:
-            pass  # a model of detcore's own may be called "7"
-    return state.database.get_model(model)
 
 
 def _check(said: Said) -> None:

@@ -19,8 +19,7 @@ from detcore_determined.routes import enums
 from detcore_determined.routes.answers import (
     STREAM_TYPE,
     Document,
-    Limit,
-    Offset,
+    Part,
     answer,
     answer_page,
     as_float,
@@ -58,10 +57,9 @@ def list_trials(
     state: State,
     _: Requester,
     experiment_id: Id,
+    part: Part,
     sort_by: _TrialSort = enums.TrialSort.UNSPECIFIED,
     order_by: _Order = enums.Order.UNSPECIFIED,
-    limit: Limit = 0,
-    offset: Offset = 0,
 ) -> Response:
     """List the trials of an experiment, by default sorted by id."""
     take_in(state, experiment_id)
@@ -69,7 +67,7 @@ def list_trials(
         state, experiment_id, state.database.list_trials(experiment_id), sort_by, order_by
     )
     describe = functools.partial(_documents, state, experiment_id)
-    return answer_page("trials", records, describe, limit=limit, offset=offset)
+    return answer_page("trials", records, describe, part)
 
 
 @router.get("/api/v1/trials/{trial_id}")
@@ -93,17 +91,16 @@ def list_workloads(
     state: State,
     _: Requester,
     trial_id: Id,
+    part: Part,
     with_batches: Annotated[bool, Query(alias="includeBatchMetrics")] = False,
     order_by: _Order = enums.Order.UNSPECIFIED,
-    limit: Limit = 0,
-    offset: Offset = 0,
 ) -> Response:
     """List reports and checkpoints of a trial by steps."""
     take_in(state, state.database.get_trial(trial_id).experiment_id, trial_id)
     workloads = _workloads(state, trial_id, with_batches=with_batches)
     if order_by is enums.Order.DESC:
         workloads.reverse()
-    return answer_page("workloads", workloads, list, limit=limit, offset=offset)
+    return answer_page("workloads", workloads, list, part)
 
 
 @router.get(

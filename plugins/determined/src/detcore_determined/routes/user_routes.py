@@ -10,9 +10,8 @@ from pydantic import BaseModel, Field
 from detcore import __version__
 from detcore_determined.routes.answers import (
     Document,
-    Limit,
     Nested,
-    Offset,
+    Part,
     Text,
     answer,
     answer_page,
@@ -84,11 +83,10 @@ router = new_router()
 def list_users(
     state: State,
     _: Requester,
+    part: Part,
     active: bool | None = None,
     admin: bool | None = None,
     name: Text = "",
-    limit: Limit = 0,
-    offset: Offset = 0,
 ) -> Response:
     """List users by id."""
     users = [
@@ -98,7 +96,7 @@ def list_users(
         and admin in (None, user.is_admin)
         and name.casefold() in user.name.casefold()
     ]
-    return answer_page("users", users, _describe_users, limit=limit, offset=offset)
+    return answer_page("users", users, _describe_users, part)
 
 
 @router.get("/api/v1/users/{user_id}")
