@@ -19,7 +19,7 @@ from detcore.launch import Launcher, WorkerEvent, WorkerGroup
 from detcore.launch.nodes import create_log
 from detcore.trial import import_object
 from detcore.types import TrialInfo
-from detcore_testing.clauses import Suite, find_registered
+from detcore_testing.clauses import Suite, expect_equal, find_registered
 from detcore_testing.processes import wait_until_gone
 
 _POLL_S = 0.1
@@ -127,6 +127,10 @@ class LauncherRun:
         """Wait until all have ended; return the exit code."""
         self.until(lambda: not self.group.is_alive, "the workers have ended")
         return self.close()
+
+    def succeed(self) -> None:
+        """Wait until all have ended, with exit code 0."""
+        expect_equal(self.finish(), 0, "the exit code")
 
     def close(self) -> int:
         """Close the group, whatever the workers do; return the exit code."""

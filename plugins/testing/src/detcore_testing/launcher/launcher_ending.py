@@ -200,7 +200,7 @@ class EndingClauses(LauncherAccess):
     def test_nothing_outlives_its_worker(self, tmp_path: Path) -> None:
         """Leave a child behind."""
         with self.started(tmp_path, _WITH_CHILD) as run:
-            expect_equal(run.finish(), 0, "the exit code")
+            run.succeed()
             child = int(run.printed()[0])
             with _nothing_left([child]):
                 expect_equal(

@@ -54,7 +54,7 @@ class TellingClauses(LauncherAccess):
             "                  os.stat(path).st_mode & 0o077]))\n"
         )
         with self.started(tmp_path, program) as run:
-            expect_equal(run.finish(), 0, "the exit code")
+            run.succeed()
             (line,) = run.printed()
         folder, home, info, others = json.loads(line)
         expect_equal(home, str(self.make_folder(tmp_path) / "home"), "DETCORE_HOME")
@@ -76,7 +76,7 @@ class TellingClauses(LauncherAccess):
             with self.started(tmp_path, program, slots=3) as run:
                 expect_equal(len(run.group.pids), 3, "the number of process ids")
                 expect_equal(run.group.pid, run.group.pids[0], "the process id of rank 0")
-                expect_equal(run.finish(), 0, "the exit code")
+                run.succeed()
                 told = [json.loads(run.printed(rank)[0]) for rank in range(3)]
             for rank, found in enumerate(told):
                 expect_equal(found["DETCORE_RANK"], str(rank), f"DETCORE_RANK of rank {rank}")
@@ -108,7 +108,7 @@ class TellingClauses(LauncherAccess):
         found = []
         for options in (passed, {}):
             with self.started(tmp_path, program, **options) as run:
-                expect_equal(run.finish(), 0, "the exit code")
+                run.succeed()
                 found.append(json.loads(run.printed()[0]))
         expect(found[0].pop("PATH"), "the variables of the launching process are not there")
         expect_equal(found[0], {**given, **plugins}, "the variables that were given")
@@ -123,7 +123,7 @@ class TellingClauses(LauncherAccess):
     def test_standard_input_is_empty(self, tmp_path: Path) -> None:
         """Read it."""
         with self.started(tmp_path, "print(repr(sys.stdin.read()))") as run:
-            expect_equal(run.finish(), 0, "the exit code")
+            run.succeed()
             expect_equal(run.printed(), ["''"], "what the worker read")
 
     @clause(
@@ -141,7 +141,7 @@ class TellingClauses(LauncherAccess):
         with self.started(tmp_path, program) as run:
             run.until(lambda: run.events, "the worker tells that it wrote half a line")
             run.group.reply(go="on")
-            expect_equal(run.finish(), 0, "the exit code")
+            run.succeed()
             *lines, latin, long, last = run.printed()
             expect_equal(lines, ["first line", "", "second", "  third"], "the lines")
             expect(latin[:3] == "caf" and latin[-1:] == ".", f"the line in Latin-1: {latin!r}")
@@ -173,7 +173,7 @@ class TellingClauses(LauncherAccess):
         )
         with self.started(tmp_path, program, slots=self.few_slots) as run:
             run.delay_s = 0.002
-            expect_equal(run.finish(), 0, "the exit code")
+            run.succeed()
             expect_equal(run.overlaps, 0, "the lines that came while another was being taken")
 
     @clause("all-output-comes-before-close", "all that was printed has come when close returns")
@@ -181,7 +181,7 @@ class TellingClauses(LauncherAccess):
         """Print much just before the end."""
         program = f"sys.stdout.write(''.join(f'line {{i}}\\n' for i in range({_MANY_LINES})))"
         with self.started(tmp_path, program) as run:
-            expect_equal(run.finish(), 0, "the exit code")
+            run.succeed()
             wanted = [f"line {i}" for i in range(_MANY_LINES)]
             expect_equal(run.printed(), wanted, "the lines")
 
@@ -194,7 +194,7 @@ class TellingClauses(LauncherAccess):
             f"for i in range({_MANY_EVENTS}):\n    tell(number=i, text='y' * ({size} * (i == 7)))"
         )
         with self.started(tmp_path, program) as run:
-            expect_equal(run.finish(), 0, "the exit code")
+            run.succeed()
             found = [event["number"] for event in run.events]
             expect_equal(found, list(range(_MANY_EVENTS)), "the events")
             expect_equal(len(run.events[7]["text"]), size, "the size of the large event")
@@ -209,7 +209,7 @@ class TellingClauses(LauncherAccess):
                 pid = run.group.pid
                 run.until(lambda: not is_running(pid), "the worker has ended", polls=False)
             expect(run.group.is_alive, "is_alive is false though events were not handed out")
-            expect_equal(run.finish(), 0, "the exit code")
+            run.succeed()
             expect_equal([event["number"] for event in run.events], [1, 2], "the events")
 
     @clause(
@@ -261,7 +261,7 @@ class TellingClauses(LauncherAccess):
                 run.group.reply(**answer)
             run.until(lambda: not run.group.is_alive, "the worker has ended")
             run.group.reply(late=True)
-            expect_equal(run.finish(), 0, "the exit code")
+            run.succeed()
             expect_equal([json.loads(line) for line in run.printed()], answers, "the answers")
 
     @clause(
@@ -280,6 +280,6 @@ class TellingClauses(LauncherAccess):
                 ready, _, _ = select.select([reading], [], [], 0)
                 expect(not ready, "nobody holds the descriptor while the worker runs")
                 run.group.reply(go="on")
-                expect_equal(run.finish(), 0, "the exit code")
+                run.succeed()
             ready, _, _ = select.select([reading], [], [], self.timeout_s)
             expect(ready, "somebody holds the descriptor though the worker has ended")
