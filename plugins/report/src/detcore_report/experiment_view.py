@@ -110,6 +110,11 @@ class ExperimentView:
     constants: Mapping[str, object]
 
     @property
+    def varied(self) -> list[str]:
+        """The names of the hyperparameters that are not the same for all trials."""
+        return [axis.name for axis in self.axes if axis.name != self.metric]
+
+    @property
     def best(self) -> TrialView | None:
         """The best trial, or None if none has a value."""
         return self.trials[0] if self.trials and self.trials[0].rank == 0 else None
@@ -185,8 +190,7 @@ def select_trials(view: ExperimentView, trials: Sequence[TrialView]) -> Experime
     drawn = trials[:MAX_CURVES]
     if not drawn:
         return dataclasses.replace(view, trials=drawn)
-    varied = [axis.name for axis in view.axes if axis.name != view.metric]
-    axes = _axes(drawn, varied, view.record.config, view.metric)
+    axes = _axes(drawn, view.varied, view.record.config, view.metric)
     return dataclasses.replace(view, trials=drawn, axes=axes)
 
 

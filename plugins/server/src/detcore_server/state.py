@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from detcore.database import ingest_reports
 from detcore_server.jobs.job_queue import Jobs
 from detcore_server.pages.now import Machine
 from detcore_server.pages.verification import Verifier
@@ -52,16 +53,10 @@ class ServerState:
     transport: ServedTransport
     jobs: Jobs
     verifier: Verifier
+    hashing: anyio.CapacityLimiter
+    handing_in: anyio.CapacityLimiter
+    reading_code: anyio.CapacityLimiter
     throttle: Throttle = dataclasses.field(default_factory=Throttle)
-    hashing: anyio.CapacityLimiter = dataclasses.field(
-        default_factory=lambda: anyio.CapacityLimiter(_HASHES_AT_ONCE)
-    )
-    handing_in: anyio.CapacityLimiter = dataclasses.field(
-        default_factory=lambda: anyio.CapacityLimiter(_HAND_INS_AT_ONCE)
-    )
-    reading_code: anyio.CapacityLimiter = dataclasses.field(
-        default_factory=lambda: anyio.CapacityLimiter(_CODES_AT_ONCE)
-    )
     ending: threading.Event = dataclasses.field(default_factory=threading.Event)
     machine: Machine = dataclasses.field(default_factory=Machine)
     visit: Visit | None = None
@@ -85,8 +80,16 @@ class ServerState:
             transport=transport,
             jobs=Jobs(settings, database, transport),
             verifier=Verifier(settings, database),
+            hashing=anyio.CapacityLimiter(_HASHES_AT_ONCE),
+            handing_in=anyio.CapacityLimiter(_HAND_INS_AT_ONCE),
+            reading_code=anyio.CapacityLimiter(_CODES_AT_ONCE),
             visit=visit,
         )
+
+    def ingest_reports(self, experiment_id: int, trial_id: int | None = None) -> None:
+        """Move reports into the records that workers could not move themselves."""
+        home = self.settings.environment.home
+        ingest_reports(self.database, home, experiment_id=experiment_id, trial_id=trial_id)
 
     def close(self) -> None:
         """Close the records."""

@@ -27,7 +27,6 @@ from detcore_determined.routes.answers import (
 from detcore_determined.routes.documents import (
     CHECKPOINT_STATES,
     checkpoint_documents,
-    take_in,
 )
 from detcore_determined.routes.model_archive import open_archive
 from detcore_server import Requester
@@ -91,7 +90,7 @@ def list_of_experiment(
 ) -> Response:
     """List the checkpoints of an experiment."""
     state.database.get_experiment(experiment_id)
-    take_in(state, experiment_id)
+    state.ingest_reports(experiment_id)
     records = state.database.list_checkpoints(experiment_id=experiment_id)
     return _list(state, experiment_id, records, listed)
 
@@ -102,7 +101,7 @@ def list_of_trial(
 ) -> Response:
     """List the checkpoints of a trial."""
     owner = state.database.get_trial(trial_id).experiment_id
-    take_in(state, owner, trial_id)
+    state.ingest_reports(owner, trial_id)
     records = state.database.list_checkpoints(trial_id=trial_id)
     return _list(state, owner, records, listed)
 
@@ -154,7 +153,7 @@ def download(state: State, _: Requester, uuid: Text) -> Response:
 
 def _one(state: ServerState, uuid: str) -> Document:
     record = state.database.get_checkpoint(uuid)
-    take_in(state, record.experiment_id, record.trial_id)
+    state.ingest_reports(record.experiment_id, record.trial_id)
     (document,) = checkpoint_documents(state, [state.database.get_checkpoint(record.uuid)])
     return document
 

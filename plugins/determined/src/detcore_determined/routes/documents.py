@@ -14,7 +14,6 @@ from detcore.database import (
     MetricRecord,
     TrialRecord,
     TrialSummary,
-    ingest_reports,
 )
 from detcore.types import Control, ExperimentState, TrialState
 from detcore_determined.routes.answers import Document, moment
@@ -56,12 +55,6 @@ def known_states(names: Sequence[State] | None) -> list[ExperimentState] | None:
     if not names:
         return None
     return sorted({_STATES[name] for name in names if name in _STATES})
-
-
-def take_in(state: ServerState, experiment_id: int, trial_id: int | None = None) -> None:
-    """Move reports into the database that workers could not move themselves."""
-    home = state.settings.environment.home
-    ingest_reports(state.database, home, experiment_id=experiment_id, trial_id=trial_id)
 
 
 def experiment_document(

@@ -31,7 +31,6 @@ from detcore_determined.routes.answers import (
 from detcore_determined.routes.documents import (
     checkpoint_workload,
     metrics_workload,
-    take_in,
     trial_document,
 )
 from detcore_server import Requester
@@ -62,7 +61,7 @@ def list_trials(
     order_by: _Order = enums.Order.UNSPECIFIED,
 ) -> Response:
     """List the trials of an experiment, by default sorted by id."""
-    take_in(state, experiment_id)
+    state.ingest_reports(experiment_id)
     records = _sort(
         state, experiment_id, state.database.list_trials(experiment_id), sort_by, order_by
     )
@@ -96,7 +95,7 @@ def list_workloads(
     order_by: _Order = enums.Order.UNSPECIFIED,
 ) -> Response:
     """List reports and checkpoints of a trial by steps."""
-    take_in(state, state.database.get_trial(trial_id).experiment_id, trial_id)
+    state.ingest_reports(state.database.get_trial(trial_id).experiment_id, trial_id)
     workloads = _workloads(state, trial_id, with_batches=with_batches)
     if order_by is enums.Order.DESC:
         workloads.reverse()
@@ -171,7 +170,7 @@ def _one(state: ServerState, trial_id: int) -> Document:
     """Return a trial with the values that lists do not have: metrics and checkpoints."""
     database = state.database
     record = database.get_trial(trial_id)
-    take_in(state, record.experiment_id, trial_id)
+    state.ingest_reports(record.experiment_id, trial_id)
     (document,) = _documents(state, record.experiment_id, [record])
     training = database.metrics(trial_id, "training", with_batches=False)
     validation = database.metrics(trial_id, "validation", with_batches=False)
@@ -289,7 +288,7 @@ def _type(value: object) -> str:
 def _stream(state: ServerState, trial_ids: Sequence[int], group: str) -> Response:
     owners = {number: state.database.get_trial(number).experiment_id for number in trial_ids}
     for number, owner in owners.items():
-        take_in(state, owner, number)
+        state.ingest_reports(owner, number)
     return StreamingResponse(_lines(state, list(owners), group), media_type=STREAM_TYPE)
 
 

@@ -61,13 +61,11 @@ def rank_hyperparameters(view: ExperimentView) -> list[Importance]:
     sign = 1 if view.smaller_is_better else -1
     goodness = [sign * rank for rank in ranks]
     found = []
-    for axis in view.axes:
-        if axis.name == view.metric:
-            continue
-        groups = _groups({trial.id: trial.hparams.get(axis.name) for trial in ranked})
+    for name in view.varied:
+        groups = _groups({trial.id: trial.hparams.get(name) for trial in ranked})
         if not 1 < len(groups) <= len(ranked) / 2:
             continue
-        found.append(_explain(axis.name, groups, goodness))
+        found.append(_explain(name, groups, goodness))
     return sorted(found, key=lambda one: (-one.share, one.name))
 
 

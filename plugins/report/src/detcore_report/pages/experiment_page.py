@@ -263,7 +263,7 @@ def _hyperparameters(view: ExperimentView) -> str:
 def _trials(view: ExperimentView, caption: str) -> str:
     classes = trial_classes(view)
     has_rungs = any(trial.rung is not None for trial in view.trials)
-    varied = [axis.name for axis in view.axes if axis.name != view.metric][:50]
+    varied = view.varied[:50]
     metric = cut(view.metric or "metric", 40)
     header = ["trial", "state", "steps", *(["rung"] if has_rungs else []),
               f"best {metric}", "at step", "last", *[cut(name, 60) for name in varied]]  # fmt: skip

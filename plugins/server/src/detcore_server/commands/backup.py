@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from detcore.database import make_engine, revisions, shown_url
 from detcore.errors import ConfigError, DatabaseError, StorageFullError
+from detcore_server.jobs.unpack import sync_path
 
 _TABLES = ("experiments", "trials", "checkpoints", "models", "users")
 # Where Alembic keeps the version of the tables.
@@ -94,7 +95,7 @@ def back_up(url: str, target: Path) -> int:
                 _check_file(copy)
                 _make_single(copy)
             copy.chmod(0o600)
-            _bring_to_disk(copy)
+            sync_path(copy)
             os.link(copy, target)  # unlike renaming, it replaces nothing
     except StorageFullError:
         raise
@@ -105,7 +106,7 @@ def back_up(url: str, target: Path) -> int:
             f"the copy {target} cannot be written: {error.strerror}.\n"
             "Name a file where this user may write."
         ) from error
-    _bring_to_disk(target.parent)
+    sync_path(target.parent)
     return target.stat().st_size
 
 
@@ -155,14 +156,6 @@ def _file_of(url: str) -> Path:
             "pg_dump and pg_restore."
         )
     return Path(parsed.database or "").absolute()
-
-
-def _bring_to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

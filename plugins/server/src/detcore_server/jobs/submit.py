@@ -21,7 +21,7 @@ from detcore.database import keep_secrets
 from detcore.errors import RunError, StorageError, StorageFullError
 from detcore.hooks import PluginManager
 from detcore.runner import NullListener, RunSettings, check_experiment, experiment_folder
-from detcore_server.jobs.unpack import UnpackLimits, unpack
+from detcore_server.jobs.unpack import UnpackLimits, sync_path, unpack
 from detcore_server.jobs.uploads import incoming_folder
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def _place_code(
     try:
         code.rename(folder / _CODE)
         for changed in (folder, folder.parent):
-            _sync(changed)
+            sync_path(changed)
         keep_secrets(environment.home, experiment_id, config)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -266,12 +266,4 @@ def _sync_tree(folder: Path) -> None:
         os.sync()
         return
     for path in paths:
-        _sync(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_path(path)

@@ -129,6 +129,15 @@ def unpack(archive: Path, folder: Path, limits: UnpackLimits) -> None:
         raise
 
 
+def sync_path(path: Path) -> None:
+    """Bring a file, or the entries of a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class _Unpacking:
     """One archive on its way into a folder."""
 

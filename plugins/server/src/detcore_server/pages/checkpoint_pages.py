@@ -10,7 +10,6 @@ from urllib.parse import quote
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
 
-from detcore.database import ingest_reports
 from detcore.errors import RunError
 from detcore_server.http.answers import answer_file
 from detcore_server.pages.lineage import ancestors, descendants
@@ -45,8 +44,7 @@ def get_files(state: State, uuid: str) -> Response:
 def show_checkpoint(request: Request, state: State, uuid: str) -> Response:
     database = state.database
     record = database.get_checkpoint(uuid)
-    home = state.settings.environment.home
-    ingest_reports(database, home, experiment_id=record.experiment_id, trial_id=record.trial_id)
+    state.ingest_reports(record.experiment_id, record.trial_id)
     verification = state.verifier.get(record.uuid)
     files = sorted(record.resources.items())
     experiment = database.get_experiment(record.experiment_id)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from detcore.database import ingest_reports
 from detcore.describe import format_number
 from detcore.errors import NotFoundError
 from detcore_report import Chart, legend, read_view
@@ -98,7 +97,7 @@ def _read_views(state: ServerState, members: Mapping[int, Sequence[int]]) -> lis
     """Return a view of each experiment, ranked by the metric of the first one if it has that."""
     views: list[ExperimentView] = []
     for experiment_id, ids in members.items():
-        ingest_reports(state.database, state.settings.environment.home, experiment_id=experiment_id)
+        state.ingest_reports(experiment_id)
         read = functools.partial(
             read_view, state.database, experiment_id, only=ids, all_metrics=True, parts=_PARTS
         )

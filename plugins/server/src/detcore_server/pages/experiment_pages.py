@@ -12,7 +12,6 @@ from fastapi.responses import RedirectResponse
 from pydantic import BaseModel
 
 from detcore.client.http import answer_read
-from detcore.database import ingest_reports
 from detcore.describe import (
     can_resume,
     describe_experiment,
@@ -269,7 +268,7 @@ def _read(
 ) -> ExperimentView:
     """Read an experiment, with everything that its workers have reported so far."""
     database = state.database
-    ingest_reports(database, state.settings.environment.home, experiment_id=experiment_id)
+    state.ingest_reports(experiment_id)
     num_trials = database.count_trials().get(experiment_id, 1)
     parts = max(_MIN_PARTS, min(_MAX_PARTS, _POINTS_ON_A_PAGE // num_trials))
     return read_view(
@@ -301,7 +300,7 @@ def _last_failure(
 
 def _head_only(state: ServerState, user: TokenRecord, experiment_id: int) -> dict[str, Any]:
     database = state.database
-    ingest_reports(database, state.settings.environment.home, experiment_id=experiment_id)
+    state.ingest_reports(experiment_id)
     record = database.get_experiment(experiment_id)
     num_trials = len(database.list_trials(experiment_id))
     return _head_of(state, user, describe_experiment(database, record, num_trials), record.config)

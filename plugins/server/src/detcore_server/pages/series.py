@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
-from detcore.database import ingest_reports
 from detcore_server.users.authentication import State
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def get_series(
     records = database.get_trials(trial_ids)
     answers = []
     for experiment_id in dict.fromkeys(record.experiment_id for record in records.values()):
-        ingest_reports(database, state.settings.environment.home, experiment_id=experiment_id)
+        state.ingest_reports(experiment_id)
         config = database.get_experiment(experiment_id).config
         curves = database.metric_curves(
             experiment_id, kind, metric, parts=parts, trial_ids=trial_ids, steps=(first, last)

@@ -49,10 +49,9 @@ class Group:
 
 def group_choices(view: ExperimentView) -> list[tuple[str, str]]:
     """Return the ways to group the trials: keys for URLs, and titles."""
-    names = [axis.name for axis in view.axes if axis.name != view.metric]
     return [
         (SEEDS, "all hyperparameters but seeds"),
-        *((f"hparams.{name}", name) for name in names),
+        *((f"hparams.{name}", name) for name in view.varied),
     ]
 
 
@@ -84,8 +83,7 @@ def group_trials(view: ExperimentView, key: str) -> list[Group]:
 
 
 def _of_seeds(view: ExperimentView) -> dict[int, str]:
-    names = [axis.name for axis in view.axes if axis.name != view.metric]
-    kept = [name for name in names if not name.rpartition(".")[2].lower().endswith("seed")]
+    kept = [name for name in view.varied if not name.rpartition(".")[2].lower().endswith("seed")]
     return {
         trial.id: ", ".join(
             f"{name.rpartition('.')[2]} {_text(trial.hparams, name)}" for name in kept

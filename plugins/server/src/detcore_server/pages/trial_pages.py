@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from detcore.database import ingest_reports
 from detcore_report import read_activities, read_view
 from detcore_server.pages.lineage import ancestors, run_origins
 from detcore_server.pages.page_charts import page_charts
@@ -31,8 +30,7 @@ router = APIRouter()
 def show_trial(request: Request, state: State, user: PageUser, trial_id: Id) -> Response:
     database = state.database
     record = database.get_trial(trial_id)
-    home = state.settings.environment.home
-    ingest_reports(database, home, experiment_id=record.experiment_id, trial_id=trial_id)
+    state.ingest_reports(record.experiment_id, trial_id)
     view = read_view(
         database, record.experiment_id, all_metrics=True, max_charts=_MAX_CHARTS,
         only=[trial_id], parts=250,

@@ -89,7 +89,7 @@ def make_table(
         chosen: Keys of the columns to show; unknown ones are ignored; empty: all.
         max_rows: Maximum number of rows; None: all.
     """
-    hyperparameters = [axis.name for axis in view.axes if axis.name != view.metric]
+    hyperparameters = view.varied
     heads = [
         ("trial", "trial", False), ("state", "state", False), *_heads(view, "labels"),
         ("steps", "steps", True),
