@@ -8,7 +8,7 @@ import io
 import math
 import urllib.parse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from detcore.cli import format_csv_cell
 from detcore_server.pages.table_filter import FilterError, parse_filter
@@ -21,6 +21,7 @@ _FIXED = ("trial", "state", "steps", "best", "step", "last", "labels", "notes")
 _MAX_HYPERPARAMETERS = 50
 _MAX_ROWS = 200
 _LARGEST = 1.7e308
+_Row: TypeAlias = "tuple[TrialView, dict[str, object]]"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -194,19 +195,17 @@ def _names(view: ExperimentView, hyperparameters: Sequence[str]) -> dict[str, st
     return names
 
 
-def _sorted(
-    rows: list[tuple[TrialView, dict[str, object]]], key: str, *, is_down: bool
-) -> list[tuple[TrialView, dict[str, object]]]:
+def _sorted(rows: list[_Row], key: str, *, is_down: bool) -> list[_Row]:
     """Return rows in order: numbers, then texts; those without a value are last in both orders."""
 
-    def place(row: tuple[TrialView, dict[str, object]]) -> tuple[bool, float, str]:
+    def place(row: _Row) -> tuple[bool, float, str]:
         value = row[1].get(key)
         if isinstance(value, (int, float)):
             # An integer may be too large for a float.
             return False, max(-_LARGEST, min(value, _LARGEST)), ""
         return True, 0.0, _text(value)
 
-    def is_missing(row: tuple[TrialView, dict[str, object]]) -> bool:
+    def is_missing(row: _Row) -> bool:
         value = row[1].get(key)
         return value in (None, (), "") or (isinstance(value, float) and math.isnan(value))
 
