@@ -467,13 +467,13 @@ def test_a_checkpoint_is_downloaded_loaded_and_promoted(site: Site, tmp_path: Pa
     disposition = "attachment; filename*=UTF-8''"
     assert answer.headers["content-disposition"] == f"{disposition}weights.bin"
     assert answer.headers["content-type"] == "application/octet-stream"
-    answer = site.client.ask("GET", f"{path}/files.tar")
-    assert answer.headers["content-disposition"] == f"{disposition}{uuid}.tar"
+    answer = site.client.ask("GET", f"{path}/files.tar.gz")
+    assert answer.headers["content-disposition"] == f"{disposition}{uuid}.tar.gz"
     with tarfile.open(fileobj=io.BytesIO(answer.body)) as archive:
         archive.extractall(tmp_path / "copy", filter="data")
     assert verify_checkpoint(LocalStorage(tmp_path / "copy"), uuid) == []
     assert site.client.ask("GET", f"{path}/file?name=..%2Fsecret").status == 400
-    for rest in ("/file?name=weights.bin", "/files.tar"):
+    for rest in ("/file?name=weights.bin", "/files.tar.gz"):
         assert site.stranger.ask("GET", path + rest).status == 303
     answer = site.client.ask(
         "POST", f"{path}/register", {"model": "new <b>", "name": "v", "comment": "Good."}

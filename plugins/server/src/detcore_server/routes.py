@@ -7,6 +7,7 @@ imports this module where it makes its router, never where it registers the hook
 
 from detcore_server.api.client_models import MOST_DEPTH, is_too_deep
 from detcore_server.http.body_limits import allow_body
+from detcore_server.http.checkpoint_archive import open_archive
 from detcore_server.http.error_answers import ErrorAnswer, error_body
 from detcore_server.jobs.submit import Submission, hand_in
 from detcore_server.jobs.uploads import incoming_folder
@@ -36,4 +37,5 @@ __all__ = [
     "is_too_deep",
     "log_in",
     "log_out",
+    "open_archive",
 ]

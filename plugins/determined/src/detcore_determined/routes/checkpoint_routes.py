@@ -28,9 +28,8 @@ from detcore_determined.routes.documents import (
     CHECKPOINT_STATES,
     checkpoint_documents,
 )
-from detcore_determined.routes.model_archive import open_archive
 from detcore_server import Requester
-from detcore_server.routes import Id, ServerState, State
+from detcore_server.routes import Id, ServerState, State, open_archive
 
 _GZIP = "application/gzip"
 _ARCHIVE: dict[int | str, dict[str, Any]] = {

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import tarfile
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
 
-from detcore.errors import RunError
 from detcore_server.http.answers import answer_file
+from detcore_server.http.checkpoint_archive import open_archive
 from detcore_server.pages.lineage import ancestors, descendants
 from detcore_server.pages.render import render
 from detcore_server.pages.verification import READABLE
 from detcore_server.users.authentication import PageUser, State
 
 if TYPE_CHECKING:
-    from detcore_server.state import ServerState
+    pass
 
 
 _FILES_SHOWN = 500
-_BLOCK_BYTES = 512
-_CHUNK_BYTES = 1 << 20
 _Text = Annotated[str, Form()]
 
 router = APIRouter()
@@ -32,12 +28,21 @@ router = APIRouter()
 # Before the page, whose path takes everything.
 @router.get("/ui/checkpoints/{uuid:path}/file")
 def get_file(state: State, uuid: str, name: str) -> Response:
-    return _download_file(state, uuid, name)
+    """Return a file of a checkpoint, to be saved by a browser and never shown by it."""
+    file, size = state.transport.open_file(uuid, name)
+    response = answer_file(file, size, 0)
+    response.headers["Content-Disposition"] = _disposition(name.rpartition("/")[2])
+    return response
 
 
-@router.get("/ui/checkpoints/{uuid:path}/files.tar")
+@router.get("/ui/checkpoints/{uuid:path}/files.tar.gz")
 def get_files(state: State, uuid: str) -> Response:
-    return _download_all(state, uuid)
+    uuid = state.database.get_checkpoint(uuid).uuid
+    return StreamingResponse(
+        open_archive(state, uuid, prefix=f"{uuid}/"),
+        media_type="application/gzip",
+        headers={"Content-Disposition": _disposition(f"{uuid}.tar.gz")},
+    )
 
 
 @router.get("/ui/checkpoints/{uuid:path}")
@@ -87,69 +92,6 @@ def register(
         database.create_model(model)
     version = database.register_version(model, record.uuid, name=name, comment=comment)
     return RedirectResponse(f"/ui/models/{version.model_id}", 303)
-
-
-def _download_file(state: ServerState, uuid: str, name: str) -> Response:
-    """Return a file of a checkpoint, to be saved by a browser and never shown by it.
-
-    Raises:
-        CheckpointStateError: If the checkpoint is not complete, or was deleted.
-        NotFoundError: If it has no such file.
-    """
-    file, size = state.transport.open_file(uuid, name)
-    response = answer_file(file, size, 0)
-    response.headers["Content-Disposition"] = _disposition(name.rpartition("/")[2])
-    return response
-
-
-def _download_all(state: ServerState, uuid: str) -> Response:
-    """Return all files of a checkpoint, its manifest included, as a tar archive.
-
-    The archive is made while it is sent; its length is known before, so that a browser notices if
-    the rest does not come.
-
-    Raises:
-        CheckpointStateError: If the checkpoint is not complete, or was deleted.
-    """
-    listed = state.transport.list_files(uuid)
-    parts = [
-        (str(each["name"]), int(each["size"]), _head(uuid, str(each["name"]), int(each["size"])))
-        for each in listed["files"]
-    ]
-    length = sum(len(head) + size + _padding(size) for _, size, head in parts) + 2 * _BLOCK_BYTES
-    return StreamingResponse(
-        _archive(state, uuid, parts),
-        media_type="application/x-tar",
-        headers={
-            "Content-Length": str(length),
-            "Content-Disposition": _disposition(f"{uuid}.tar"),
-        },
-    )
-
-
-def _head(uuid: str, name: str, size: int) -> bytes:
-    info = tarfile.TarInfo(f"{uuid}/{name}")
-    info.size = size
-    return info.tobuf(tarfile.PAX_FORMAT)
-
-
-def _padding(size: int) -> int:
-    return -size % _BLOCK_BYTES
-
-
-def _archive(state: ServerState, uuid: str, parts: list[tuple[str, int, bytes]]) -> Iterator[bytes]:
-    for name, size, head in parts:
-        yield head
-        file, _ = state.transport.open_file(uuid, name)
-        left = size
-        with file:
-            while left and (piece := file.read(min(left, _CHUNK_BYTES))):
-                left -= len(piece)
-                yield piece
-        if left:
-            raise RunError(f"{name} of checkpoint {uuid} lost its last {left} bytes")
-        yield bytes(_padding(size))
-    yield bytes(2 * _BLOCK_BYTES)
 
 
 def _disposition(name: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator
 from detcore.checkpoint import MANIFEST_FILE, Manifest, read_manifest
 from detcore.errors import CheckpointCorruptError
 from detcore.storage import Digester, StorageBackend
-from detcore_server.routes import ServerState
+from detcore_server.state import ServerState
 
 _CHUNK = 1 << 20
 # Weights hardly compress, and a higher level costs time without making them smaller.
@@ -18,7 +18,7 @@ _LEVEL = 1
 _GZIP = 16 + zlib.MAX_WBITS
 
 
-def open_archive(state: ServerState, uuid: str) -> Iterator[bytes]:
+def open_archive(state: ServerState, uuid: str, *, prefix: str = "") -> Iterator[bytes]:
     """Return the bytes of a checkpoint's archive; no file is read into memory as a whole.
 
     Errors that can be detected before the stream are raised at once. A file that turns out to have
@@ -27,6 +27,7 @@ def open_archive(state: ServerState, uuid: str) -> Iterator[bytes]:
     Args:
         state: The server.
         uuid: The checkpoint.
+        prefix: Folder of the files in the archive, with a slash at its end; "": none.
 
     Raises:
         CheckpointStateError: If it is not complete, or was deleted.
@@ -37,7 +38,7 @@ def open_archive(state: ServerState, uuid: str) -> Iterator[bytes]:
         manifest = read_manifest(storage, uuid)
         _check_sizes(storage, manifest)
         text = storage.read(f"{uuid}/{MANIFEST_FILE}")
-    return _compress(_parts(state, manifest, text))
+    return _compress(_parts(state, manifest, text, prefix))
 
 
 def _check_sizes(storage: StorageBackend, manifest: Manifest) -> None:
@@ -63,13 +64,15 @@ def _compress(parts: Generator[bytes, None, None]) -> Generator[bytes, None, Non
     yield packer.flush()
 
 
-def _parts(state: ServerState, manifest: Manifest, text: bytes) -> Generator[bytes, None, None]:
+def _parts(
+    state: ServerState, manifest: Manifest, text: bytes, prefix: str
+) -> Generator[bytes, None, None]:
     """Yield the archive: empty folders, files, the manifest last."""
     when = int(manifest.created.timestamp())
     for name in manifest.directories:
-        yield _header(f"{name}/", 0, when, kind=tarfile.DIRTYPE)
+        yield _header(f"{prefix}{name}/", 0, when, kind=tarfile.DIRTYPE)
     for name, expected in manifest.files.items():
-        yield _header(name, expected.size, when)
+        yield _header(f"{prefix}{name}", expected.size, when)
         digester = Digester()
         file, _ = state.transport.open_file(manifest.uuid, name)
         with file:
@@ -84,7 +87,7 @@ def _parts(state: ServerState, manifest: Manifest, text: bytes) -> Generator[byt
         if digester.result() != expected:
             raise _changed(manifest, name)
         yield _padding(expected.size)
-    yield _header(MANIFEST_FILE, len(text), when)
+    yield _header(f"{prefix}{MANIFEST_FILE}", len(text), when)
     yield text + _padding(len(text))
     yield bytes(2 * tarfile.BLOCKSIZE)
 
