@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Request, Response
@@ -14,10 +14,6 @@ from detcore_server.pages.lineage import ancestors, descendants
 from detcore_server.pages.render import render
 from detcore_server.pages.verification import READABLE
 from detcore_server.users.authentication import PageUser, State
-
-if TYPE_CHECKING:
-    pass
-
 
 _FILES_SHOWN = 500
 _Text = Annotated[str, Form()]

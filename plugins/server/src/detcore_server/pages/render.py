@@ -7,7 +7,7 @@ import functools
 import hashlib
 import shlex
 import urllib.parse
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import jinja2
 from fastapi import Form, Request, Response
@@ -17,10 +17,6 @@ from pydantic import BaseModel, Field
 from detcore.describe import format_bytes, format_duration, format_number
 from detcore_report import cut, escape
 from detcore_server.pages.trial_table import sort_query, table_query
-
-if TYPE_CHECKING:
-    pass
-
 
 # The first page.
 HOME = "/ui/experiments"
