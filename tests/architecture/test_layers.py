@@ -169,7 +169,7 @@ def test_modules_form_no_cycle_even_for_types() -> None:
 
 
 # Distributions whose modules are being renamed.
-NAMES_LEFT = {"detcore", "detcore_estimator", "detcore_torch"}
+NAMES_LEFT = {"detcore"}
 
 
 def test_no_module_name_is_used_twice_in_a_distribution() -> None:
