@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     )
     from detcore_report.notebooks.cells import module_from_cells
     from detcore_report.notebooks.notebook_html import notebook_html
-    from detcore_report.pages.experiment_page import experiment_part, trial_part
-    from detcore_report.pages.page_parts import STYLE, cut, escape, fragment, page, table
+    from detcore_report.pages.page_parts import STYLE, cut, escape, page, table
 
 __version__ = "0.1.0"
 
@@ -51,8 +50,6 @@ __all__ = [
     "draw_scatters",
     "draw_text_plot",
     "escape",
-    "experiment_part",
-    "fragment",
     "importance_table",
     "legend",
     "module_from_cells",
@@ -64,7 +61,6 @@ __all__ = [
     "table",
     "time_left",
     "trial_classes",
-    "trial_part",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -78,7 +74,6 @@ __getattr__, __dir__ = lazy_names(
         "experiment_view": "Chart Curve ExperimentView TrialView read_view select_trials",
         "notebooks.cells": "module_from_cells",
         "notebooks.notebook_html": "notebook_html",
-        "pages.experiment_page": "experiment_part trial_part",
-        "pages.page_parts": "STYLE cut escape fragment page table",
+        "pages.page_parts": "STYLE cut escape page table",
     },
 )
