@@ -48,18 +48,18 @@ from determined.pytorch import PyTorchTrial, DataLoader => from detcore_torch im
 from determined import core => from detcore import core
 from determined import core as c, keras as k => from detcore import core as c|import detcore_keras as k
 from determined import keras => import detcore_keras as keras
-from determined import pytorch, experimental => from detcore import client|import detcore_torch as pytorch
+from determined import pytorch, experimental => from detcore import experimental|import detcore_torch as pytorch
 from determined import InvalidHP, TrialContext => from detcore import InvalidHP, TrialContext
-from determined.experimental import Determined => from detcore.client import Determined
-from determined.experimental import client => from detcore import client as client
-from determined.experimental.client import Determined, Trial => from detcore.client import Determined, TrialReference as Trial
-from determined.common.experimental.checkpoint import Checkpoint => from detcore.client import Checkpoint
-from determined_common.experimental import Determined => from detcore.client import Determined
-from determined.common.experimental.experiment import Experiment => from detcore.client import ExperimentReference as Experiment
-from determined.common.experimental.trial import Trial => from detcore.client import TrialReference as Trial
-from determined_common.experimental.model import Model => from detcore.client import Model
+from determined.experimental import Determined => from detcore.experimental import Determined
+from determined.experimental import client => from detcore import experimental as client
+from determined.experimental.client import Determined, Trial => from detcore.experimental import Determined, TrialReference as Trial
+from determined.common.experimental.checkpoint import Checkpoint => from detcore.experimental import Checkpoint
+from determined_common.experimental import Determined => from detcore.experimental import Determined
+from determined.common.experimental.experiment import Experiment => from detcore.experimental import ExperimentReference as Experiment
+from determined.common.experimental.trial import Trial => from detcore.experimental import TrialReference as Trial
+from determined_common.experimental.model import Model => from detcore.experimental import Model
 from determined._core import DistributedContext => from detcore.core import DistributedContext
-from determined.experimental import Trial, Model => from detcore.client import TrialReference as Trial, Model
+from determined.experimental import Trial, Model => from detcore.experimental import TrialReference as Trial, Model
 from determined.errors import InvalidModelException => from detcore.errors import InvalidModelException
 from determined.experimental.keras import init => from detcore.experimental.keras import init
 from determined.keras import InputData => from typing import Any as InputData
@@ -68,7 +68,7 @@ import determined => import detcore
 import determined as det => import detcore as det
 import determined.keras => import detcore_keras
 import determined.keras as dk => import detcore_keras as dk
-import determined.experimental.client as client => import detcore.client as client
+import determined.experimental.client as client => import detcore.experimental as client
 import os, determined as det, sys => import os, detcore as det, sys
 import os; import determined.core as core; x = 1 => import os; import detcore.core as core; x = 1
 if x: from determined import keras, core => if x: from detcore import core; import detcore_keras as keras
@@ -201,7 +201,7 @@ def test_imports_in_functions_try_and_type_checking() -> None:
             det = None
 
         def make(context: "TFKerasTrialContext", other: "list[detcore_keras.SequenceAdapter]"):
-            from detcore import client as client  # late
+            from detcore import experimental as client  # late
             if det is not None:
                 return detcore_keras.TFKerasTrial, client.Determined().get_model("m")
         """
@@ -214,7 +214,7 @@ def test_functions_of_the_client_become_methods_where_they_are_used() -> None:
         "print(get_experiment(3).top_checkpoint(), map(gt, ids))\n"
     )
     assert migrate(old).text == (
-        "from detcore.client import Determined\n"
+        "from detcore.experimental import Determined\n"
         "print(Determined().get_experiment(3).top_checkpoint(), map(Determined().get_trial, ids))\n"
     )
 
