@@ -37,10 +37,16 @@ class ProcessIdentity:
 
 
 def read_length(recorded: Any) -> Length | None:
-    """Return a length of a recorded configuration; a bare number counts batches."""
-    if not isinstance(recorded, Mapping):
-        return Length(recorded, Unit.BATCHES) if recorded else None
-    return next((Length(count, Unit(unit)) for unit, count in recorded.items() if count), None)
+    """Return a length of a recorded configuration, or None; a bare number counts batches.
+
+    Anything may be recorded there: other programs write records, too.
+    """
+    lengths = recorded if isinstance(recorded, Mapping) else {Unit.BATCHES.value: recorded}
+    for unit in Unit:
+        count = lengths.get(unit.value)
+        if isinstance(count, int) and count > 0:
+            return Length(count, unit)
+    return None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
