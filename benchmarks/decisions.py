@@ -33,13 +33,13 @@ from typing import Any
 from _report import parse_options, print_table
 
 from detcore.config import ExperimentConfig, load_mapping
-from detcore.database import Database
-from detcore.database._queries import now
-from detcore.database._schema import search_events, trials
 from detcore.environment import read_environment
-from detcore.hooks import PluginManager
-from detcore.runner._search_log import SearchLog
-from detcore.runner._supervisor import Advanced, Reported, State, decide, resume
+from detcore.plugins import PluginManager
+from detcore.records import Database
+from detcore.records.queries import now
+from detcore.records.schema import search_events, trials
+from detcore.run.search_log import SearchLog
+from detcore.run.supervisor import Advanced, Reported, State, decide, resume
 from detcore.search import (
     Create,
     Event,
@@ -50,7 +50,7 @@ from detcore.search import (
     Validated,
     event_to_json,
 )
-from detcore.search._adaptive import HalvingSearch
+from detcore.search.adaptive import HalvingSearch
 
 SMALL = 1_000
 SPACE = {

@@ -23,11 +23,11 @@ from _report import parse_options, print_table
 from _trial_setup import make_setup
 from keras_digests import make_trial
 
-from detcore._log import open_log
-from detcore.core._channel import Channel
-from detcore.core._records import TrialRecords
-from detcore.core._train import TrainContext
+from detcore.core.channel import Channel
+from detcore.core.train_context import TrainContext
+from detcore.core.trial_records import TrialRecords
 from detcore.data import LedgerWriter, StepDigests
+from detcore.log.writing import open_log
 from detcore.trial import PrepareOptions
 from detcore_keras.worker_setup import prepare_worker
 

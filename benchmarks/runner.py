@@ -101,7 +101,7 @@ def _measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 def _start_process() -> float:
     """Start what a worker is, without a trial; return the seconds to its end."""
-    from detcore.launch._fork_server import WORKER_MODULES
+    from detcore.launch.fork_server import WORKER_MODULES
 
     modules = {name.partition(":")[0] for name in WORKER_MODULES}
     lazily = [name.replace(":", ".") for name in WORKER_MODULES if ":" in name]
@@ -115,12 +115,12 @@ def _search(folder: Path, way: str) -> None:
     """Run a search in this process, and print what its trials took."""
     from detcore.config import load_config
     from detcore.environment import read_environment
-    from detcore.hooks import PluginManager
     from detcore.launch import LocalLauncher
-    from detcore.runner import RunSettings, _named, start_experiment
+    from detcore.plugins import PluginManager
+    from detcore.run import RunSettings, named_parts, start_experiment
 
     if way == "cold":
-        vars(_named)["choose_launcher"] = lambda *_, **__: LocalLauncher()
+        vars(named_parts)["choose_launcher"] = lambda *_, **__: LocalLauncher()
     environment = read_environment()
     listener = Listener(way)
     settings = RunSettings(

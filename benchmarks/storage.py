@@ -198,14 +198,14 @@ def boto3_way(url: str) -> Way:
 
 def leave_digests_out() -> None:
     """Have detcore digest nothing in this process, to see what digesting takes."""
-    from detcore.storage import Digester, FileDigest, _digest
+    from detcore.storage import Digester, FileDigest, file_digests
     from detcore_storage import fsspec_storage, s3_storage
 
     def none_of(data: bytes) -> FileDigest:
         return FileDigest(len(data), "none")
 
     Digester.update = lambda self, data: None  # type: ignore[method-assign]
-    for module in (fsspec_storage, _digest, s3_storage):
+    for module in (fsspec_storage, file_digests, s3_storage):
         if hasattr(module, "digest_bytes"):
             module.digest_bytes = none_of  # type: ignore[attr-defined]
 

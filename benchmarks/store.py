@@ -131,10 +131,10 @@ def _fill(url: str, num_trials: int, num_long: int) -> Place:
     """Record experiments and trials as users would, and the many rows in bulk."""
     from sqlalchemy import func, insert, select, text
 
-    from detcore._log import encode_document
-    from detcore.database import Database, identify_process
-    from detcore.database._queries import now
-    from detcore.database._schema import trials
+    from detcore.log.lines import encode_document
+    from detcore.records import Database, identify_process
+    from detcore.records.queries import now
+    from detcore.records.schema import trials
     from detcore.types import ExperimentState
 
     with Database.open(url) as database:
@@ -201,9 +201,9 @@ def _register(place: Place, count: int) -> None:
     """Have `count` models in the registry, with versions of checkpoints there are."""
     from sqlalchemy import insert
 
-    from detcore.database import Database
-    from detcore.database._queries import now
-    from detcore.database._schema import model_versions, models
+    from detcore.records import Database
+    from detcore.records.queries import now
+    from detcore.records.schema import model_versions, models
 
     with Database.open(place.url) as database, database._write() as connection:
         known = len(connection.execute(models.select()).fetchall())
@@ -259,7 +259,7 @@ def _in_turn(small: Questions, large: Questions, rounds: int, times: Times) -> N
 
 
 def _of_trials(place: Place) -> Questions:
-    from detcore.database import Database
+    from detcore.records import Database
 
     database = Database.open(place.url)
     experiment = _client(place).get_experiment(place.experiment_id)
@@ -291,8 +291,8 @@ def _of_trials(place: Place) -> Questions:
 
 
 def _of_long(place: Place) -> Questions:
-    from detcore.cli._trial_facts import read_trial
-    from detcore.database import Database
+    from detcore.cli.trial_facts import read_trial
+    from detcore.records import Database
     from detcore_report import read_view
 
     database = Database.open(place.url)
@@ -310,7 +310,7 @@ def _of_long(place: Place) -> Questions:
 
 
 def _of_models(place: Place, count: int) -> Questions:
-    from detcore.database import Database
+    from detcore.records import Database
 
     database, client = Database.open(place.url), _client(place)
     return {
@@ -333,8 +333,8 @@ def _client(place: Place) -> Any:
 def _report(url: str, folder: Path, count: int) -> dict[str, float]:
     """Return how many reports a second each way takes."""
     from detcore import core
-    from detcore._log import EventLog
-    from detcore.database import Database, ingest_event_logs
+    from detcore.log.writing import EventLog
+    from detcore.records import Database, ingest_event_logs
 
     os.environ["DETCORE_DB"] = url
     rates = {}

@@ -79,8 +79,8 @@ scheduling_unit: 2
 min_checkpoint_period: {batches: 2}
 reproducibility: {experiment_seed: 1}
 """
-CLOCK = ("detcore.trial._clock", "ScheduledAskedClock.save")
-MANIFEST = ("detcore.checkpoint._commit", "commit")
+CLOCK = ("detcore.trial.clock", "ScheduledAskedClock.save")
+MANIFEST = ("detcore.checkpoint.commit", "commit")
 
 
 class Recorder:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from detcore import client, core, errors, experimental
     from detcore.client import Determined as Client
     from detcore.contract.errors import DetcoreError, InvalidHP
-    from detcore.hooks import hookimpl
+    from detcore.plugins import hookimpl
     from detcore.trial import Trial, TrialContext
 
 __all__ = [

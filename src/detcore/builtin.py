@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detcore.hooks import LauncherType, SearcherType, StorageType, hookimpl
+from detcore.plugins import LauncherType, SearcherType, StorageType, hookimpl
 
 __all__ = [
     "detcore_register_launcher",
@@ -17,7 +17,7 @@ def detcore_register_launcher() -> LauncherType:
     return LauncherType(
         name="local",
         launcher="detcore.launch:LocalLauncher",
-        settings="detcore.launch._local:LocalSettings",
+        settings="detcore.launch.local_launcher:LocalSettings",
     )
 
 
@@ -28,14 +28,14 @@ def detcore_register_searcher() -> list[SearcherType]:
         SearcherType(
             name=name,
             method=f"{module}:{prefix}Search",
-            settings=f"detcore.search._settings:{prefix}Settings",
+            settings=f"detcore.search.search_settings:{prefix}Settings",
         )
         for name, module, prefix in (
-            ("single", "detcore.search._simple", "Single"),
-            ("random", "detcore.search._simple", "Random"),
-            ("grid", "detcore.search._simple", "Grid"),
-            ("adaptive_asha", "detcore.search._adaptive", "Adaptive"),
-            ("async_halving", "detcore.search._adaptive", "Halving"),
+            ("single", "detcore.search.simple_methods", "Single"),
+            ("random", "detcore.search.simple_methods", "Random"),
+            ("grid", "detcore.search.simple_methods", "Grid"),
+            ("adaptive_asha", "detcore.search.adaptive", "Adaptive"),
+            ("async_halving", "detcore.search.adaptive", "Halving"),
         )
     ]
 
@@ -47,8 +47,8 @@ def detcore_register_storage() -> list[StorageType]:
         StorageType(
             name=name,
             schemes=(),
-            settings=f"detcore.storage._folders:{prefix}Settings",
-            backend=f"detcore.storage._folders:open_{name}",
+            settings=f"detcore.storage.directory_settings:{prefix}Settings",
+            backend=f"detcore.storage.directory_settings:open_{name}",
         )
         for name, prefix in {"shared_fs": "SharedFs", "directory": "Directory"}.items()
     ]

@@ -8,14 +8,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from detcore._secrets import (
+from detcore.contract.values import Length
+from detcore.masking import (
     mask_config,
 )
-from detcore.contract.values import Length
 
 if TYPE_CHECKING:
     from detcore.contract.values import TrialInfo
-    from detcore.database import Database, ExperimentRecord, MetricRecord, TrialRecord, TrialSummary
+    from detcore.records import Database, ExperimentRecord, MetricRecord, TrialRecord, TrialSummary
 
 __all__ = [
     "best_of",
@@ -351,7 +351,7 @@ def visible_config(config: Mapping[str, object]) -> dict[str, object]:
 
 def summarize_config(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings that determine how training went."""
-    from detcore.database._records import RecordedSearcher, read_length
+    from detcore.records.record_classes import RecordedSearcher, read_length
 
     fields: dict[str, str] = {}
     for name in ("description", "entrypoint"):

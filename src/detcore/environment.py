@@ -39,7 +39,7 @@ DETCORE_GRACE_S
     Seconds between SIGTERM (or SIGUSR1) and the kill, where nothing more exact says so.
 DETCORE_DELIVERY_WAIT_S
     How long the end of a trial, or of a run, waits for undelivered observer events, in seconds;
-    default: 5. The remaining events are kept. See `detcore.hooks.delivery`.
+    default: 5. The remaining events are kept. See `detcore.plugins.delivery`.
 SLURM_JOB_ID, SLURM_JOB_END_TIME, KUBERNETES_SERVICE_HOST
     Set by Slurm and Kubernetes: the system that ends this process, and (in seconds since 1970)
     when. See `detcore.core.PreemptContext`.

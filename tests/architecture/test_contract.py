@@ -24,7 +24,7 @@ DOCUMENTED = {
     "detcore.core": "DistributedContext",
     "detcore.data": "DataSource IdKind",
     "detcore.distributed": "DistributedContext",
-    "detcore.hooks": "CheckpointSaved EventInfo LauncherType"
+    "detcore.plugins": "CheckpointSaved EventInfo LauncherType"
     " OBSERVER_HOOKS RendezvousType RoutesType SearcherType StorageType"
     " hookimpl hookspec",
     "detcore.launch": "Launcher OutputSink SupportsCheck WorkerEvent WorkerGroup",

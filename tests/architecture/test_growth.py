@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 import pytest
 
-from detcore._log.lines import parse_line
-from detcore._secrets import hide_lines, is_secret_key, mask_code, mask_text
-from detcore.cli._output import printable
+from detcore.cli.output import printable
 from detcore.config import load_text
-from detcore.config._problem import nearest
-from detcore.core._outcome import describe_cause
+from detcore.config.problems import nearest
+from detcore.core.trial_outcome import describe_cause
 from detcore.errors import ConfigError
-from detcore.launch._lines import LineCutter
+from detcore.launch.output_lines import LineCutter
+from detcore.log.lines import parse_line
+from detcore.masking import hide_lines, is_secret_key, mask_code, mask_text
 from detcore_report import escape
 from detcore_server.http.server_log import hide_secrets
 

@@ -26,15 +26,15 @@ LAYERS = (
         "errors",
         "types",
         "environment",
-        "_secrets",
-        "_signals",
-        "_distributions",
-        "_files",
+        "masking",
+        "stop_signals",
+        "distributions",
+        "atomic_files",
     ),
-    ("_log",),
+    ("log",),
     (
-        "hooks",
-        "database",
+        "plugins",
+        "records",
         "storage",
         "distributed",
         "metrics",
@@ -50,7 +50,7 @@ LAYERS = (
     ("core",),
     ("trial",),
     ("launch",),
-    ("runner",),
+    ("run",),
     ("client",),
     ("experimental",),
     ("cli",),
@@ -62,8 +62,8 @@ REACHES_UP = {
     ("detcore.contract.distributed", "distributed"),
     ("detcore.contract.trial", "config"),
     ("detcore.contract.trial", "data"),
-    ("detcore.core._opening", "runner"),
-    ("detcore.lazy", "_distributions"),
+    ("detcore.core.context_opening", "run"),
+    ("detcore.lazy", "distributions"),
 }
 LEVEL = {package: level for level, row in enumerate(LAYERS) for package in row}
 # The public face hands names on from everywhere, on first use; nothing inside uses it.
@@ -74,7 +74,7 @@ PLUGIN_MODULES = [module for folder in PLUGIN_SOURCES for module in modules_unde
 
 
 def package_of(name: str) -> str | None:
-    """Return ``"core"`` for ``"detcore.core._context"``, and None for what is not detcore's."""
+    """Return ``"core"`` for ``"detcore.core.core_context"``, and None for what is not detcore's."""
     parts = name.split(".")
     return parts[1] if parts[0] == FACE and len(parts) > 1 else None
 
@@ -90,7 +90,7 @@ def detcore_imports(module: Module) -> Iterator[tuple[Import, str]]:
 
 
 def test_there_is_something_to_look_at() -> None:
-    assert {"detcore.contract.hooks", "detcore.cli._main"} <= {
+    assert {"detcore.contract.hooks", "detcore.cli.main_command"} <= {
         module.name for module in CORE_MODULES
     }
 
@@ -150,7 +150,7 @@ CYCLES_LEFT = {"detcore_estimator"}
 
 
 # A script by itself runs its runner in its own process, which it loads when it begins.
-RUNNER_OF_A_SCRIPT = ("detcore.core._opening", "detcore.runner")
+RUNNER_OF_A_SCRIPT = ("detcore.core.context_opening", "detcore.run")
 
 
 def test_modules_form_no_cycle_even_for_types() -> None:
@@ -169,16 +169,31 @@ def test_modules_form_no_cycle_even_for_types() -> None:
 
 
 # Distributions whose modules are being renamed.
-NAMES_LEFT = {"detcore"}
+NAMES_LEFT: set[str] = set()
 
 
 def test_no_module_name_is_used_twice_in_a_distribution() -> None:
     places: dict[tuple[str, str], list[str]] = {}
     for module in [*CORE_MODULES, *PLUGIN_MODULES]:
-        own = module.name.partition(".")[0]
-        if not module.is_package and own not in NAMES_LEFT:
-            places.setdefault((own, module.path.stem), []).append(module.name)
-    assert [names for names in places.values() if len(names) > 1] == []
+        own, _, inner = module.name.partition(".")
+        if own not in NAMES_LEFT:
+            places.setdefault((own, inner.rpartition(".")[2]), []).append(inner)
+    repeated = [
+        names
+        for (_, name), names in places.items()
+        # A module of the contract is for the package, or for the documented place, of its name.
+        if len(names) > 1 and sorted(names) != sorted([f"contract.{name}", name])
+    ]
+    assert repeated == []
+
+
+def test_no_module_is_marked_by_an_underscore() -> None:
+    names = [
+        module.name
+        for module in [*CORE_MODULES, *PLUGIN_MODULES]
+        if module.name.partition(".")[0] not in NAMES_LEFT and not module.name.endswith("__")
+    ]
+    assert [name for name in names if "._" in name] == []
 
 
 def find_cycle(edges: dict[str, set[str]]) -> list[str]:
@@ -299,25 +314,41 @@ def test_plugin_modules_with_hooks_import_no_framework() -> None:
 
 # A worker consists of these; `launch` holds its entry point.
 INSIDE = {
-    "_distributions", "_files", "_log", "_secrets", "_signals", "checkpoint", "contract", "core",
-    "data", "distributed", "environment", "errors", "hooks", "lazy", "metrics", "storage", "trial",
-    "types", "version",
-}  # fmt: skip
+    "distributions",
+    "atomic_files",
+    "log",
+    "masking",
+    "stop_signals",
+    "checkpoint",
+    "contract",
+    "core",
+    "data",
+    "distributed",
+    "environment",
+    "errors",
+    "plugins",
+    "lazy",
+    "metrics",
+    "storage",
+    "trial",
+    "types",
+    "version",
+}
 WORKER_MODULES = {
-    "detcore.launch._exit_codes",
-    "detcore.launch._traceback",
-    "detcore.launch._fork_server",
+    "detcore.launch.exit_codes",
+    "detcore.launch.user_traceback",
+    "detcore.launch.fork_server",
     "detcore.launch.worker",
 }
 # A script by itself is a worker and its runner in one process: these are the runner's part.
 SCRIPT_MODULES = {
-    "detcore.checkpoint._retention",  # prunes an experiment, by its records
-    "detcore.storage._recorded",  # finds the storage of a recorded checkpoint, for commands
+    "detcore.checkpoint.prune",  # prunes an experiment, by its records
+    "detcore.storage.recorded_storage",  # finds the storage of a recorded checkpoint, for commands
     "detcore.trial._instance",
-    "detcore.trial._native",
+    "detcore.trial.native_start",
 }
 # Dictionaries that a script gives instead of an experiment file, and the runner of a script.
-CROSSINGS = {("detcore.contract.trial", "config"), ("detcore.core._opening", "runner")}
+CROSSINGS = {("detcore.contract.trial", "config"), ("detcore.core.context_opening", "run")}
 
 
 def test_nothing_inside_a_worker_imports_what_is_around_it() -> None:

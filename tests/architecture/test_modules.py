@@ -103,7 +103,7 @@ def test_no_global_statement() -> None:
 
 # Frames between ranks, after each has proven that it knows the job's key. No file is a pickle.
 MAY_PICKLE = {
-    "detcore.distributed._group",
+    "detcore.distributed.rank_group",
     "detcore_keras.data.item_processes",  # items from processes that the loader has forked
 }
 
@@ -159,7 +159,7 @@ MAX_LINES = 60
 MAX_POSITIONAL_PARAMETERS = 8  # with `self`
 # Signatures of Determined, TensorFlow and PyTorch.
 FOREIGN_SIGNATURES = {
-    "detcore.client._checkpoint.Checkpoint.__init__",
+    "detcore.client.client_checkpoint.Checkpoint.__init__",
     "detcore_estimator.specs.estimator_spec.EstimatorSpec.__new__",
     "detcore_torch.data.data_loader.DataLoader.__init__",
 }

@@ -71,8 +71,8 @@ def test_help_with_thirty_plugins_imports_no_plugin_and_nothing_heavy(tmp_path: 
     modules = modules_after(HELP, tmp_path)
     assert heavy(modules) == set()
     assert [name for name in modules if name.startswith("detcore_p")] == []
-    subcommands = [name for name in modules if name.startswith("detcore.cli._")]
-    light = ("_completion", "_context", "_groups", "_main")
+    subcommands = [name for name in modules if name.startswith("detcore.cli.")]
+    light = ("cli_context", "command_groups", "main_command", "shell_completion")
     assert subcommands == [f"detcore.cli.{name}" for name in light]
     assert len(modules) <= 320, len(modules)
 
@@ -80,7 +80,7 @@ def test_help_with_thirty_plugins_imports_no_plugin_and_nothing_heavy(tmp_path: 
 def test_making_a_plugin_manager_does_nothing() -> None:
     modules = modules_after(
         "from detcore.environment import read_environment\n"
-        "from detcore.hooks import PluginManager\n"
+        "from detcore.plugins import PluginManager\n"
         "PluginManager(read_environment({'DETCORE_HOME': '/h'}), disabled=['x'])"
     )
     assert "pluggy" not in modules

@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import pytest
 
-from detcore._log import events
 from detcore.checkpoint import CheckpointContext
-from detcore.database import Database
 from detcore.distributed import DistributedContext
+from detcore.log import events
+from detcore.records import Database
 from detcore.storage import LocalStorage, StorageBackend
 from detcore_storage import FsspecStorage
 

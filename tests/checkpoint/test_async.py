@@ -18,7 +18,6 @@ from file_systems import mounted_disk
 from processes import wait_until
 from storage_servers import gcs_server, gcs_settings, s3_settings, seaweedfs
 
-from detcore._log.events import CheckpointCommitted
 from detcore.checkpoint import (
     CheckpointContext,
     list_committed,
@@ -35,6 +34,7 @@ from detcore.errors import (
     StorageError,
     StorageFullError,
 )
+from detcore.log.events import CheckpointCommitted
 from detcore.storage import LocalStorage, StorageBackend
 from detcore.types import TensorInfo
 from detcore_storage import GcsStorage, S3Storage

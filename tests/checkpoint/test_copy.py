@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from detcore.checkpoint import MANIFEST_FILE, copy_checkpoint, is_whole_copy
-from detcore.checkpoint._manifest import METADATA_FILE
+from detcore.checkpoint.manifest import METADATA_FILE
 from detcore.errors import InvalidCheckpointError
 
 META = {"steps_completed": 1}

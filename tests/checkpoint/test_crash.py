@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from detcore.checkpoint import delete_checkpoint, list_committed, verify_checkpoint
-from detcore.database import CheckpointRecord, Database, ingest_event_logs
+from detcore.records import CheckpointRecord, Database, ingest_event_logs
 from detcore.storage import LocalStorage
 
 NUM_KILLS = 15

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from detcore.checkpoint import verify_checkpoint
-from detcore.checkpoint._delete import split_by_globs
+from detcore.checkpoint.delete import split_by_globs
 from detcore.errors import CheckpointNotFoundError, StorageError
 
 META = {"steps_completed": 1}

@@ -12,8 +12,8 @@ import pytest
 from file_systems import mounted_disk
 
 from detcore.checkpoint import list_committed, verify_checkpoint
-from detcore.database import Database
 from detcore.errors import StorageFullError
+from detcore.records import Database
 from detcore.storage import LocalStorage
 
 MIB = 1 << 20

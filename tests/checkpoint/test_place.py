@@ -11,11 +11,11 @@ import pytest
 from storage_servers import ACCESS_KEY, BUCKET, SECRET_KEY, seaweedfs
 from toy_command import MODEL_DIR, Detcore, Finished
 
-from detcore._log.events import CheckpointStarted
-from detcore.database import Database
 from detcore.environment import read_environment
 from detcore.errors import ConfigError
-from detcore.hooks import PluginManager
+from detcore.log.events import CheckpointStarted
+from detcore.plugins import PluginManager
+from detcore.records import Database
 from detcore.storage import find_place, open_storage
 
 SCRIPT = """

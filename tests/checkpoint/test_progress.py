@@ -20,7 +20,7 @@ from terminal import on_a_terminal, without_colour
 
 from detcore.checkpoint import CheckpointContext, repair_checkpoint, verify_checkpoint
 from detcore.distributed import DistributedContext
-from detcore.storage._progress import TransferBars, watch_transfers
+from detcore.storage.transfer_progress import TransferBars, watch_transfers
 
 META = {"steps_completed": 1}
 SIZE = 12_000_000

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from detcore._log.events import CheckpointDeleting, CheckpointStarted
 from detcore.checkpoint import recover_checkpoints, verify_checkpoint
 from detcore.errors import StorageError
+from detcore.log.events import CheckpointDeleting, CheckpointStarted
 
 META = {"steps_completed": 4}
 
@@ -116,7 +116,7 @@ def test_another_writer_under_the_same_uuid_is_a_conflict(desk: Any, folder: Pat
     def create(key: str, data: bytes) -> None:
         import dataclasses
 
-        from detcore.checkpoint._manifest import decode_manifest, encode_manifest
+        from detcore.checkpoint.manifest import decode_manifest, encode_manifest
 
         uuid = json.loads(data)["uuid"]
         manifest = decode_manifest(data, uuid, "")

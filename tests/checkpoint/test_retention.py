@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detcore._log.events import CheckpointDamaged, CheckpointDeleting
 from detcore.checkpoint import (
     CheckpointContext,
     apply_retention,
     delete_checkpoint,
     verify_checkpoint,
 )
-from detcore.database import (
+from detcore.distributed import DistributedContext
+from detcore.errors import CheckpointStateError, ConfigError
+from detcore.log.events import CheckpointDamaged, CheckpointDeleting
+from detcore.records import (
     MetricRecord,
     RetentionPlan,
     RetentionPolicy,
     plan_retention,
 )
-from detcore.database._retention import SavedCheckpoint, choose_checkpoints
-from detcore.distributed import DistributedContext
-from detcore.errors import CheckpointStateError, ConfigError
+from detcore.records.retention import SavedCheckpoint, choose_checkpoints
 from detcore.types import ExperimentState, TrialState
 
 # The documented example: two trials of five checkpoints each.

@@ -18,7 +18,7 @@ from detcore.checkpoint import (
     describe_checkpoint,
     list_committed,
 )
-from detcore.checkpoint._manifest import read_manifest
+from detcore.checkpoint.manifest import read_manifest
 from detcore.errors import (
     CheckpointNotFoundError,
     InvalidCheckpointError,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detcore.checkpoint._sharded import Part, merge_metadata, share_out
+from detcore.checkpoint.sharded_save import Part, merge_metadata, share_out
 from detcore.errors import CheckpointConflictError
 
 HERE = ("host", 1, 2)

@@ -13,7 +13,7 @@ HEAD = """
 import json, os, sys
 from pathlib import Path
 from detcore import core
-from detcore._log import events
+from detcore.log import events
 from detcore.checkpoint import CheckpointContext, DownloadMode
 from detcore.errors import CheckpointError, DetcoreError
 from detcore.storage import LocalStorage

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from plugin_wheels import CleanEnvironment, detcore_wheel, house_wheels
 
-from detcore.cli._main import DISTRIBUTION_OF_COMMAND
+from detcore.cli.main_command import DISTRIBUTION_OF_COMMAND
 
 RECORD_A_TRIAL = """
 import sys
-from detcore.database import Database, MetricRecord
+from detcore.records import Database, MetricRecord
 
 with Database.open(f"sqlite:///{sys.argv[1]}/detcore.db") as database:
     searcher = {"name": "single", "metric": "val_loss", "max_length": {"epochs": 3}}
@@ -38,7 +38,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from detcore.client._where import find_class
+from detcore.client.class_location import find_class
 
 session = SimpleNamespace(user_module=sys.modules["__main__"], user_ns={"In": []})
 sys.modules["IPython"] = SimpleNamespace(get_ipython=lambda: session)
@@ -48,7 +48,7 @@ DISTRIBUTIONS = sorted(set(DISTRIBUTION_OF_COMMAND.values()))
 PRINT_PATHS = """
 import sys
 from detcore.environment import read_environment
-from detcore.hooks import PluginManager
+from detcore.plugins import PluginManager
 from detcore_server import ServerSettings, make_app
 
 environment = read_environment({"DETCORE_HOME": sys.argv[1]})

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 from client_store import ClientStore
 
-from detcore.cli._main import main
-from detcore.database import Database
+from detcore.cli.main_command import main
 from detcore.errors import NotFoundError, StorageError
+from detcore.records import Database
 from detcore.storage import LocalStorage
 from detcore.types import ExperimentState
 

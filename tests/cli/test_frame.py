@@ -16,10 +16,10 @@ from click.testing import CliRunner
 from fake_distributions import run_detcore, run_python, write_distribution
 
 from detcore import __version__
-from detcore.cli._groups import CommandGroup, import_command
-from detcore.cli._main import COMMANDS, DISTRIBUTION_OF_COMMAND, main
+from detcore.cli.command_groups import CommandGroup, import_command
+from detcore.cli.main_command import COMMANDS, DISTRIBUTION_OF_COMMAND, main
 from detcore.environment import read_environment
-from detcore.hooks import PluginManager
+from detcore.plugins import PluginManager
 
 BAKE = """
 import os, sys, time
@@ -68,9 +68,9 @@ def detcore_register_commands():
 """
 
 RESERVE_BAKE = """
-from detcore.cli._main import DISTRIBUTION_OF_COMMAND
-from detcore.cli._groups import Lazy
-from detcore.cli._main import COMMANDS, main
+from detcore.cli.main_command import DISTRIBUTION_OF_COMMAND
+from detcore.cli.command_groups import Lazy
+from detcore.cli.main_command import COMMANDS, main
 
 DISTRIBUTION_OF_COMMAND["bake"] = "detcore-bakery"
 main.lazy_commands["bake"] = COMMANDS["bake"] = Lazy(None, "Bake bread.")

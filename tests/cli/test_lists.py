@@ -13,10 +13,10 @@ import pytest
 from recorded import Records
 from terminal import without_colour
 
-from detcore._log.events import CheckpointDeleted
-from detcore.cli._output import print_csv
-from detcore.database import OutputLog, TrialDraft, TrialTarget
+from detcore.cli.output import print_csv
 from detcore.errors import NotFoundError
+from detcore.log.events import CheckpointDeleted
+from detcore.records import OutputLog, TrialDraft, TrialTarget
 from detcore.types import ExperimentState, TrialState
 
 LOSSES = {1: 0.5, 2: 0.25, 3: math.nan, 4: None, 5: math.inf, 6: 0.125}

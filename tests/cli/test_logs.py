@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from detcore.cli import _logs
+from detcore.cli import log_commands
 
 
 class Pages:
@@ -41,12 +41,12 @@ def test_reading_ends_with_the_trial_if_it_is_followed_and_at_once_if_not(
     tail: int | None,
     shown: list[str],
 ) -> None:
-    monkeypatch.setattr(_logs, "_POLL_S", 0.0)
+    monkeypatch.setattr(log_commands, "_POLL_S", 0.0)
     written: list[str] = []
 
     def show(lines: Iterable[Any]) -> None:
         written.append("".join(lines))
 
     source: Any = Pages(*pages)
-    _logs._show_lines(source.read, source.is_over, show, follow=follow, tail=tail)
+    log_commands._show_lines(source.read, source.is_over, show, follow=follow, tail=tail)
     assert written == shown

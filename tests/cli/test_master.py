@@ -15,7 +15,7 @@ from determined_client import Filled, fill
 from plain_http import PlainHttp
 from running_server import PASSWORD, USER, RunningServer
 
-from detcore.database import Database
+from detcore.records import Database
 from detcore.types import ExperimentState, TrialState
 from detcore_testing import DetcoreCommand
 

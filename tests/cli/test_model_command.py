@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from recorded import Records
 
-from detcore._log.events import CheckpointStarted
 from detcore.errors import CheckpointStateError, DatabaseError, NotFoundError
+from detcore.log.events import CheckpointStarted
 
 
 @pytest.fixture(scope="module")

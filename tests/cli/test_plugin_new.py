@@ -133,7 +133,7 @@ def test_public_modules_are_imported_and_no_others(tmp_path: Path) -> None:
     guide = (ROOT / "docs" / "writing-a-plugin.md").read_text(encoding="utf-8")
     listed = guide.partition("Import public names only")[2].partition(".\n")[0]
     documented = set(re.findall(r"`(detcore[.\w]*)`", listed))
-    assert {"detcore", "detcore.search", "detcore.hooks"} <= documented
+    assert {"detcore", "detcore.search", "detcore.plugins"} <= documented
     for kind in KINDS:
         for path in write("my-net", kind, tmp_path / kind).rglob("*.py"):
             text = path.read_text(encoding="utf-8")

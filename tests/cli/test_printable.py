@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from recorded import CONFIG, Records
 from rich.console import Console
 
-from detcore.cli._display import PlainDisplay
-from detcore.cli._output import printable
-from detcore.database import OutputLog
+from detcore.cli.output import printable
+from detcore.cli.run_display import PlainDisplay
+from detcore.records import OutputLog
 from detcore.types import ExperimentState, TrialState
 
 # Writes to the clipboard, sets the title, clears the screen (also as an 8-bit control), and

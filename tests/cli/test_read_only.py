@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from toy_command import MODEL_DIR, Detcore
 
-from detcore.database import Database
+from detcore.records import Database
 
 
 @pytest.fixture(scope="module")

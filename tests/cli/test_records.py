@@ -260,8 +260,8 @@ def test_of_very_many_reports_some_are_read(
         )
         records.report(trial, "validation", step, val_loss=float((step - 13) ** 2))
     whole = records.data("trial", "describe", trial, "--metric", "loss")
-    monkeypatch.setattr("detcore.cli._trial_facts._MANY", 50)
-    monkeypatch.setattr("detcore.cli._trial_facts._PARTS", 4)
+    monkeypatch.setattr("detcore.cli.trial_facts._MANY", 50)
+    monkeypatch.setattr("detcore.cli.trial_facts._PARTS", 4)
 
     text = records("trial", "describe", trial).stdout
     rows = [columns(line) for line in text.splitlines()]
@@ -336,8 +336,8 @@ def test_a_narrow_terminal_is_not_overrun(records: Records) -> None:
 
 def test_the_commands_import_nothing_heavy_before_they_run() -> None:
     code = (
-        "import sys, detcore.cli._trial_view, detcore.cli._experiment, detcore.cli._output\n"
-        "import detcore.cli._config\n"
+        "import sys, detcore.cli.trial_view, detcore.cli.experiment_commands, detcore.cli.output\n"
+        "import detcore.cli.config_commands\n"
         "heavy = {'rich', 'sqlalchemy', 'pydantic', 'numpy', 'alembic', 'yaml', 'detcore.config'}\n"
         "print(heavy & set(sys.modules))"
     )

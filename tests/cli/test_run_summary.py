@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from detcore.cli._run import _summary
-from detcore.runner import ExperimentResult, TrialResult
+from detcore.cli.run_command import _summary
+from detcore.run import ExperimentResult, TrialResult
 from detcore.types import ExperimentState
 
 

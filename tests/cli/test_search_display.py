@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from detcore.cli._display import LiveDisplay, PlainDisplay, QuietDisplay
-from detcore.cli._progress import RunProgress, TrialProgress
+from detcore.cli.run_display import LiveDisplay, PlainDisplay, QuietDisplay
+from detcore.cli.run_progress import RunProgress, TrialProgress
 from detcore.config import ExperimentConfig
 from detcore.launch import WorkerEvent
-from detcore.runner import TrialStatus
+from detcore.run import TrialStatus
 from detcore.types import TrialInfo, TrialState
 
 CONFIG: dict[str, Any] = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from detcore.environment import read_environment
-from detcore.hooks import PluginManager
+from detcore.plugins import PluginManager
 
 HERE = Path(__file__).parent
 

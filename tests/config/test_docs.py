@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel
 
 from detcore.config import ExperimentConfig
-from detcore.config._experiment import Optimizations, Profiling, Reproducibility, Resources
-from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
+from detcore.config.experiment_config import Optimizations, Profiling, Reproducibility, Resources
+from detcore.config.hyperparameters import HYPERPARAMETER_TYPES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
 SECTIONS = [ExperimentConfig, Optimizations, Profiling, Reproducibility, Resources]

@@ -13,7 +13,7 @@ import yaml
 
 from detcore.config import ExperimentConfig, json_schema
 from detcore.environment import read_environment
-from detcore.hooks import PluginManager
+from detcore.plugins import PluginManager
 
 SCHEMA = json_schema(PluginManager(read_environment({"DETCORE_HOME": "/h"})).settings_models())
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from detcore._secrets import hide_lines, mask_code, mask_config
+from detcore.masking import hide_lines, mask_code, mask_config
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from fake_runner import FakeRunner
 
 from detcore import core
-from detcore.database import Database, ingest_event_logs
+from detcore.records import Database, ingest_event_logs
 from detcore.types import Length, TrialInfo, TrialSettings, Unit
 
 

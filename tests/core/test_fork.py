@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from detcore.runner._settle import is_locked
+from detcore.run.experiment_control import is_locked
 
 SCRIPT = """
 import os, sys

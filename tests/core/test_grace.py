@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from detcore import core
-from detcore.core._preempt import Grace, find_grace
+from detcore.core.preempt_context import Grace, find_grace
 from detcore.environment import read_environment
 from detcore.errors import ConfigError
 

@@ -16,9 +16,9 @@ from processes import wait_until
 
 from detcore import core
 from detcore.checkpoint import verify_checkpoint
-from detcore.database import ingest_event_logs
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, ContextStateError, InvalidHP, RunError, StorageError
+from detcore.records import ingest_event_logs
 from detcore.storage import LocalStorage
 from detcore.types import Length, Unit
 

@@ -18,12 +18,12 @@ from forked import call_in_child
 from processes import wait_until
 
 from detcore import core
-from detcore.database import Database, ingest_event_logs
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, InvalidHP, RunError
-from detcore.hooks import PluginManager
-from detcore.runner import control_experiment, settle_experiment
-from detcore.runner._script_runs import ScriptRuns
+from detcore.plugins import PluginManager
+from detcore.records import Database, ingest_event_logs
+from detcore.run import control_experiment, settle_experiment
+from detcore.run.script_runs import ScriptRuns
 from detcore.types import Control, ExperimentState, TrialState
 
 # Adds up step by step; what it adds depends on the step, so that a step left out would be seen.

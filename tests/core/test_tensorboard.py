@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing import event_accumulator
 from toy_command import MODEL_DIR, Detcore
 
 from detcore import core
-from detcore.core._tensorboard import EventFile
+from detcore.core.tensorboard_events import EventFile
 from detcore.errors import StorageError
 
 
@@ -85,7 +85,7 @@ def test_a_record_that_does_not_fit_leaves_the_file_whole(tmp_path: Path) -> Non
     code = f"""
 import resource
 from pathlib import Path
-from detcore.core._tensorboard import EventFile
+from detcore.core.tensorboard_events import EventFile
 from detcore.errors import StorageFullError
 file = EventFile(Path({str(tmp_path)!r}))
 file.add_scalars(1, {{"loss": 1.0}})

@@ -61,7 +61,7 @@ class Tensor:
     ],
 )
 def test_scalars_of_frameworks(value: Any, expected: float) -> None:
-    from detcore.core._metrics import clean_metrics
+    from detcore.core.metric_values import clean_metrics
 
     cleaned = clean_metrics({"x": value}, "training")["x"]
     assert cleaned == expected
@@ -123,7 +123,7 @@ def test_the_best_validation_so_far(managed: Any, told: dict[str, bool]) -> None
 
 
 def test_the_best_validation_counts_other_trials(managed: Any, home: Any) -> None:
-    from detcore.database import MetricRecord
+    from detcore.records import MetricRecord
 
     context, info = managed(SEARCH)
     with home.database() as database:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from launch_command import run_ranks
 
-from detcore.database import Database
+from detcore.records import Database
 
 HEAD = """
 import json, sys

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detcore.data import IndexSampler, ShuffledOrder, _order, _sampler, shard_range
+from detcore.data import IndexSampler, ShuffledOrder, index_sampler, shard_range, shuffled_order
 from detcore.errors import DataError, ShardError
 
 # -- shards ---------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def test_sizes_that_make_no_batches_are_refused(
         IndexSampler(num_records, batch_size, shuffle=True, seed=0)
 
 
-@pytest.mark.parametrize("module", [_order, _sampler])
+@pytest.mark.parametrize("module", [shuffled_order, index_sampler])
 def test_the_examples_in_the_documentation_are_true(module: object) -> None:
     result = doctest.testmod(module)  # type: ignore[arg-type]
     assert result.attempted > 0

@@ -16,8 +16,8 @@ from databases import places, run_postgresql
 from file_systems import mounted_disk
 from postgresql_server import PostgreSQLServer
 
-from detcore._log.events import CheckpointCommitted, CheckpointStarted
-from detcore.database import Database
+from detcore.log.events import CheckpointCommitted, CheckpointStarted
+from detcore.records import Database
 
 __all__ = ["places"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from detcore.database import MetricCurve, MetricRecord
+from detcore.records import MetricCurve, MetricRecord
 
 if TYPE_CHECKING:
     from tests.database.conftest import Store

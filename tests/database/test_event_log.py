@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from sqlalchemy import event
 
-from detcore._log import EventLog
-from detcore.database import Database, LogFollower, ingest_event_logs
-from detcore.database._drain import Position
-from detcore.database._follower import _take_in
 from detcore.errors import DatabaseError, StorageFullError
+from detcore.log.writing import EventLog
+from detcore.records import Database, LogFollower, ingest_event_logs
+from detcore.records.drain import Position
+from detcore.records.log_follower import _take_in
 
 if TYPE_CHECKING:
     from tests.database.conftest import Store
@@ -139,7 +139,7 @@ def test_threads_may_report_at_once(store: Store, log: EventLog) -> None:
 
 def test_a_second_process_may_not_report_for_the_same_run(store: Store, log: EventLog) -> None:
     code = (
-        "import sys; from pathlib import Path; from detcore._log import EventLog\n"
+        "import sys; from pathlib import Path; from detcore.log.writing import EventLog\n"
         "EventLog(Path(sys.argv[1]), trial_id=int(sys.argv[2]), run_id=int(sys.argv[3]))"
     )
     arguments = [str(log.path), str(store.trial_id), str(store.run_id)]

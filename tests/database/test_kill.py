@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from forked import call_in_child
 
-from detcore._log import EventLog
-from detcore.database import Database, ingest_event_logs
 from detcore.errors import DatabaseError
+from detcore.log.writing import EventLog
+from detcore.records import Database, ingest_event_logs
 
 if TYPE_CHECKING:
     from databases import Places

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import make_url, text
 
-from detcore._log import EventLog
-from detcore.database import ingest_event_logs
 from detcore.errors import DatabaseError
+from detcore.log.writing import EventLog
+from detcore.records import ingest_event_logs
 
 if TYPE_CHECKING:
     from postgresql_server import PostgreSQLServer

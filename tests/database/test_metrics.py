@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
 
-from detcore.database import MetricRecord
-from detcore.database._metrics import select_numbers
 from detcore.errors import DatabaseError, NotFoundError
+from detcore.records import MetricRecord
+from detcore.records.metric_queries import select_numbers
 
 if TYPE_CHECKING:
     from tests.database.conftest import Store

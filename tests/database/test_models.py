@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from detcore._log.events import (
+from detcore.errors import CheckpointStateError, DatabaseError, NotFoundError
+from detcore.log.events import (
     CheckpointDamaged,
     CheckpointDeleted,
     CheckpointDeleting,
 )
-from detcore.errors import CheckpointStateError, DatabaseError, NotFoundError
 from detcore.types import ModelOrderBy, ModelSortBy
 
 if TYPE_CHECKING:

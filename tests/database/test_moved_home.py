@@ -12,8 +12,8 @@ from forked import call_in_child
 
 from detcore import core
 from detcore.cli import main
-from detcore.database import Database
 from detcore.environment import read_environment
+from detcore.records import Database
 
 
 def use_home(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:

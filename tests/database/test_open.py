@@ -20,8 +20,8 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
-from detcore.database import Database, _engine, _schema
 from detcore.errors import DatabaseError
+from detcore.records import Database, engine, schema
 
 if TYPE_CHECKING:
     from databases import Places
@@ -46,22 +46,22 @@ def test_new_database_has_the_tables_of_the_schema(store: Store) -> None:
     engine = create_engine(store.url)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, _schema.metadata) == []
+        assert compare_metadata(context, schema.metadata) == []
     engine.dispose()
 
 
 def test_the_newest_migration_is_the_version_that_the_code_knows() -> None:
     config = Config()
-    config.set_main_option("script_location", str(_engine.MIGRATIONS))
+    config.set_main_option("script_location", str(engine.MIGRATIONS))
     scripts = ScriptDirectory.from_config(config)
     known = [script.revision for script in scripts.walk_revisions()]
-    assert tuple(reversed(known)) == _engine.revisions()
+    assert tuple(reversed(known)) == engine.revisions()
 
 
 def test_new_database_needs_no_alembic(store: Store, tmp_path: Path) -> None:
     urls = [store.url, *([f"sqlite:///{tmp_path}/new.db"] if store.is_sqlite else [])]
     code = (
-        "import sys; from detcore.database import Database\n"
+        "import sys; from detcore.records import Database\n"
         "for url in sys.argv[1:]: Database.open(url).list_experiments()\n"
         "print('alembic' in sys.modules, 'sqlalchemy.orm' in sys.modules)"
     )
@@ -98,13 +98,13 @@ def upgrade():
 def write_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Return a function that adds a migration to those of the code."""
     folder = tmp_path / "migrations"
-    shutil.copytree(_engine.MIGRATIONS, folder)
-    before = _engine.revisions()[-1]
+    shutil.copytree(engine.MIGRATIONS, folder)
+    before = engine.revisions()[-1]
 
     def write(fails: bool) -> None:
         text = MIGRATION.format(before=before, fails=fails)
         (folder / "versions" / "0002_0_2_0.py").write_text(text, encoding="utf-8")
-        monkeypatch.setattr(_engine, "MIGRATIONS", folder)
+        monkeypatch.setattr(engine, "MIGRATIONS", folder)
 
     return write
 

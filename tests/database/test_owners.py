@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import update
 
-from detcore.database._schema import experiments
 from detcore.errors import NotFoundError
+from detcore.records.schema import experiments
 from detcore.types import Control, ExperimentState
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ADOPT = """
 import sys
-from detcore.database import Database
+from detcore.records import Database
 with Database.open(sys.argv[1]) as database:
     print(int(database.adopt_experiment(int(sys.argv[2]))), flush=True)
     sys.stdin.read()

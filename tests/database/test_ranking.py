@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from detcore._log.events import CheckpointDamaged
-from detcore.database import MetricRecord
 from detcore.errors import CheckpointStateError, NotFoundError
+from detcore.log.events import CheckpointDamaged
+from detcore.records import MetricRecord
 from detcore.types import TrialState
 
 if TYPE_CHECKING:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import update
 
-from detcore._log.events import (
+from detcore.errors import DatabaseError, NotFoundError
+from detcore.log.events import (
     CheckpointDeleted,
     CheckpointDeleting,
     CheckpointStarted,
 )
-from detcore.database import Database, ExperimentRecord
-from detcore.database._queries import describe_ids
-from detcore.database._schema import runs
-from detcore.errors import DatabaseError, NotFoundError
+from detcore.records import Database, ExperimentRecord
+from detcore.records.queries import describe_ids
+from detcore.records.schema import runs
 from detcore.types import ExperimentState, TrialState
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def test_a_run_lives_as_long_as_its_process(store: Store) -> None:
 
 CREATE_AND_WAIT = """
 import sys
-from detcore.database import Database
+from detcore.records import Database
 from detcore.types import ExperimentState
 with Database.open(sys.argv[1]) as database:
     number = database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from detcore.database import keep_secrets, restore_secrets
 from detcore.errors import StorageError
+from detcore.records import keep_secrets, restore_secrets
 
 if TYPE_CHECKING:
     from tests.database.conftest import Store

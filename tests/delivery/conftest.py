@@ -15,11 +15,12 @@ from typing import Any, cast
 import pytest
 from fake_distributions import write_distribution
 
-from detcore._log import EventLog, event_log_path
-from detcore._log.events import Event, TrainingMetrics, TrialFinished, TrialStarted, encode
-from detcore.database import Database
-from detcore.hooks import OBSERVER_HOOKS, Observer, PluginEntry, PluginState
-from detcore.hooks.delivery import _Reader, list_waiting, write_run
+from detcore.log.events import Event, TrainingMetrics, TrialFinished, TrialStarted, encode
+from detcore.log.reading import event_log_path
+from detcore.log.writing import EventLog
+from detcore.plugins import OBSERVER_HOOKS, Observer, PluginEntry, PluginState
+from detcore.plugins.delivery import _Reader, list_waiting, write_run
+from detcore.records import Database
 from detcore.types import TrialInfo
 
 # Notes every call in a file; its service is away while a file "down" is there.

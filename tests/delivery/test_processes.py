@@ -14,7 +14,7 @@ import yaml
 from processes import wait_until
 from toy_command import MODEL_DIR, toy_config
 
-from detcore.database import Database, ingest_event_logs
+from detcore.records import Database, ingest_event_logs
 
 Watched = Any
 
@@ -317,7 +317,7 @@ def test_a_full_disk_at_a_checkpoint_or_at_the_end_is_said_and_made_good(watched
     watched.install("watch")
     script = watched.write(
         "from detcore import core\n"
-        "from detcore._log import EventLog\n"
+        "from detcore.log.writing import EventLog\n"
         "from detcore.errors import StorageFullError\n"
         "append = EventLog.append\n"
         "def append_or_fail(self, kind, payload):\n"

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from detcore._log import EventLog, event_log_path
-from detcore._log.events import TrialFinished
 from detcore.errors import DatabaseError, UnavailableError
-from detcore.hooks import delivery
-from detcore.hooks.delivery import Delivery, append_to_killed, deliver_events, drop_events
+from detcore.log.events import TrialFinished
+from detcore.log.reading import event_log_path
+from detcore.log.writing import EventLog
+from detcore.plugins import delivery
+from detcore.plugins.delivery import Delivery, append_to_killed, deliver_events, drop_events
 
 # (pytest imports conftest.py under importlib: its class is known to the fixture alone)
 Box = Any

@@ -305,7 +305,7 @@ def stranger(port: int, text: bytes) -> str:
 
 def replay(port: int) -> list[str]:
     """Record what a real caller says to a challenge, and say it again."""
-    from detcore.distributed._handshake import Claim, new_nonce
+    from detcore.distributed.handshake import Claim, new_nonce
 
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         claim = Claim(1, 2, connection.recv(32), new_nonce())

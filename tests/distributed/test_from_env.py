@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from detcore.distributed import DistributedContext
-from detcore.distributed._launchers import find_place
+from detcore.distributed.launcher_settings import find_place
 from detcore.errors import DistributedError
 
 TORCH = {

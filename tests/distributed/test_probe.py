@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 
-from detcore.distributed._probe import SILENT, Answerer, ask
-from detcore.distributed._wire import Channel
+from detcore.distributed.probe import SILENT, Answerer, ask
+from detcore.distributed.wire import Channel
 
 
 def test_a_rank_says_where_it_is_and_one_that_is_gone_says_nothing() -> None:

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from detcore.distributed import DistributedContext
-from detcore.distributed import _handshake as handshake
-from detcore.distributed import _join as meeting
-from detcore.distributed._wire import CALL, Channel, LinkLost
+from detcore.distributed import DistributedContext, handshake
+from detcore.distributed import join as meeting
+from detcore.distributed.wire import CALL, Channel, LinkLost
 from detcore.errors import DistributedError
 
 ACROSS = {

@@ -14,8 +14,8 @@ from client_store import ClientStore
 from http_face import make_token, served
 
 from detcore.client import Determined
-from detcore.database import Database
 from detcore.environment import read_environment
+from detcore.records import Database
 
 MASTERS = ("DETCORE_MASTER", "DET_MASTER", "DET_MASTER_ADDR", "DET_MASTER_PORT", "DETCORE_DB")
 

@@ -22,7 +22,7 @@ from detcore.client import (
     ModelSortBy,
     TrialReference,
 )
-from detcore.client.http._transport import HttpTransport
+from detcore.client.http.http_transport import HttpTransport
 from detcore.environment import read_environment
 from detcore.errors import NotFoundError, UnauthenticatedError
 
@@ -138,7 +138,7 @@ Client("host:8080", "ada")
 TrialReference(3, "")
 print([name for name in sys.modules if name.partition(".")[0] in
        ("numpy", "sqlalchemy", "pydantic", "pluggy", "fsspec", "urllib3", "fastapi")
-       or name == "detcore.database"])
+       or name == "detcore.records"])
 """
 
 

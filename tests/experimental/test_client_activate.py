@@ -12,10 +12,10 @@ from job_server import wait_for
 from toy_command import TOY_PLUGIN, Detcore
 
 from detcore.client import Determined
-from detcore.client._control import control
-from detcore.database import Database, ExperimentRecord
+from detcore.client.local_control import control
 from detcore.environment import read_environment
 from detcore.errors import RunError
+from detcore.records import Database, ExperimentRecord
 from detcore.types import Control, ExperimentState
 
 

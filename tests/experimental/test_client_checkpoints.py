@@ -15,7 +15,6 @@ from client_store import FILES, ClientStore
 from fake_distributions import write_distribution
 from toy_command import TOY_PLUGIN
 
-from detcore._log.events import CheckpointDamaged
 from detcore.client import Checkpoint, Determined
 from detcore.errors import (
     CheckpointCorruptError,
@@ -27,6 +26,7 @@ from detcore.errors import (
     PluginNotFoundError,
     UnsafePathError,
 )
+from detcore.log.events import CheckpointDamaged
 
 
 def test_what_is_known_of_it(client: Determined, store: ClientStore) -> None:

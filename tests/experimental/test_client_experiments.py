@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 from client_store import ClientStore
 
-from detcore._log import EventLog
 from detcore.client import Determined, OrderBy, TrialSortBy
-from detcore.database import keep_secrets
-from detcore.database._schema import experiments
 from detcore.errors import (
     ExperimentPausedError,
     InvalidArgumentError,
@@ -21,7 +18,10 @@ from detcore.errors import (
     NotFoundError,
     RunError,
 )
-from detcore.runner import experiment_lock
+from detcore.log.writing import EventLog
+from detcore.records import keep_secrets
+from detcore.records.schema import experiments
+from detcore.run import experiment_lock
 from detcore.types import Control, ExperimentState
 
 RUNNING, PAUSED = ExperimentState.RUNNING, ExperimentState.PAUSED

@@ -12,7 +12,6 @@ import pytest
 from client_store import ClientStore
 
 from detcore.client import CheckpointSortBy, Determined, OrderBy
-from detcore.database import Database, OutputLog
 from detcore.errors import (
     InvalidArgumentError,
     NoCheckpointError,
@@ -20,6 +19,7 @@ from detcore.errors import (
     PluginNotFoundError,
     RunError,
 )
+from detcore.records import Database, OutputLog
 from detcore.types import Control, ExperimentState
 
 RUNNING = ExperimentState.RUNNING

@@ -18,7 +18,7 @@ from toy_command import TOY_PLUGIN, Detcore, Finished
 
 from detcore import Trial
 from detcore.client import create
-from detcore.client._where import find_class
+from detcore.client.class_location import find_class
 from detcore.errors import (
     ConfigError,
     DetcoreError,

@@ -25,9 +25,8 @@ from detcore.client.http import (
     decode_value,
     encode_value,
 )
-from detcore.client.http._documents import read_document
-from detcore.client.http._transport import PARTS, HttpTransport
-from detcore.database import MetricRecord
+from detcore.client.http.http_transport import PARTS, HttpTransport
+from detcore.client.http.wire_documents import read_document
 from detcore.environment import read_environment
 from detcore.errors import (
     CheckpointCorruptError,
@@ -37,6 +36,7 @@ from detcore.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
+from detcore.records import MetricRecord
 
 
 @pytest.fixture
@@ -291,7 +291,7 @@ def test_a_download_that_fails_leaves_nothing(
     store: ClientStore, behind_proxy: tuple[Determined, FaultProxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, proxy = behind_proxy
-    monkeypatch.setattr("detcore.client.http._files._BACKOFF_S", 0.001)
+    monkeypatch.setattr("detcore.client.http.http_storage._BACKOFF_S", 0.001)
     checkpoint = client.get_checkpoint(store.one_checkpoint())
     proxy.choose = lambda method, target: "reset before" if "weights" in target else None
     with pytest.raises(ServerAway):

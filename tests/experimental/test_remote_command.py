@@ -9,9 +9,9 @@ from types import ModuleType
 import pytest
 
 from detcore import Trial
-from detcore.client._printing import PrintingListener
-from detcore.client._remote import _checked as checked_command
-from detcore.client._remote import _entrypoint
+from detcore.client.printing_listener import PrintingListener
+from detcore.client.remote_experiment import _checked as checked_command
+from detcore.client.remote_experiment import _entrypoint
 from detcore.errors import ConfigError, InvalidExperimentError
 
 

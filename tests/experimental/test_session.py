@@ -101,7 +101,7 @@ def answer(status: int, body: object = None, *headers: str, raw: bytes | None = 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detcore.client.http._session._BACKOFF_S", 0.001)
+    monkeypatch.setattr("detcore.client.http.http_session._BACKOFF_S", 0.001)
 
 
 def failure(script: Script, method: str = "GET", **options: float) -> DetcoreError:
@@ -189,7 +189,7 @@ def test_what_is_no_http() -> None:
 
 
 def test_an_answer_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detcore.client.http._session._MOST_BYTES", 65536)
+    monkeypatch.setattr("detcore.client.http.http_session._MOST_BYTES", 65536)
     with (
         scripted(answer(200, raw=b"[" + b"1," * 50_000 + b"1]")) as script,
         pytest.raises(ServerRefused, match="more than 65536 bytes"),
@@ -293,7 +293,7 @@ def test_a_connection_that_was_idle_is_not_used_again(monkeypatch: pytest.Monkey
         session.ask("POST", "/x")
         session.ask("POST", "/x")
         assert script.connections == 1
-        monkeypatch.setattr("detcore.client.http._session._IDLE_S", -1.0)
+        monkeypatch.setattr("detcore.client.http.http_session._IDLE_S", -1.0)
         session.ask("POST", "/x")
         assert script.connections == 2
         session.close()

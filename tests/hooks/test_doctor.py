@@ -168,7 +168,7 @@ BREAKAGES = {
         r"it registers a searcher whose settings is 'detcore_bad\.gone:Settings', but there is no "
         r"module 'detcore_bad\.gone'",
         source(
-            "from detcore import hookimpl\nfrom detcore.hooks import SearcherType\n@hookimpl\n"
+            "from detcore import hookimpl\nfrom detcore.plugins import SearcherType\n@hookimpl\n"
             "def detcore_register_searcher():\n"
             "    return SearcherType(\n"
             "        name='mine', method='json:JSONEncoder', settings='detcore_bad.gone:Settings')"
@@ -178,7 +178,7 @@ BREAKAGES = {
         r"it registers a searcher whose method is 'detcore_bad\.gone:Random', but there is no "
         r"module 'detcore_bad\.gone'",
         source(
-            "from detcore import hookimpl\nfrom detcore.hooks import SearcherType\n@hookimpl\n"
+            "from detcore import hookimpl\nfrom detcore.plugins import SearcherType\n@hookimpl\n"
             "def detcore_register_searcher():\n"
             "    return SearcherType(name='mine', method='detcore_bad.gone:Random')"
         ),
@@ -197,7 +197,7 @@ BREAKAGES = {
         r"core \(detcore .*\) and bad \(detcore-bad 1\.0\): both register the launcher 'local'; "
         "the built-in one is used",
         source(
-            "from detcore import hookimpl\nfrom detcore.hooks import LauncherType\n@hookimpl\n"
+            "from detcore import hookimpl\nfrom detcore.plugins import LauncherType\n@hookimpl\n"
             "def detcore_register_launcher(): return LauncherType(name='local', launcher='json:L')"
         ),
         OFF.format("bad"),
@@ -291,7 +291,7 @@ def test_all_breakages_at_once_leave_a_good_plugin_working(tmp_path: Path) -> No
     )
     script = (
         "from detcore.environment import read_environment\n"
-        "from detcore.hooks import PluginManager\n"
+        "from detcore.plugins import PluginManager\n"
         "manager = PluginManager(read_environment(), on_problem=lambda problem: None)\n"
         "print(manager.frameworks()['good'].name, manager.launchers()['local'].name)\n"
     )

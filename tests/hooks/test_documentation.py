@@ -65,7 +65,7 @@ def test_every_hook_has_a_test_of_its_name(hook: str) -> None:
 
 def test_every_kind_of_problem_is_documented() -> None:
     kinds = set()
-    for path in (ROOT / "src" / "detcore" / "hooks").glob("*.py"):
+    for path in (ROOT / "src" / "detcore" / "plugins").glob("*.py"):
         # The name of a thread looks like a kind.
         if path.name != "delivery.py":
             constants = ast.walk(ast.parse(path.read_text(encoding="utf-8")))

@@ -13,15 +13,15 @@ from fake_distributions import write_distribution
 
 from detcore.environment import read_environment
 from detcore.errors import PluginNotFoundError
-from detcore.hooks import CheckpointSaved, EventInfo, PluginManager, PluginProblem
+from detcore.plugins import CheckpointSaved, EventInfo, PluginManager, PluginProblem
 from detcore.types import TrialInfo
 
 Install = Callable[..., PluginManager]
 HEAD = """
 import click
 from detcore import hookimpl
-from detcore.hooks import LauncherType, RendezvousType, RoutesType
-from detcore.hooks import SearcherType, StorageType
+from detcore.plugins import LauncherType, RendezvousType, RoutesType
+from detcore.plugins import SearcherType, StorageType
 from detcore.types import Framework
 told = []
 """

@@ -11,7 +11,7 @@ from fake_distributions import run_detcore, run_python, write_distribution
 INDEX = """
 import json, sys
 from detcore.environment import read_environment
-from detcore.hooks import PluginManager
+from detcore.plugins import PluginManager
 manager = PluginManager(read_environment(), on_problem=lambda problem: None)
 entries = {e.name: [e.distribution, e.version, e.state.name, list(e.commands)]
            for e in manager.index()}

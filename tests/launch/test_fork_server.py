@@ -18,7 +18,7 @@ from toy_command import TOY_PLUGIN
 from warm_trials import Runs, finish, kind
 
 from detcore.launch import LocalLauncher
-from detcore.launch._forked import ForkServer
+from detcore.launch.forked_workers import ForkServer
 
 pytestmark = pytest.mark.cold
 

@@ -6,7 +6,7 @@ import pytest
 from launch_command import Launch
 
 from detcore.errors import ConfigError
-from detcore.launch._hosts import Host, exported_environment, parse_hosts
+from detcore.launch.hosts import Host, exported_environment, parse_hosts
 
 HOSTS = ("--launcher", "horovod", "--hosts", "a:4,b:4")
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detcore.contract.launch import Line
-from detcore.launch import _local
-from detcore.launch._lines import LineCutter
+from detcore.launch import local_launcher
+from detcore.launch.output_lines import LineCutter
 
 
 def cut(*pieces: bytes) -> list[bytes]:
@@ -62,9 +62,9 @@ def test_lines_do_not_depend_on_the_pieces(lines: list[str], cuts: list[int]) ->
 def test_states_of_a_bar_are_handed_on_now_and_then_and_lines_always(
     monkeypatch: pytest.MonkeyPatch, interval_s: float, num_states: int
 ) -> None:
-    monkeypatch.setattr(_local, "_UPDATE_INTERVAL_S", interval_s)
+    monkeypatch.setattr(local_launcher, "_UPDATE_INTERVAL_S", interval_s)
     shown: list[tuple[int, str, str]] = []
-    sink = _local.LineSink(lambda *line: shown.append(line))
+    sink = local_launcher.LineSink(lambda *line: shown.append(line))
     states = [Line(b"%d/3" % number, is_final=False) for number in range(3)]
     for line in (*states, Line(b"\xff end", is_final=True)):
         sink(1, "stderr", line)

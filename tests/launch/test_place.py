@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from detcore.distributed import launcher_variables
-from detcore.distributed._launchers import find_place
+from detcore.distributed.launcher_settings import find_place
 from detcore.errors import DistributedError
-from detcore.launch._ranks import torch_variables
+from detcore.launch.host_worker import torch_variables
 from detcore.launch.nodes import LocalJob, find_services, place_ranks, rank_variables
 
 

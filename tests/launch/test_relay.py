@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from detcore._log import EventLog, event_log_path, is_event_log_in_use, read_event_log
 from detcore.errors import WorkerError
 from detcore.launch.nodes import LogCopy, LogSource, create_log, log_header
+from detcore.log.reading import event_log_path, is_event_log_in_use, read_event_log
+from detcore.log.writing import EventLog
 from detcore.types import TrialInfo
 
 

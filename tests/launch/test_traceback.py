@@ -10,9 +10,9 @@ from types import ModuleType
 
 import pytest
 
-from detcore.core._outcome import describe_cause, outcome_of
+from detcore.core.trial_outcome import describe_cause, outcome_of
 from detcore.errors import ConfigError, DataError
-from detcore.launch._traceback import format_user_error
+from detcore.launch.user_traceback import format_user_error
 from detcore.launch.worker import _is_out_of_memory
 
 # As Keras 3.15, Keras 2.15 and TensorFlow write them; paths are shortened.

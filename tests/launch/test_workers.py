@@ -14,8 +14,8 @@ import pytest
 
 from detcore.contract.launch import Line
 from detcore.errors import WorkerError
-from detcore.launch._exit_codes import EXIT_PEER_LOST
-from detcore.launch._workers import Workers, describe_exit
+from detcore.launch.exit_codes import EXIT_PEER_LOST
+from detcore.launch.worker_processes import Workers, describe_exit
 
 
 class Printed(list[str]):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detcore._log import events
+from detcore.log import events
 
 UUID = "3f2a0c1e-0000-4000-8000-000000000001"
 EXAMPLES: list[events.Event] = [

@@ -22,7 +22,7 @@ from detcore.metrics import (
     Quantiles,
     RootMeanSquaredError,
     Sum,
-    _sums,
+    sum_metrics,
 )
 
 EXAMPLES = settings(max_examples=60, deadline=None)
@@ -222,4 +222,4 @@ def test_what_is_no_quantile(q: Any) -> None:
 
 
 def test_the_examples_in_docstrings() -> None:
-    assert doctest.testmod(_sums) == (0, 2)
+    assert doctest.testmod(sum_metrics) == (0, 2)

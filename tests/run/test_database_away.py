@@ -13,7 +13,7 @@ from job_server import wait_for
 from postgresql_server import PostgreSQLServer, run_server
 from toy_command import Detcore, OnPostgresql
 
-from detcore.database import Database
+from detcore.records import Database
 
 # Says where it is, and waits there as long as it is to.
 GATED = """

@@ -10,9 +10,9 @@ import pytest
 from fake_distributions import write_distribution
 from toy_command import Detcore
 
-from detcore.database import read_output_log
 from detcore.launch import framework_variables
-from detcore.runner._running import TrialOutput
+from detcore.records import read_output_log
+from detcore.run.running_trial import TrialOutput
 from detcore.types import Framework
 
 

@@ -12,7 +12,7 @@ from toy_command import MODEL_DIR, Detcore
 
 LAUNCHERS = """
 from detcore import hookimpl
-from detcore.hooks import LauncherType
+from detcore.plugins import LauncherType
 
 @hookimpl
 def detcore_register_launcher():

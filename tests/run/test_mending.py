@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from toy_command import MODEL_DIR, Detcore
 
-from detcore.database import Database, keep_secrets, restore_secrets
 from detcore.environment import Environment, read_environment
 from detcore.errors import ConfigError, RunError
-from detcore.hooks import PluginManager
-from detcore.runner._mending import mend_experiment
+from detcore.plugins import PluginManager
+from detcore.records import Database, keep_secrets, restore_secrets
+from detcore.run.changed_settings import mend_experiment
 from detcore.search import Validated, event_to_json
 from detcore.types import ExperimentState
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from detcore.launch import WorkerEvent
-from detcore.runner._running import RunningTrial, _HangTimer
+from detcore.run.running_trial import RunningTrial, _HangTimer
 from detcore.types import Length, TrialSettings, Unit
 
 

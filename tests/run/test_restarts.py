@@ -8,8 +8,8 @@ import pytest
 from search_command import Searches
 from toy_command import Detcore
 
-from detcore.database import read_output_log
-from detcore.runner._supervisor import (
+from detcore.records import read_output_log
+from detcore.run.supervisor import (
     Advance,
     CountRestart,
     Ending,

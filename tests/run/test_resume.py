@@ -18,7 +18,7 @@ from processes import wait_until_gone
 from toy_command import MODEL_DIR, Detcore, NoWorkerError, worker_pids
 
 from detcore.errors import RunError
-from detcore.runner import _settle, experiment_lock
+from detcore.run import experiment_control, experiment_lock
 from detcore.types import ExperimentState
 
 IN_A_LONG_BATCH = """
@@ -264,7 +264,7 @@ def test_workers_that_outlive_their_killed_runner_for_a_moment_are_waited_for(
 def test_a_stopped_worker_of_a_killed_runner_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_settle, "_WAIT_S", 0.1)
+    monkeypatch.setattr(experiment_control, "_WAIT_S", 0.1)
     runner = subprocess.Popen(["true"])
     runner.wait()
     with experiment_lock(tmp_path, 7) as lock:

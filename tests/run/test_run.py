@@ -83,7 +83,7 @@ def test_an_error_of_the_user_shows_the_users_frames_only(detcore: Detcore) -> N
     assert "in helper_that_fails" in finished.stdout
     assert "in on_batch" in finished.stdout
     assert "ZeroDivisionError: the user's own mistake at batch 7" in finished.stdout
-    assert "detcore/trial/_loop.py" not in finished.stdout
+    assert "detcore/trial/trial_loop.py" not in finished.stdout
     assert "experiment 1: error\n" in finished.stdout
 
 

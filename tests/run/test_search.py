@@ -11,7 +11,7 @@ import pytest
 from search_command import Searches
 from toy_command import Detcore
 
-from detcore.database import read_output_log
+from detcore.records import read_output_log
 
 ASHA = {
     "name": "adaptive_asha",

@@ -9,8 +9,8 @@ from search_command import Searches
 from sqlalchemy import select, text
 from toy_command import MODEL_DIR, Detcore
 
-from detcore.database import Database
-from detcore.database._schema import metrics
+from detcore.records import Database
+from detcore.records.schema import metrics
 
 
 def validations(database: Database) -> Counter[tuple[int, int]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from supervisor_model import Scenario, Violation, explore, walk
 
-from detcore.runner import _supervisor
+from detcore.run import supervisor
 
 # Each with all orders of moves; the smallest first.
 SMALL = {
@@ -257,7 +257,7 @@ MISTAKES = {
 def with_mistake(name: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """Return the supervisor with a mistake in it."""
     before, after = MISTAKES[name]
-    source = Path(_supervisor.__file__).read_text()
+    source = Path(supervisor.__file__).read_text()
     assert source.count(before) == 1, f"{source.count(before)} times in the source: {before}"
     module = types.ModuleType("mistaken_supervisor")
     monkeypatch.setitem(sys.modules, module.__name__, module)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from detcore._log import EventLog
-from detcore._log.events import TrainingMetrics, TrialStarted, encode
-from detcore.runner._running import LogTail
+from detcore.log.events import TrainingMetrics, TrialStarted, encode
+from detcore.log.writing import EventLog
+from detcore.run.running_trial import LogTail
 
 
 def report(log: EventLog, step: int) -> TrainingMetrics:

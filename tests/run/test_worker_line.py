@@ -27,7 +27,7 @@ with core.init() as context:
 DELETES = """
 from detcore import core
 from detcore.errors import DetcoreError
-from detcore.database import Database
+from detcore.records import Database
 
 with core.init() as context:
     uuids = []

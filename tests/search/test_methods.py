@@ -13,10 +13,10 @@ from search_simulation import SPACE, Simulation, asha, closed, created, setup
 
 from detcore.errors import SearchError
 from detcore.search import ExitReason, SearchMethod, SearchSetup
-from detcore.search._adaptive import AdaptiveSearch, HalvingSearch, plan_brackets
-from detcore.search._halving import rung_lengths
-from detcore.search._sampling import get_trial_seed, grid_points, sample
-from detcore.search._simple import GridSearch, RandomSearch, SingleSearch
+from detcore.search.adaptive import AdaptiveSearch, HalvingSearch, plan_brackets
+from detcore.search.halving import rung_lengths
+from detcore.search.sampling import get_trial_seed, grid_points, sample
+from detcore.search.simple_methods import GridSearch, RandomSearch, SingleSearch
 
 
 def test_single_trains_one_trial_with_the_seeds_of_the_experiment() -> None:

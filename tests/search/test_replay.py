@@ -26,9 +26,9 @@ from detcore.search import (
     event_from_json,
     event_to_json,
 )
-from detcore.search._adaptive import AdaptiveSearch
-from detcore.search._sampling import sample
-from detcore.search._simple import GridSearch, RandomSearch
+from detcore.search.adaptive import AdaptiveSearch
+from detcore.search.sampling import sample
+from detcore.search.simple_methods import GridSearch, RandomSearch
 from detcore_optuna.search import OptunaSearch, OptunaSettings
 
 FAILING = {ExitReason.ERRORED: 0.05, ExitReason.INVALID_HP: 0.1, ExitReason.STOPPED: 0.02}

@@ -17,7 +17,7 @@ from file_systems import mounted_disk
 from processes import run_python
 
 from detcore.errors import StorageError, StorageFullError, UnsafePathError
-from detcore.storage import LocalStorage, _local, digest_file
+from detcore.storage import LocalStorage, digest_file, local_storage
 
 ROOM_BYTES = 4 << 20
 
@@ -221,7 +221,7 @@ class BusyFolder:
         ([], 1, True),
         ([errno.EBUSY, errno.ENOTEMPTY], 3, True),
         ([errno.EACCES], 1, False),
-        ([errno.ENOTEMPTY] * 100, _local._REMOVE_ATTEMPTS, False),
+        ([errno.ENOTEMPTY] * 100, local_storage._REMOVE_ATTEMPTS, False),
     ],
 )
 def test_removing_what_is_busy_is_tried_again(
@@ -234,10 +234,10 @@ def test_removing_what_is_busy_is_tried_again(
     folder = tmp_path / "folder"
     folder.mkdir()
     busy = BusyFolder(errors.copy())
-    monkeypatch.setattr(_local, "shutil", busy)
+    monkeypatch.setattr(local_storage, "shutil", busy)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     with contextlib.nullcontext() if is_removed else pytest.raises(OSError, match="not now"):
-        _local._remove_tree(folder)
+        local_storage._remove_tree(folder)
     assert busy.num_calls == num_calls
     assert folder.exists() != is_removed
 

@@ -17,7 +17,7 @@ from detcore.errors import (
     StorageTypeError,
     UnsafePathError,
 )
-from detcore.hooks import PluginManager, StorageType
+from detcore.plugins import PluginManager, StorageType
 from detcore.storage import LocalStorage, open_storage
 from detcore_storage import FsspecStorage
 

@@ -242,7 +242,7 @@ def _manifest_of_before(saved: Saved) -> None:
 
 
 def _with_checksum(fields: dict[str, object]) -> bytes:
-    from detcore.checkpoint._manifest import _checksum
+    from detcore.checkpoint.manifest import _checksum
 
     fields.pop("checksum", None)
     return json.dumps({**fields, "checksum": _checksum(fields)}, indent=1).encode()

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from detcore.checkpoint import CheckpointContext
-from detcore.database import Database, MetricRecord
 from detcore.distributed import DistributedContext
+from detcore.records import Database, MetricRecord
 from detcore.storage import LocalStorage
 from detcore.types import ExperimentState
 

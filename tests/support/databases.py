@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from postgresql_server import PostgreSQLServer, run_server
 
-from detcore.database import Database
+from detcore.records import Database
 
 __all__ = ["Places", "places", "run_postgresql"]
 

@@ -17,7 +17,7 @@ from typing import Any
 from client_store import ClientStore
 from running_server import PASSWORD, USER, RunningServer
 
-from detcore.database import OutputLog
+from detcore.records import OutputLog
 from detcore.types import ExperimentState, TrialState
 
 __all__ = ["Client", "Filled", "client_environment", "fill"]

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from detcore.database import Database, answer_question
+from detcore.records import Database, answer_question
 
 
 class FakeRunner:

@@ -16,7 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from detcore.environment import Environment
-from detcore.hooks import PluginManager
+from detcore.plugins import PluginManager
 from detcore_server import ServerSettings, make_app
 from detcore_server.server_database import ServerDatabase
 

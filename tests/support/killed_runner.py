@@ -30,17 +30,17 @@ from typing import Any
 
 from detcore.checkpoint import CheckpointContext
 from detcore.config import load_config
-from detcore.database import Database, MetricRecord
 from detcore.distributed import DistributedContext
 from detcore.environment import read_environment
-from detcore.hooks import PluginManager
 from detcore.launch import WorkerEvent
-from detcore.runner import (
+from detcore.plugins import PluginManager
+from detcore.records import Database, MetricRecord
+from detcore.run import (
     RunSettings,
-    _named,
-    _supervisor,
+    named_parts,
     resume_experiment,
     start_experiment,
+    supervisor,
 )
 from detcore.storage import open_storage
 from detcore.types import TrialInfo
@@ -220,8 +220,8 @@ def run(folder: Path, steps: Steps) -> None:
     environment = read_environment({"DETCORE_HOME": str(folder)})
     plugins = PluginManager(environment)
     settings = RunSettings(environment=environment, plugins=plugins, listener=Listener())
-    vars(_named)["choose_launcher"] = lambda *_, **__: Launcher(steps, plugins)
-    vars(_supervisor)["_FIRST_PAUSE_S"] = 0.0
+    vars(named_parts)["choose_launcher"] = lambda *_, **__: Launcher(steps, plugins)
+    vars(supervisor)["_FIRST_PAUSE_S"] = 0.0
     with Database.open(environment.database_url) as database:
         known = database.list_experiments()
     steps.count_calls(Database)

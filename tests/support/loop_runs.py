@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from processes import Starter
 
-from detcore.database import Database, ingest_event_logs
+from detcore.records import Database, ingest_event_logs
 
 __all__ = ["CORE_API", "LOOPS", "LoopRuns", "arrays_of", "check_same_training"]
 

@@ -17,10 +17,10 @@ import click
 from click.testing import CliRunner, Result
 from terminal import on_a_terminal
 
-from detcore._log.events import CheckpointCommitted, CheckpointStarted
 from detcore.cli import CliContext, main
-from detcore.database import Database, MetricRecord
 from detcore.environment import read_environment
+from detcore.log.events import CheckpointCommitted, CheckpointStarted
+from detcore.records import Database, MetricRecord
 
 __all__ = ["CONFIG", "Records"]
 
@@ -40,7 +40,7 @@ CONFIG: dict[str, Any] = {
 
 _ABANDON = """
 import sys
-from detcore.database import Database
+from detcore.records import Database
 
 with Database.open(sys.argv[1]) as database:
     number = database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")

@@ -8,7 +8,7 @@ from typing import Any
 
 from toy_command import Detcore
 
-from detcore.database import Database, TrialRecord
+from detcore.records import Database, TrialRecord
 
 __all__ = ["Searches"]
 

@@ -1,6 +1,6 @@
 """A world without processes, files or time, in which a runner's decisions are tried.
 
-A `World` holds all that `detcore.runner._supervisor` decides about: the records and the search log,
+A `World` holds all that `detcore.run.supervisor` decides about: the records and the search log,
 which survive a kill of the runner, and its workers, which do not. Its moves are the steps of the
 runner, action by action, and all that may happen between them: workers report, end or fail, signals
 and requests arrive, the runner is killed and resumed. Each move is checked.
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from search_simulation import asha, setup
 
-from detcore.runner import _supervisor
+from detcore.run import supervisor
 from detcore.search import (
     Create,
     Event,
@@ -35,8 +35,8 @@ from detcore.search import (
     TrainTo,
     Validated,
 )
-from detcore.search._adaptive import AdaptiveSearch
-from detcore.search._simple import RandomSearch
+from detcore.search.adaptive import AdaptiveSearch
+from detcore.search.simple_methods import RandomSearch
 from detcore.types import Control, TrialState
 
 __all__ = ["Move", "Scenario", "Violation", "World", "explore", "walk"]
@@ -194,7 +194,7 @@ class World:
         supervisor: The module that decides.
     """
 
-    def __init__(self, scenario: Scenario, supervisor: types.ModuleType = _supervisor) -> None:
+    def __init__(self, scenario: Scenario, supervisor: types.ModuleType = supervisor) -> None:
         self.scenario = scenario
         self.supervisor: Any = supervisor
         self.scripts = dict(scenario.scripts)
@@ -639,7 +639,7 @@ def check_settled(world: World, expected: Log | None) -> None:
         require(world.log == expected, f"the log is {world.log}, and not {expected}")
 
 
-def undisturbed(scenario: Scenario, supervisor: types.ModuleType = _supervisor) -> World:
+def undisturbed(scenario: Scenario, supervisor: types.ModuleType = supervisor) -> World:
     """Return the world after all has gone well."""
     world = World(dataclasses.replace(scenario, faults=()), supervisor)
     for _ in range(1000):
@@ -650,7 +650,7 @@ def undisturbed(scenario: Scenario, supervisor: types.ModuleType = _supervisor) 
     raise Violation("a search without faults does not end")
 
 
-def explore(scenario: Scenario, supervisor: types.ModuleType = _supervisor) -> int:
+def explore(scenario: Scenario, supervisor: types.ModuleType = supervisor) -> int:
     """Try all orders of moves; return their number.
 
     Worlds that several orders lead through are tried once.
@@ -717,7 +717,7 @@ def _count_orders(children: Sequence[Sequence[int]]) -> int:
     return orders
 
 
-def walk(scenario: Scenario, seed: int, supervisor: types.ModuleType = _supervisor) -> list[Move]:
+def walk(scenario: Scenario, seed: int, supervisor: types.ModuleType = supervisor) -> list[Move]:
     """Try one random order of moves; return it.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 from toy_command import MODEL_DIR, Detcore
 
 from detcore.checkpoint import list_committed, verify_checkpoint
-from detcore.database import ingest_event_logs
+from detcore.records import ingest_event_logs
 from detcore_storage import FsspecStorage
 
 __all__ = ["BATCH", "SLOW", "Bucket"]

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from detcore.database import Database
+from detcore.records import Database
 from detcore_testing import DetcoreCommand, Finished
 
 __all__ = [

@@ -15,8 +15,8 @@ import pytest
 from processes import wait_until
 
 from detcore.config import ExperimentConfig
-from detcore.database import Database
 from detcore.launch import LocalLauncher, WorkerEvent, WorkerGroup
+from detcore.records import Database
 from detcore.types import TrialInfo
 
 MODEL = """

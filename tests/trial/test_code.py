@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from detcore.trial import _code
-from detcore.trial._code import copy_code, list_code
-from detcore.trial._loading import code_imported_from
+from detcore.trial import code_copy
+from detcore.trial.code_copy import copy_code, list_code
+from detcore.trial.trial_loading import code_imported_from
 
 
 def write(root: Path, name: str, size_bytes: int = 3) -> None:
@@ -53,7 +53,7 @@ def test_source_and_settings_are_copied_and_data_is_not(tmp_path: Path) -> None:
 def test_a_folder_of_very_many_files_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_code, "_MOST_FILES", 10)
+    monkeypatch.setattr(code_copy, "_MOST_FILES", 10)
     write(tmp_path, "model_def.py")
     for number in range(11):
         write(tmp_path, f"images/{number}.txt")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from detcore.errors import InvalidExperimentError
-from detcore.trial._resolve import import_trial_class
+from detcore.trial.entrypoint import import_trial_class
 
 CODE = """
 import abc

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from detcore.config import ExperimentConfig
 from detcore.errors import ScheduleError
 from detcore.trial import Decision, Schedule, Step
-from detcore.trial._schedule import SchedulePlan, plan_from_settings
+from detcore.trial.schedule import SchedulePlan, plan_from_settings
 from detcore.types import Length, TrialSettings, Unit
 
 # Most that can be due at one batch: report, initial or periodic validation, checkpoint, complete,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from detcore.trial._loop import drive_stepping
+from detcore.trial.trial_loop import drive_stepping
 
 
 class Clock:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from detcore.cli import CliContext, main
-from detcore.cli._main import DISTRIBUTION_OF_COMMAND
+from detcore.cli.main_command import DISTRIBUTION_OF_COMMAND
 from detcore.environment import read_environment
 from docs_site._markdown import cell
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from detcore.config import json_schema
 from detcore.environment import read_environment
-from detcore.hooks import PluginManager
+from detcore.plugins import PluginManager
 from docs_site._markdown import cell, code
 
 __all__ = ["SCHEMA", "configuration_page"]

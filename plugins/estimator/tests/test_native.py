@@ -15,8 +15,8 @@ from test_run import detcore, folder_of, validations, variables_of
 from toy_command import Detcore
 
 import detcore_estimator
-from detcore.database import Database
 from detcore.errors import ConfigError, InvalidExperimentError
+from detcore.records import Database
 from detcore_estimator.load_checkpoint import load_estimator_from_checkpoint_path
 from detcore_estimator.tensorflow_versions import tf
 

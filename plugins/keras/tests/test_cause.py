@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from detcore import core
-from detcore.database import Database
+from detcore.records import Database
 from detcore_keras.frameworks import keras, tf
 
 layers = keras.layers

@@ -15,8 +15,8 @@ import pytest
 from _fakes import functional, records, seed_everything
 
 from detcore import core
-from detcore.database import Database, ingest_event_logs
 from detcore.errors import InvalidExperimentError
+from detcore.records import Database, ingest_event_logs
 from detcore_keras import DetcoreCallback
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.state import training_state

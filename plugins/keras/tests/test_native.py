@@ -15,8 +15,8 @@ import pytest
 from toy_command import Detcore
 
 import detcore_keras
-from detcore.database import Database
 from detcore.errors import ConfigError, InvalidExperimentError
+from detcore.records import Database
 from detcore_keras.native_fit import read_fit_arguments
 
 SCRIPT = """

@@ -11,7 +11,7 @@ from typing import Any
 from ray_nodes import RayNodes
 from toy_command import MODEL_DIR, Detcore
 
-from detcore.database import Database, TrialRecord
+from detcore.records import Database, TrialRecord
 
 __all__ = ["BATCH", "SLOW", "RayRuns", "whole_state"]
 

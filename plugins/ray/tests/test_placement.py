@@ -14,8 +14,8 @@ from ray_nodes import RayNodes
 from ray_runs import BATCH, SLOW, RayRuns
 from toy_command import MODEL_DIR
 
-from detcore.database import Database
 from detcore.errors import RunError
+from detcore.records import Database
 from detcore_ray import RayLauncher, RaySettings
 
 Expect = Callable[[int], dict[str, Any]]

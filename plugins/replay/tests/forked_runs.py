@@ -15,11 +15,11 @@ from toy_command import TOY_PLUGIN
 
 from detcore.checkpoint import list_committed, read_manifest
 from detcore.config import load_mapping
-from detcore.database import CheckpointRecord
 from detcore.environment import child_environment, read_environment
-from detcore.hooks import PluginManager
-from detcore.hooks.delivery import write_run
 from detcore.launch import worker
+from detcore.plugins import PluginManager
+from detcore.plugins.delivery import write_run
+from detcore.records import CheckpointRecord
 from detcore.storage import LocalStorage
 from detcore.types import TrialInfo
 from detcore_replay.digest_file import read_digests

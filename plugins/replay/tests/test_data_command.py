@@ -10,9 +10,9 @@ from click.testing import CliRunner, Result
 
 from detcore.cli import CliContext
 from detcore.data import IdKind, IndexSampler, LedgerWriter
-from detcore.database import Database, MetricRecord
 from detcore.environment import read_environment
 from detcore.errors import LedgerError, NotFoundError
+from detcore.records import Database, MetricRecord
 from detcore_replay.commands.data_command import data_group
 
 SAMPLER = IndexSampler(50, 8, shuffle=True, seed=1)  # 7 batches an epoch

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detcore.data import FrameKind, IdKind, IndexSampler, LedgerWriter
-from detcore.data._ledger import pack_frame
+from detcore.data.ledger import pack_frame
 from detcore.errors import DataError, LedgerError, StorageFullError
 from detcore_replay import LedgerReport, verify_ledger
 from detcore_replay.frames import scan_frames

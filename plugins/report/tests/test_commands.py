@@ -19,9 +19,9 @@ from page_check import Page
 from page_records import add_search, save_checkpoint
 from recorded import CONFIG, Records
 
-from detcore._log.events import CheckpointStarted
-from detcore.database import Database, OutputLog
 from detcore.errors import NotFoundError
+from detcore.log.events import CheckpointStarted
+from detcore.records import Database, OutputLog
 from detcore.types import ExperimentState, TrialState
 from detcore_report import (
     Chart,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from recorded import Records
 
-from detcore.database import Database
+from detcore.records import Database
 from detcore_report import (
     draw_parallel,
     importance_table,

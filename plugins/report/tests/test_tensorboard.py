@@ -11,8 +11,8 @@ import pytest
 from fake_distributions import run_detcore
 from recorded import Records
 
-from detcore.database import Database
 from detcore.errors import NotFoundError
+from detcore.records import Database
 from detcore.types import ExperimentState
 
 # A TensorBoard that says what it was asked for, in place of one that serves for ever.

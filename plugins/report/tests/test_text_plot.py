@@ -11,7 +11,7 @@ import pytest
 from recorded import Records
 from terminal import on_a_terminal
 
-from detcore.database import Database
+from detcore.records import Database
 from detcore_report import draw_text_plot
 
 

@@ -13,8 +13,8 @@ import pytest
 from recorded import Records
 from terminal import without_colour
 
-from detcore.database import Database
 from detcore.errors import NotFoundError
+from detcore.records import Database
 from detcore.types import ExperimentState, TrialState
 
 

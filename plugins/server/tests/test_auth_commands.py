@@ -24,7 +24,7 @@ from detcore.client.http import (
     keep_token,
     normal_url,
 )
-from detcore.client.http._credentials import kept_token
+from detcore.client.http.credentials import kept_token
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, ForbiddenError, StorageError, UnauthenticatedError
 from detcore_server.server_database import ServerDatabase

@@ -10,7 +10,7 @@ from page_client import PageClient
 from running_server import RunningServer
 
 from detcore.environment import read_environment
-from detcore.hooks import PluginManager
+from detcore.plugins import PluginManager
 from detcore_server import ServerSettings, make_app
 from detcore_server.users.authentication import _origin, set_cookie
 

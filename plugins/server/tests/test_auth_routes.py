@@ -14,7 +14,7 @@ from plain_http import PlainHttp
 from running_server import RunningServer
 
 from detcore.environment import read_environment
-from detcore.hooks import PluginManager
+from detcore.plugins import PluginManager
 from detcore_server import ServerSettings, make_app
 from detcore_server.server_database import ServerDatabase, new_token, token_digest
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from detcore.client.http.journal import JournalListener, read_journal
-from detcore.database import OutputLog, read_output_log
+from detcore.records import OutputLog, read_output_log
 
 PROGRAM = """
 import contextlib
@@ -18,7 +18,7 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from detcore.database import OutputLog
+from detcore.records import OutputLog
 from detcore.client.http.journal import JournalListener
 
 folder = Path(sys.argv[1])

@@ -30,8 +30,8 @@ from detcore.client.http import (
     hand_in,
     read_events,
 )
-from detcore.client.http._transport import HttpTransport
-from detcore.config._problem import nearest
+from detcore.client.http.http_transport import HttpTransport
+from detcore.config.problems import nearest
 from detcore.errors import (
     ConfigError,
     DetcoreError,
@@ -41,7 +41,7 @@ from detcore.errors import (
     RunError,
     UnsafePathError,
 )
-from detcore.runner._starting import Slots
+from detcore.run.trial_start import Slots
 from detcore.types import ExperimentState
 
 API = "/api/detcore/v1"
@@ -104,7 +104,7 @@ def test_a_lost_answer_starts_one_experiment(jobs: JobServer) -> None:
 
 def test_an_experiment_that_another_process_runs_is_over_when_that_ends(jobs: JobServer) -> None:
     record = (
-        "import sys; from detcore.database import Database\n"
+        "import sys; from detcore.records import Database\n"
         "with Database.open(sys.argv[1]) as database:\n"
         "    print(database.create_experiment("
         "config={}, config_text=None, model_dir='/', name='n'))\n"

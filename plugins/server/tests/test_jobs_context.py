@@ -191,7 +191,7 @@ def test_names_that_servers_refuse_are_refused_here(tmp_path: Path) -> None:
 
 
 def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detcore.client.http._context.MOST_CONTEXT_ENTRIES", 20)
+    monkeypatch.setattr("detcore.client.http.packed_context.MOST_CONTEXT_ENTRIES", 20)
     fill(tmp_path, *(f"{number}.txt" for number in range(21)))
     with pytest.raises(ConfigError, match=r"more than 20 files and folders.*\n.*\.detignore"):
         pack(tmp_path)

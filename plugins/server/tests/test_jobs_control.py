@@ -18,10 +18,10 @@ from job_server import JobServer, toy_config, wait_for
 
 from detcore.client import Determined, ExperimentReference
 from detcore.client.http import hand_in
-from detcore.client.http._transport import HttpTransport
+from detcore.client.http.http_transport import HttpTransport
 from detcore.environment import read_environment
-from detcore.hooks import PluginManager
-from detcore.runner import experiment_folder, experiment_lock
+from detcore.plugins import PluginManager
+from detcore.run import experiment_folder, experiment_lock
 from detcore.types import Control, ExperimentState
 from detcore_server import ServerSettings
 from detcore_server.api.job_routes import Submission
@@ -252,7 +252,7 @@ def test_a_kill_while_the_workers_of_a_dead_runner_end_is_taken(
     """They hold the experiment's lock for a while: it is done when they are gone."""
     database, environment = state.database, state.settings.environment
     number, requester = add_submission(database, tmp_path)
-    died = "from detcore.database import Database; import sys; Database.open(sys.argv[1])"
+    died = "from detcore.records import Database; import sys; Database.open(sys.argv[1])"
     died += ".set_experiment_state(1, 'RUNNING')"
     subprocess.run([sys.executable, "-c", died, environment.database_url], check=True)
     assert database.experiment_is_alive(number) is False

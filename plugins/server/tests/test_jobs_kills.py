@@ -15,7 +15,7 @@ import yaml
 from job_server import MODEL_DIR, JobServer, toy_config, wait_for
 from toy_command import Detcore
 
-from detcore.database import Database
+from detcore.records import Database
 
 
 def read_until(process: subprocess.Popen[str], pattern: str) -> str:

@@ -18,7 +18,7 @@ from postgresql_server import PostgreSQLServer, run_server
 
 PLUGIN = """
 from detcore import hookimpl
-from detcore.hooks import LauncherType
+from detcore.plugins import LauncherType
 
 @hookimpl
 def detcore_register_launcher():

@@ -16,8 +16,8 @@ from running_server import PASSWORD, USER
 from toy_command import Detcore
 
 from detcore.client import Determined
-from detcore.database import revisions
 from detcore.errors import ConfigError, DatabaseError
+from detcore.records import revisions
 from detcore_server.commands.backup import back_up, describe_database, put_back
 from detcore_server.server_database import ServerDatabase
 from detcore_server.users.accounts import hash_password

@@ -12,8 +12,8 @@ from running_server import PASSWORD, USER, RunningServer
 from toy_command import MODEL_DIR, TOY_PLUGIN, OnPostgresql
 
 from detcore.client import Determined
-from detcore.database import Database
 from detcore.errors import ConfigError, DatabaseError, DetcoreError
+from detcore.records import Database
 from detcore_server.commands.backup import back_up, describe_database
 
 

@@ -25,10 +25,11 @@ from page_records import HOSTILE, add_search, save_checkpoint
 from recorded import Records
 from running_server import PASSWORD, USER, RunningServer, quick_hash
 
-from detcore._log import EventLog, event_log_path
-from detcore._log.events import CheckpointCommitted, CheckpointStarted
 from detcore.checkpoint import verify_checkpoint
-from detcore.database import MetricRecord, OutputLog
+from detcore.log.events import CheckpointCommitted, CheckpointStarted
+from detcore.log.reading import event_log_path
+from detcore.log.writing import EventLog
+from detcore.records import MetricRecord, OutputLog
 from detcore.storage import LocalStorage
 from detcore.types import Control, ExperimentState, TrialState
 from detcore_server.server_database import ServerDatabase

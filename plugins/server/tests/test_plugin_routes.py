@@ -12,7 +12,7 @@ from running_server import USER, RunningServer
 
 PLUGIN = """
 from detcore import hookimpl
-from detcore.hooks import RoutesType
+from detcore.plugins import RoutesType
 
 @hookimpl
 def detcore_register_routes():

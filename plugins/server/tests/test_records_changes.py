@@ -12,15 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from detcore._log import EventLog, event_log_path
-from detcore._log import events as log_events
-from detcore._log.events import (
+from detcore.log import events as log_events
+from detcore.log.events import (
     CheckpointCommitted,
     CheckpointDamaged,
     CheckpointDeleted,
     CheckpointDeleting,
 )
-from detcore.database import CheckpointRecord, Database, ingest_event_logs
+from detcore.log.reading import event_log_path
+from detcore.log.writing import EventLog
+from detcore.records import CheckpointRecord, Database, ingest_event_logs
 from detcore.types import TrialState
 
 UUID = "3f2a0c1e-0000-4000-8000-000000000001"

@@ -14,7 +14,7 @@ from plain_http import PlainHttp
 from running_server import USER, RunningServer
 
 from detcore.cli import main
-from detcore.cli._context import CliContext
+from detcore.cli.cli_context import CliContext
 from detcore.environment import read_environment
 from detcore_server import ServerSettings
 from detcore_server.commands.serve_command import _warnings as startup_warnings

@@ -16,7 +16,7 @@ from job_server import wait_for
 from toy_command import MODEL_DIR, Detcore
 
 from detcore.config import load_config
-from detcore.database import Database
+from detcore.records import Database
 from detcore.types import Control, ExperimentState
 
 PAUSED, RUNNING, CANCELED = (
@@ -28,7 +28,7 @@ PAUSED, RUNNING, CANCELED = (
 # Asks for something once the trial has ended, before the experiment has.
 ASKS_LATE = """
 import sys
-from detcore.database import Database
+from detcore.records import Database
 from detcore_server.jobs import submission_runner
 from detcore.client.http.journal import JournalListener
 from detcore.types import Control, TrialState
@@ -50,7 +50,7 @@ sys.exit(submission_runner.main())
 # Lets it go on again after the last look at what is asked for, before the end is recorded.
 ASKS_TOO_LATE = """
 import sys
-from detcore.database import Database
+from detcore.records import Database
 from detcore_server.jobs import submission_runner
 
 look = Database.requested_control
@@ -68,10 +68,10 @@ sys.exit(submission_runner.main())
 # Fails in the middle of a decision.
 FAILS = """
 import sys
-from detcore.database import DatabaseUnavailableError
+from detcore.records import DatabaseUnavailableError
 from detcore.errors import DatabaseError
 from detcore_server.jobs import submission_runner
-from detcore.runner._search_log import SearchLog
+from detcore.run.search_log import SearchLog
 
 def record(*_, **__):
     raise {error}("the connection broke")

@@ -9,7 +9,7 @@ import pytest
 
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, StorageTypeError
-from detcore.hooks import PluginManager
+from detcore.plugins import PluginManager
 from detcore.storage import open_storage
 from detcore_storage import GcsSettings, GcsStorage, S3Settings, S3Storage
 

@@ -90,9 +90,9 @@ def test_torture_of_a_directory_by_an_experiment_file(tmp_path: Path) -> None:
 def test_torture_that_finds_a_loss_says_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from detcore.checkpoint import _recover
+    from detcore.checkpoint import recover
 
-    monkeypatch.setattr(_recover, "remove_files", lambda *_: None)
+    monkeypatch.setattr(recover, "remove_files", lambda *_: None)
     (tmp_path / "store").mkdir()
     done = run(tmp_path, "torture", str(tmp_path / "store"), "--points", "20")
     assert done.exit_code == 1

@@ -17,7 +17,7 @@ from storage_servers import ACCESS_KEY, BUCKET, SECRET_KEY, gcs_server
 
 from detcore.checkpoint import list_committed, verify_checkpoint
 from detcore.environment import read_environment
-from detcore.hooks import PluginManager
+from detcore.plugins import PluginManager
 from detcore.storage import open_storage
 
 KILLS = 5
@@ -27,7 +27,7 @@ from pathlib import Path
 from detcore.checkpoint import CheckpointContext
 from detcore.distributed import DistributedContext
 from detcore.environment import read_environment
-from detcore.hooks import PluginManager
+from detcore.plugins import PluginManager
 from detcore.storage import open_storage
 
 plugins = PluginManager(read_environment())

@@ -7,7 +7,7 @@ from pathlib import Path
 from processes import run_python
 
 from detcore.environment import read_environment
-from detcore.hooks import PluginManager
+from detcore.plugins import PluginManager
 
 
 def test_it_is_found_through_its_entry_point(tmp_path: Path) -> None:

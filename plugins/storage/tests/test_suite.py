@@ -24,7 +24,7 @@ from storage_servers import (
 )
 
 from detcore.storage import StorageBackend
-from detcore.storage._folders import SharedFsSettings, open_shared_fs
+from detcore.storage.directory_settings import SharedFsSettings, open_shared_fs
 from detcore_storage import GcsStorage, S3Storage
 from detcore_testing import FolderAccess, StorageSuite
 

@@ -13,21 +13,27 @@ from typing import Any
 import pytest
 from storage_servers import gcs_server, gcs_settings, moto, s3_settings, seaweedfs
 
-from detcore._log.events import CheckpointDeleted, CheckpointStarted
 from detcore.checkpoint import (
-    _commit,
-    _delete,
-    _recover,
-    _retention,
-    _save,
-    _sharded,
-    recover_checkpoints,
+    commit as _commit,
 )
-from detcore.checkpoint._fields import MANIFEST_FILE
-from detcore.checkpoint._manifest import encode_manifest
-from detcore.database import Database
-from detcore.database import _retention as rules
+from detcore.checkpoint import (
+    delete as _delete,
+)
+from detcore.checkpoint import (
+    prune,
+    recover,
+    recover_checkpoints,
+    sharded_save,
+)
+from detcore.checkpoint import (
+    save as _save,
+)
+from detcore.checkpoint.manifest import encode_manifest
+from detcore.checkpoint.manifest_fields import MANIFEST_FILE
 from detcore.errors import NotFoundError
+from detcore.log.events import CheckpointDeleted, CheckpointStarted
+from detcore.records import Database
+from detcore.records import retention as rules
 from detcore.storage import LocalStorage, StorageBackend
 from detcore_storage import FsspecStorage, GcsStorage, S3Storage
 from detcore_testing.crash import crash_scenarios
@@ -141,7 +147,7 @@ def _files_before_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
         keys = [entry.key for entry in storage.list(uuid)]
         storage.delete(sorted(keys, key=lambda key: key.endswith(MANIFEST_FILE)))
 
-    for module in (_delete, _recover, _save):
+    for module in (_delete, recover, _save):
         monkeypatch.setattr(module, "remove_files", remove)
 
 
@@ -151,7 +157,7 @@ def _record_gone_before_files(monkeypatch: pytest.MonkeyPatch) -> None:
         _delete.remove_files(storage, uuid)
         return {}
 
-    monkeypatch.setattr(_retention, "delete_checkpoint", delete)
+    monkeypatch.setattr(prune, "delete_checkpoint", delete)
 
 
 def _files_deleted_before_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +167,7 @@ def _files_deleted_before_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
             database.record_checkpoint(CheckpointDeleted(uuid=uuid, resources={}))
         return {}
 
-    monkeypatch.setattr(_retention, "delete_checkpoint", delete)
+    monkeypatch.setattr(prune, "delete_checkpoint", delete)
 
 
 def _not_recorded_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,11 +206,11 @@ def _recorded_as_whole_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _settling_forgets_what_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_recover, "has_manifest", lambda *_: False)
+    monkeypatch.setattr(recover, "has_manifest", lambda *_: False)
 
 
 def _settling_leaves_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_recover, "remove_files", lambda *_: None)
+    monkeypatch.setattr(recover, "remove_files", lambda *_: None)
 
 
 def _settling_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,17 +236,17 @@ def _part_without_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _registered_ones_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     forced = functools.partial(_delete.delete_checkpoint, force=True)
-    monkeypatch.setattr(_retention, "delete_checkpoint", forced)
+    monkeypatch.setattr(prune, "delete_checkpoint", forced)
     monkeypatch.setattr(rules, "_exempt", lambda _database: {})
 
 
 def _repair_without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_recover, "verify_checkpoint", lambda *_, **__: [])
+    monkeypatch.setattr(recover, "verify_checkpoint", lambda *_, **__: [])
 
 
 def _shards_are_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_save.Saver, "_record_end", lambda self, *_, **__: None)
-    monkeypatch.setattr(_sharded.ShardedSaver, "_write", lambda *_, **__: None)
+    monkeypatch.setattr(sharded_save.ShardedSaver, "_write", lambda *_, **__: None)
 
 
 FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = [

@@ -30,7 +30,7 @@ from pathlib import Path
 
 from _killed_scripts import ADAPTERS, SCRIPTS, Kill, Script
 
-from detcore.database import Database
+from detcore.records import Database
 from detcore_replay import LedgerReport, verify_ledger
 from detcore_testing import DetcoreCommand
 
@@ -58,7 +58,7 @@ TRIALS: dict[str, tuple[Path, str, dict[str, float]]] = {
 METRICS = {"text": "bits_per_character"}
 FAMILIES = ("trial", *ADAPTERS)
 # What ``detcore run`` imports that its workers do not.
-RUNNER_MODULES = ("detcore.cli._run", "detcore.runner")
+RUNNER_MODULES = ("detcore.cli.run_command", "detcore.run")
 
 
 @dataclasses.dataclass

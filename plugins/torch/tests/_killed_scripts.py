@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from detcore.database import Database
+from detcore.records import Database
 
 # The adapter of each library, by the part of a script's name that tells which one it uses.
 ADAPTERS = {

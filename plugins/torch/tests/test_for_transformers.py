@@ -12,8 +12,8 @@ import torch
 from _killed_scripts import Script, check_equal
 from test_killed_scripts import check_two_ranks
 
-from detcore.database import Database
 from detcore.errors import DetcoreError, InvalidExperimentError
+from detcore.records import Database
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "trainer_torch"
 ARGUMENTS = (

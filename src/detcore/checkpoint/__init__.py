@@ -14,27 +14,27 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore._log.events import CheckpointDamaged
-    from detcore.checkpoint._commit import describe_checkpoint
-    from detcore.checkpoint._context import CheckpointContext
-    from detcore.checkpoint._delete import delete_checkpoint
-    from detcore.checkpoint._fields import MANIFEST_FILE
-    from detcore.checkpoint._manifest import Manifest, has_manifest, list_committed, read_manifest
-    from detcore.checkpoint._recover import (
+    from detcore.checkpoint.checkpoint_context import CheckpointContext
+    from detcore.checkpoint.commit import describe_checkpoint
+    from detcore.checkpoint.delete import delete_checkpoint
+    from detcore.checkpoint.manifest import Manifest, has_manifest, list_committed, read_manifest
+    from detcore.checkpoint.manifest_fields import MANIFEST_FILE
+    from detcore.checkpoint.prune import apply_retention
+    from detcore.checkpoint.recover import (
         Repair,
         find_whole_checkpoint,
         recover_checkpoints,
         repair_checkpoint,
         settle_checkpoints,
     )
-    from detcore.checkpoint._restore import (
+    from detcore.checkpoint.restore import (
         DownloadMode,
         copy_checkpoint,
         download_checkpoint,
         is_whole_copy,
     )
-    from detcore.checkpoint._retention import apply_retention
-    from detcore.checkpoint._verify import Fault, verify_checkpoint
+    from detcore.checkpoint.verify import Fault, verify_checkpoint
+    from detcore.log.events import CheckpointDamaged
 
 __all__ = [
     "MANIFEST_FILE",
@@ -63,16 +63,16 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_commit": "describe_checkpoint",
-        "_context": "CheckpointContext",
-        "_delete": "delete_checkpoint",
-        "_restore": "DownloadMode copy_checkpoint download_checkpoint is_whole_copy",
-        "_manifest": "MANIFEST_FILE Manifest has_manifest list_committed read_manifest",
-        "_recover": (
+        "commit": "describe_checkpoint",
+        "checkpoint_context": "CheckpointContext",
+        "delete": "delete_checkpoint",
+        "restore": "DownloadMode copy_checkpoint download_checkpoint is_whole_copy",
+        "manifest": "MANIFEST_FILE Manifest has_manifest list_committed read_manifest",
+        "recover": (
             "Repair find_whole_checkpoint recover_checkpoints repair_checkpoint settle_checkpoints"
         ),
-        "_retention": "apply_retention",
-        "_verify": "Fault verify_checkpoint",
-        "detcore._log.events": "CheckpointDamaged",
+        "prune": "apply_retention",
+        "verify": "Fault verify_checkpoint",
+        "detcore.log.events": "CheckpointDamaged",
     },
 )

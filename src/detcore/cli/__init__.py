@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from detcore.cli._context import CliContext
-from detcore.cli._main import main
+from detcore.cli.cli_context import CliContext
+from detcore.cli.main_command import main
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore.cli._checkpoint_store import survey_checkpoints
-    from detcore.cli._completion import EXPERIMENT_ID, TRIAL_ID
-    from detcore.cli._groups import CommandGroup
-    from detcore.cli._logs import last_lines
-    from detcore.cli._output import (
+    from detcore.cli.checkpoint_store import survey_checkpoints
+    from detcore.cli.command_groups import CommandGroup
+    from detcore.cli.log_commands import last_lines
+    from detcore.cli.output import (
         Column,
         format_csv_cell,
         format_options,
@@ -29,13 +28,14 @@ if TYPE_CHECKING:
         print_table,
         printable,
     )
-    from detcore.cli._records import (
+    from detcore.cli.record_access import (
         master_option,
         open_client,
         open_records,
         uuid_shortener,
     )
-    from detcore.cli._user import password_option, read_new_password
+    from detcore.cli.shell_completion import EXPERIMENT_ID, TRIAL_ID
+    from detcore.cli.user_commands import password_option, read_new_password
 
 __all__ = [
     "EXPERIMENT_ID",
@@ -67,15 +67,15 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_checkpoint_store": "survey_checkpoints",
-        "_completion": "EXPERIMENT_ID TRIAL_ID",
-        "_groups": "CommandGroup",
-        "_logs": "last_lines",
-        "_output": (
+        "checkpoint_store": "survey_checkpoints",
+        "shell_completion": "EXPERIMENT_ID TRIAL_ID",
+        "command_groups": "CommandGroup",
+        "log_commands": "last_lines",
+        "output": (
             "Column format_csv_cell format_options make_console make_table "
             "print_csv print_fields print_json print_line print_table printable"
         ),
-        "_records": "master_option open_client open_records uuid_shortener",
-        "_user": "password_option read_new_password",
+        "record_access": "master_option open_client open_records uuid_shortener",
+        "user_commands": "password_option read_new_password",
     },
 )

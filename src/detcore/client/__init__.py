@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore.client._arguments import load_given
-    from detcore.client._checkpoint import Checkpoint, CheckpointTrainingMetadata
-    from detcore.client._client import Determined
-    from detcore.client._create import create, create_trial_instance
-    from detcore.client._documents import DOCUMENTS, Document
-    from detcore.client._embedded import EmbeddedTransport
-    from detcore.client._experiment import ExperimentReference, TrialSortBy
-    from detcore.client._metrics import TrainingMetrics, ValidationMetrics
-    from detcore.client._model import Model
-    from detcore.client._transport import Transport
-    from detcore.client._trial import (
+    from detcore.client.arguments import load_given
+    from detcore.client.class_location import find_class
+    from detcore.client.client_checkpoint import Checkpoint, CheckpointTrainingMetadata
+    from detcore.client.determined import Determined
+    from detcore.client.documents import DOCUMENTS, Document
+    from detcore.client.embedded_transport import EmbeddedTransport
+    from detcore.client.experiment_creation import create, create_trial_instance
+    from detcore.client.experiment_reference import ExperimentReference, TrialSortBy
+    from detcore.client.metric_reports import TrainingMetrics, ValidationMetrics
+    from detcore.client.registered_model import Model
+    from detcore.client.transport import Transport
+    from detcore.client.trial_reference import (
         CheckpointOrderBy,
         CheckpointSortBy,
         OrderBy,
         TrialOrderBy,
         TrialReference,
     )
-    from detcore.client._where import find_class
     from detcore.contract.values import ModelOrderBy, ModelSortBy
 
 __all__ = [
@@ -61,17 +61,17 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "detcore.contract.values": "ModelOrderBy ModelSortBy",
-        "_arguments": "load_given",
-        "_checkpoint": "Checkpoint CheckpointTrainingMetadata",
-        "_client": "Determined",
-        "_create": "create create_trial_instance",
-        "_embedded": "EmbeddedTransport",
-        "_experiment": "ExperimentReference TrialSortBy",
-        "_metrics": "TrainingMetrics ValidationMetrics",
-        "_model": "Model",
-        "_documents": "DOCUMENTS Document",
-        "_transport": "Transport",
-        "_trial": "CheckpointOrderBy CheckpointSortBy OrderBy TrialOrderBy TrialReference",
-        "_where": "find_class",
+        "arguments": "load_given",
+        "client_checkpoint": "Checkpoint CheckpointTrainingMetadata",
+        "determined": "Determined",
+        "experiment_creation": "create create_trial_instance",
+        "embedded_transport": "EmbeddedTransport",
+        "experiment_reference": "ExperimentReference TrialSortBy",
+        "metric_reports": "TrainingMetrics ValidationMetrics",
+        "registered_model": "Model",
+        "documents": "DOCUMENTS Document",
+        "transport": "Transport",
+        "trial_reference": "CheckpointOrderBy CheckpointSortBy OrderBy TrialOrderBy TrialReference",
+        "class_location": "find_class",
     },
 )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from detcore.config._check import LoadOptions
-from detcore.config._experiment import (
+from detcore.config.editor_schema import json_schema
+from detcore.config.experiment_config import (
     RULES_LATER,
     ExperimentConfig,
     smoke_config,
     trial_seed,
 )
-from detcore.config._fields import TrainingLength
-from detcore.config._hyperparameters import ranges, resolve_constants
-from detcore.config._loader import (
+from detcore.config.field_types import TrainingLength
+from detcore.config.hyperparameters import ranges, resolve_constants
+from detcore.config.loader import (
     ExperimentFileError,
     LoadedConfig,
     Origin,
@@ -21,9 +21,9 @@ from detcore.config._loader import (
     mapping_text,
     refusal,
 )
-from detcore.config._overrides import parse_set_flags
-from detcore.config._schema import json_schema
-from detcore.config._source import Diagnostic, Label, Span
+from detcore.config.mistakes import LoadOptions
+from detcore.config.overrides import parse_set_flags
+from detcore.config.source_text import Diagnostic, Label, Span
 
 __all__ = [
     "RULES_LATER", "Diagnostic", "ExperimentConfig", "ExperimentFileError", "Label", "LoadOptions",

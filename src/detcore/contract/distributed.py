@@ -11,8 +11,8 @@ from detcore.contract.errors import DistributedError
 from detcore.contract.values import COLLECTIVE_TIMEOUT_S, CONNECT_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from detcore.distributed._group import Group
-    from detcore.distributed._launchers import Numbers, Settings
+    from detcore.distributed.launcher_settings import Numbers, Settings
+    from detcore.distributed.rank_group import Group
 
 __all__ = ["DistributedContext"]
 
@@ -83,7 +83,7 @@ class DistributedContext:
                 a launcher has assigned, if a port is in use, or if not all workers join in time.
             PeerLostError: If a worker dies while the workers join.
         """
-        from detcore.distributed import _launchers as launchers
+        from detcore.distributed import launcher_settings as launchers
 
         numbers = launchers.complete(rank, size, local_rank, local_size, cross_rank, cross_size)
         if numbers.size > 1:
@@ -101,7 +101,7 @@ class DistributedContext:
         )
 
     def _open(self, numbers: Numbers, settings: Settings) -> None:
-        from detcore.distributed import _launchers as launchers
+        from detcore.distributed import launcher_settings as launchers
 
         launchers.check_numbers(numbers, settings.chief_ip)
         self.rank, self.size, self.local_rank, self.local_size = numbers[:4]
@@ -111,7 +111,7 @@ class DistributedContext:
         self._everybody: Group | None = None
         self._node: Group | None = None
         if self.size > 1:
-            from detcore.distributed._join import join
+            from detcore.distributed.join import join
 
             self._everybody, self._node = join(numbers, settings)
 
@@ -128,7 +128,7 @@ class DistributedContext:
             chief_ip: Address of rank 0; default: the variable ``DET_CHIEF_IP``.
             timeout_s: How long a collective waits for a worker that is alive, in seconds.
         """
-        from detcore.distributed import _launchers as launchers
+        from detcore.distributed import launcher_settings as launchers
 
         numbers = launchers.Numbers(*(int(getattr(hvd, name)()) for name in launchers.NAMES))
         settings = launchers.Settings(
@@ -160,7 +160,7 @@ class DistributedContext:
         Raises:
             DistributedError: If launchers disagree.
         """
-        from detcore.distributed import _launchers as launchers
+        from detcore.distributed import launcher_settings as launchers
 
         place = launchers.find_place()
         if place is None:
@@ -196,7 +196,7 @@ class DistributedContext:
     def _of_launcher(
         cls, launcher: str, chief_ip: str | None, timeout_s: float
     ) -> DistributedContext:
-        from detcore.distributed import _launchers as launchers
+        from detcore.distributed import launcher_settings as launchers
 
         settings = launchers.Settings(
             chief_ip=launchers.read_chief_ip(chief_ip), timeout_s=timeout_s

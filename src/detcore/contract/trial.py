@@ -196,7 +196,7 @@ class TrialContext:
                 reads are required.
         """
         from detcore.config import resolve_constants
-        from detcore.config._experiment import Optimizations
+        from detcore.config.experiment_config import Optimizations
         from detcore.contract.distributed import DistributedContext
 
         plain = copy.deepcopy(dict(config))

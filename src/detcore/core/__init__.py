@@ -20,9 +20,10 @@ with core.init(max_length={"batches": 1000}, resume=True) as context:
 
 from detcore.checkpoint import CheckpointContext, DownloadMode
 from detcore.contract.values import TrialInfo, Unit
-from detcore.core._channel import Channel
-from detcore.core._context import Context, init
-from detcore.core._modes import (
+from detcore.core.channel import Channel
+from detcore.core.context_opening import read_trial_info
+from detcore.core.core_context import Context, init
+from detcore.core.modes import (
     EarlyExitReason,
     PreemptMode,
     ScriptExperiment,
@@ -30,11 +31,10 @@ from detcore.core._modes import (
     TensorboardMode,
     script_file,
 )
-from detcore.core._opening import read_trial_info
-from detcore.core._outcome import describe_cause
-from detcore.core._preempt import PreemptContext
-from detcore.core._searcher import SearcherContext, SearcherOperation
-from detcore.core._train import TrainContext
+from detcore.core.preempt_context import PreemptContext
+from detcore.core.searcher_context import SearcherContext, SearcherOperation
+from detcore.core.train_context import TrainContext
+from detcore.core.trial_outcome import describe_cause
 from detcore.distributed import DistributedContext
 
 __all__ = [

@@ -6,15 +6,15 @@ Pure; requires only NumPy.
 from typing import TYPE_CHECKING
 
 from detcore.contract.data import IdKind
-from detcore.data._digests import StepDigests
-from detcore.data._ledger import FrameKind, LedgerHeader, LedgerWriter
-from detcore.data._order import ShuffledOrder
-from detcore.data._sampler import IndexSampler, shard_range
+from detcore.data.index_sampler import IndexSampler, shard_range
+from detcore.data.ledger import FrameKind, LedgerHeader, LedgerWriter
+from detcore.data.shuffled_order import ShuffledOrder
+from detcore.data.step_digests import StepDigests
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.contract.data import DataSource
-    from detcore.data._dataset_cache import (
+    from detcore.data.dataset_cache import (
         CachedRecords,
         CacheKey,
         CachingContext,
@@ -45,7 +45,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "detcore.contract.data": "DataSource",
-        "_dataset_cache": (
+        "dataset_cache": (
             "CacheKey CachedRecords CachingContext DatasetCache key_order with_key_order"
         ),
     },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from detcore.experimental._native import native_init
+from detcore.experimental.native_init import native_init
 
 __all__ = ["init"]
 

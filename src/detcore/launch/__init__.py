@@ -17,10 +17,10 @@ if TYPE_CHECKING:
         WorkerEvent,
         WorkerGroup,
     )
-    from detcore.launch._job import framework_variables, num_cores
-    from detcore.launch._jobs import run_on_hosts, run_workers
-    from detcore.launch._local import LocalLauncher
-    from detcore.launch._workers import describe_exit
+    from detcore.launch.command_job import run_on_hosts, run_workers
+    from detcore.launch.job_variables import framework_variables, num_cores
+    from detcore.launch.local_launcher import LocalLauncher
+    from detcore.launch.worker_processes import describe_exit
 
 __all__ = [
     "Launcher",
@@ -39,10 +39,10 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_job": "framework_variables num_cores",
-        "_local": "LocalLauncher",
-        "_workers": "describe_exit",
-        "_jobs": "run_on_hosts run_workers",
+        "job_variables": "framework_variables num_cores",
+        "local_launcher": "LocalLauncher",
+        "worker_processes": "describe_exit",
+        "command_job": "run_on_hosts run_workers",
         "detcore.contract.launch": "Launcher OutputSink SupportsCheck WorkerEvent WorkerGroup",
     },
 )

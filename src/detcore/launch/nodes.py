@@ -13,7 +13,6 @@ Tests that start workers without a runner create the log themselves (`create_log
 
 from __future__ import annotations
 
-from detcore._log import open_log
 from detcore.contract.launch import (
     Line,
     RankPlace,
@@ -23,13 +22,14 @@ from detcore.contract.launch import (
     Sink,
 )
 from detcore.contract.values import TrialInfo
-from detcore.launch._hosts import HostsJob, HostsRequest, SupportsHosts
-from detcore.launch._job import LocalJob, place_ranks, place_variables, without_outer_job
-from detcore.launch._lines import LineCutter
-from detcore.launch._local import Wake, find_services
-from detcore.launch._log_relay import LogCopy, LogSource, log_header
-from detcore.launch._ranks import interface_with, rank_variables, start_rank
-from detcore.launch._workers import RemoteProcess, Workers
+from detcore.launch.host_worker import interface_with, rank_variables, start_rank
+from detcore.launch.hosts import HostsJob, HostsRequest, SupportsHosts
+from detcore.launch.job_variables import LocalJob, place_ranks, place_variables, without_outer_job
+from detcore.launch.local_launcher import Wake, find_services
+from detcore.launch.log_relay import LogCopy, LogSource, log_header
+from detcore.launch.output_lines import LineCutter
+from detcore.launch.worker_processes import RemoteProcess, Workers
+from detcore.log.writing import open_log
 
 __all__ = [
     "HostsJob",

@@ -1,6 +1,6 @@
 """The worker's entry point: ``python -m detcore.launch.worker``, started by a launcher.
 
-With ``--fork-server`` it forks the workers of other trials; see `detcore.launch._fork_server`.
+With ``--fork-server`` it forks the workers of other trials; see `detcore.launch.fork_server`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore._signals import find_stop_signals
 from detcore.contract.errors import (
     ConfigError,
     InvalidExperimentError,
@@ -29,21 +28,22 @@ from detcore.contract.errors import (
     ScheduleError,
 )
 from detcore.environment import child_environment, read_environment, read_prefixed, read_variables
-from detcore.launch._exit_codes import (
+from detcore.launch.exit_codes import (
     EXIT_COME_BACK,
     EXIT_CONFIG,
     EXIT_ERROR,
     EXIT_INVALID_HP,
     EXIT_PEER_LOST,
 )
+from detcore.stop_signals import find_stop_signals
 
 if TYPE_CHECKING:
     from detcore.contract.values import TrialInfo
     from detcore.core import Context
     from detcore.distributed import DistributedContext
     from detcore.environment import Environment
-    from detcore.hooks import PluginManager
-    from detcore.launch._fork_server import ForkedStart
+    from detcore.launch.fork_server import ForkedStart
+    from detcore.plugins import PluginManager
 
 __all__ = [
     "EXIT_COME_BACK",
@@ -108,7 +108,7 @@ def _main_forked(start: ForkedStart) -> int:
 
 def _run(environment: Environment, plugins: PluginManager | None = None) -> int:
     from detcore import core
-    from detcore.core._context import init_with_plugins
+    from detcore.core.core_context import init_with_plugins
 
     # A trial of a script opens its own context; this process only watches over it.
     info = core.read_trial_info(environment)
@@ -169,7 +169,7 @@ def _run_trial_class(context: Context, info: TrialInfo) -> int:
 
 
 def _tell_error(error: Exception, info: TrialInfo, *, has_begun: bool) -> int:
-    from detcore.launch._traceback import error_chain, format_user_error
+    from detcore.launch.user_traceback import error_chain, format_user_error
 
     rank = read_variables(("DETCORE_RANK",)).get("DETCORE_RANK", "0")
     full = Path(info.trial_dir) / f"traceback-run{info.run_id}-rank{rank}.txt"
@@ -260,7 +260,7 @@ if __name__ == "__main__":
     # handler the process ends as it would by KeyboardInterrupt, but for the traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.argv[1:2] == ["--fork-server"]:
-        from detcore.launch._fork_server import serve
+        from detcore.launch.fork_server import serve
 
         # It returns in the workers that it forks.
         sys.exit(_main_forked(serve(int(sys.argv[2]), sys.argv[3:])))

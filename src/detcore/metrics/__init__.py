@@ -12,10 +12,16 @@ from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.contract.metrics import MetricReducer
-    from detcore.metrics._classes import Accuracy, ConfusionMatrix, F1Score, Precision, Recall
-    from detcore.metrics._combine import FunctionReducer, interleave, weighted_mean
-    from detcore.metrics._ranking import AUROC, AveragePrecision, Quantiles
-    from detcore.metrics._sums import (
+    from detcore.metrics.classification_metrics import (
+        Accuracy,
+        ConfusionMatrix,
+        F1Score,
+        Precision,
+        Recall,
+    )
+    from detcore.metrics.combine import FunctionReducer, interleave, weighted_mean
+    from detcore.metrics.ranking_metrics import AUROC, AveragePrecision, Quantiles
+    from detcore.metrics.sum_metrics import (
         Count,
         Mean,
         MeanAbsoluteError,
@@ -48,10 +54,10 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_classes": "Accuracy ConfusionMatrix F1Score Precision Recall",
-        "_combine": "FunctionReducer interleave weighted_mean",
-        "_ranking": "AUROC AveragePrecision Quantiles",
-        "_sums": "Count Mean MeanAbsoluteError MeanSquaredError RootMeanSquaredError Sum",
+        "classification_metrics": "Accuracy ConfusionMatrix F1Score Precision Recall",
+        "combine": "FunctionReducer interleave weighted_mean",
+        "ranking_metrics": "AUROC AveragePrecision Quantiles",
+        "sum_metrics": "Count Mean MeanAbsoluteError MeanSquaredError RootMeanSquaredError Sum",
         "detcore.contract.metrics": "MetricReducer",
     },
 )

@@ -7,8 +7,9 @@ from its log.
 
 from detcore.config import ranges
 from detcore.contract.search import Answer, ExitReason, NewTrial, SearchMethod, SearchSetup, TrainTo
-from detcore.search._sampling import place_values, sample
-from detcore.search._search import (
+from detcore.search.sampling import place_values, sample
+from detcore.search.search_settings import RandomSettings
+from detcore.search.search_state import (
     Close,
     Create,
     Event,
@@ -21,8 +22,7 @@ from detcore.search._search import (
     event_from_json,
     event_to_json,
 )
-from detcore.search._settings import RandomSettings
-from detcore.search._simple import ReplacingQueue
+from detcore.search.simple_methods import ReplacingQueue
 
 __all__ = [
     "Answer",

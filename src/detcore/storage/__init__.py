@@ -14,7 +14,7 @@ from detcore.contract.storage import (
     StorageBackend,
 )
 from detcore.lazy import lazy_names
-from detcore.storage._digest import (
+from detcore.storage.file_digests import (
     Digester,
     Sink,
     copy_stream,
@@ -23,14 +23,14 @@ from detcore.storage._digest import (
     run_all,
     write_all,
 )
-from detcore.storage._faults import is_full, is_left_over, translated, try_out
-from detcore.storage._keys import check_key, is_safe_key
-from detcore.storage._local import LocalStorage, scratch_folder
-from detcore.storage._open import open_storage
+from detcore.storage.local_storage import LocalStorage, scratch_folder
+from detcore.storage.storage_faults import is_full, is_left_over, translated, try_out
+from detcore.storage.storage_keys import check_key, is_safe_key
+from detcore.storage.storage_opening import open_storage
 
 if TYPE_CHECKING:
-    from detcore.storage._progress import TransferObserver, watch_transfers, watched
-    from detcore.storage._recorded import RecordedPlace, find_place, open_recorded
+    from detcore.storage.recorded_storage import RecordedPlace, find_place, open_recorded
+    from detcore.storage.transfer_progress import TransferObserver, watch_transfers, watched
 
 __all__ = [
     "Capabilities",
@@ -66,7 +66,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_progress": "TransferObserver watch_transfers watched",
-        "_recorded": "RecordedPlace find_place open_recorded",
+        "transfer_progress": "TransferObserver watch_transfers watched",
+        "recorded_storage": "RecordedPlace find_place open_recorded",
     },
 )

@@ -27,25 +27,9 @@ from detcore.contract.trial import InstanceCheckpoints, Trial, TrialContext, Tri
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore.trial._attributes import AttributeCodec, AttributeTracker
-    from detcore.trial._code import copy_code, list_code
-    from detcore.trial._functions import FunctionTracker, list_function_variables
-    from detcore.trial._loading import checkpoint_folder, made_from_code, read_trial_file
-    from detcore.trial._loop import (
-        Outcome,
-        open_clock,
-        open_trial,
-        prepare_process,
-        resumed_from,
-        run_trial,
-    )
-    from detcore.trial._native import NativeStart, start_native
-    from detcore.trial._random import (
-        capture_random_state,
-        preserved_random_state,
-        restore_random_state,
-    )
-    from detcore.trial._resolve import (
+    from detcore.trial.attribute_state import AttributeCodec, AttributeTracker
+    from detcore.trial.code_copy import copy_code, list_code
+    from detcore.trial.entrypoint import (
         ImportEnded,
         check_requirements,
         find_framework,
@@ -53,8 +37,24 @@ if TYPE_CHECKING:
         import_trial_class,
         is_importing_trial,
     )
-    from detcore.trial._saving import trial_record
-    from detcore.trial._schedule import Schedule
+    from detcore.trial.function_state import FunctionTracker, list_function_variables
+    from detcore.trial.native_start import NativeStart, start_native
+    from detcore.trial.random_state import (
+        capture_random_state,
+        preserved_random_state,
+        restore_random_state,
+    )
+    from detcore.trial.schedule import Schedule
+    from detcore.trial.trial_loading import checkpoint_folder, made_from_code, read_trial_file
+    from detcore.trial.trial_loop import (
+        Outcome,
+        open_clock,
+        open_trial,
+        prepare_process,
+        resumed_from,
+        run_trial,
+    )
+    from detcore.trial.trial_saving import trial_record
 
 __all__ = [
     "AskedClock",
@@ -108,18 +108,18 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_attributes": "AttributeCodec AttributeTracker",
-        "_code": "copy_code list_code",
-        "_functions": "FunctionTracker list_function_variables",
-        "_loading": "checkpoint_folder made_from_code read_trial_file",
-        "_loop": "Outcome open_clock open_trial prepare_process resumed_from run_trial",
-        "_random": "capture_random_state preserved_random_state restore_random_state",
-        "_resolve": (
+        "attribute_state": "AttributeCodec AttributeTracker",
+        "code_copy": "copy_code list_code",
+        "function_state": "FunctionTracker list_function_variables",
+        "trial_loading": "checkpoint_folder made_from_code read_trial_file",
+        "trial_loop": "Outcome open_clock open_trial prepare_process resumed_from run_trial",
+        "random_state": "capture_random_state preserved_random_state restore_random_state",
+        "entrypoint": (
             "ImportEnded check_requirements find_framework import_object "
             "import_trial_class is_importing_trial"
         ),
-        "_saving": "trial_record",
-        "_schedule": "Schedule",
-        "_native": "NativeStart start_native",
+        "trial_saving": "trial_record",
+        "schedule": "Schedule",
+        "native_start": "NativeStart start_native",
     },
 )

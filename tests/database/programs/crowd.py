@@ -16,8 +16,8 @@ from typing import Any
 import alembic.command  # noqa: F401  (so that children do not spend their lives importing)
 from sqlalchemy import create_engine
 
-from detcore.database import Database, TrialDraft
 from detcore.errors import DetcoreError
+from detcore.records import Database, TrialDraft
 
 
 def act(database: Database, command: dict[str, Any], number: int) -> object:

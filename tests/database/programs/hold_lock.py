@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from detcore.database import Database
+from detcore.records import Database
 
 with Database.open(sys.argv[1]) as database, database._write() as connection:
     print("held", flush=True)

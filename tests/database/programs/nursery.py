@@ -17,8 +17,8 @@ from typing import Any
 import alembic.command  # noqa: F401  (so that children do not spend their lives importing)
 from sqlalchemy import create_engine
 
-from detcore._log import EventLog
-from detcore.database import Database, LogFollower
+from detcore.log.writing import EventLog
+from detcore.records import Database, LogFollower
 
 
 def acknowledge(seq: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from detcore.database import Database
+from detcore.records import Database
 
 with Database.open(sys.argv[1]) as database:
     database.start_run(int(sys.argv[2]))

@@ -1,7 +1,7 @@
 """Registers the toy framework, a storage that is slow, and search methods."""
 
 from detcore import hookimpl
-from detcore.hooks import SearcherType, StorageType
+from detcore.plugins import SearcherType, StorageType
 from detcore.types import Framework
 
 

@@ -14,7 +14,7 @@ from detcore_mlflow.mirror_state import read_state
 from detcore_mlflow.mlflow_server import MlflowServer, RefusedError
 
 from detcore.errors import UnavailableError
-from detcore.hooks import EventInfo
+from detcore.plugins import EventInfo
 from detcore.types import TrialInfo
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from detcore import hookimpl
-from detcore.hooks import RoutesType
+from detcore.plugins import RoutesType
 
 if TYPE_CHECKING:
     import click

@@ -21,8 +21,8 @@ from client_store import FILES, ClientStore
 from determined_client import Filled
 from running_server import PASSWORD, USER, RunningServer
 
-from detcore._log.events import CheckpointDamaged, CheckpointStarted
-from detcore.database import OutputLog
+from detcore.log.events import CheckpointDamaged, CheckpointStarted
+from detcore.records import OutputLog
 from detcore.types import ExperimentState
 from detcore_server.server_database import ServerDatabase
 

@@ -12,9 +12,9 @@ from determined_client import Client
 from running_server import PASSWORD, USER, RunningServer
 from storage_servers import ACCESS_KEY, BUCKET, SECRET_KEY, seaweedfs
 
-from detcore.database import Database
 from detcore.environment import read_environment
-from detcore.hooks import PluginManager
+from detcore.plugins import PluginManager
+from detcore.records import Database
 from detcore.storage import StorageBackend, open_storage
 
 _KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}

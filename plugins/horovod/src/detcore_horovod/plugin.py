@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detcore import hookimpl
-from detcore.hooks import RendezvousType
+from detcore.plugins import RendezvousType
 
 __all__ = ["detcore_register_rendezvous"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detcore.hooks import SearcherType, hookimpl
+from detcore.plugins import SearcherType, hookimpl
 
 __all__ = ["detcore_register_searcher"]
 

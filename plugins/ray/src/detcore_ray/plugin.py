@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detcore import hookimpl
-from detcore.hooks import LauncherType
+from detcore.plugins import LauncherType
 
 __all__ = ["detcore_register_launcher"]
 

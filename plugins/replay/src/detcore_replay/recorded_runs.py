@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore.errors import NotFoundError
-from detcore.hooks.delivery import read_run
+from detcore.plugins.delivery import read_run
 from detcore.types import TrialInfo, TrialSettings
 from detcore_replay.digest_file import DigestedRun, read_digests
 
 if TYPE_CHECKING:
-    from detcore.database import CheckpointRecord, Database, ExperimentRecord, TrialRecord
+    from detcore.records import CheckpointRecord, Database, ExperimentRecord, TrialRecord
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

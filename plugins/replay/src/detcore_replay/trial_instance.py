@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from detcore.checkpoint import Manifest
     from detcore.config import ExperimentConfig
     from detcore.environment import Environment
-    from detcore.hooks import PluginManager
+    from detcore.plugins import PluginManager
     from detcore.storage import StorageBackend
     from detcore.types import Framework
 
@@ -59,7 +59,7 @@ def create_trial_instance(
         PluginNotFoundError: If no plugin trains it.
     """
     from detcore.client import load_given
-    from detcore.hooks import PluginManager
+    from detcore.plugins import PluginManager
     from detcore.trial import find_framework
 
     if not (isinstance(trial_def, type) and issubclass(trial_def, Trial)):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from detcore.types import Length, TrialState, Unit
 
 if TYPE_CHECKING:
-    from detcore.database import Database, ExperimentRecord, MetricRecord, TrialRecord
+    from detcore.records import Database, ExperimentRecord, MetricRecord, TrialRecord
 
 
 _RECENT = 50

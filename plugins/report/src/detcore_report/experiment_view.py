@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from detcore.database import MetricCurve
 from detcore.describe import (
     describe_experiment,
     describe_trials,
@@ -19,10 +18,11 @@ from detcore.describe import (
     trial_state,
 )
 from detcore.errors import NotFoundError
+from detcore.records import MetricCurve
 from detcore_report.charts.axes import Axis, make_axis, number_of
 
 if TYPE_CHECKING:
-    from detcore.database import Database, ExperimentRecord
+    from detcore.records import Database, ExperimentRecord
 
 
 # More curves than this could be neither distinguished nor drawn within a second.
@@ -141,7 +141,7 @@ def read_view(
         smaller_is_better: Its direction; None: by its name (a loss, a score), or the searcher's.
         only: Only these trials; None: all.
         parts: Number of parts of the steps that curves are downsampled to; see
-            `detcore.database.Database.metric_curves`.
+            `detcore.records.Database.metric_curves`.
         max_rows: Maximum number of trials in the view; None: all.
 
     Raises:

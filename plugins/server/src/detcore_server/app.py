@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, FastAPI
 
 from detcore import __version__
 from detcore.errors import RunError
-from detcore.hooks import describe_error
+from detcore.plugins import describe_error
 from detcore_server.api import client_routes, job_routes, user_routes
 from detcore_server.http.body_limits import BodyLimits
 from detcore_server.http.error_answers import ErrorAnswer, install_error_handlers
@@ -22,7 +22,7 @@ from detcore_server.users.authentication import Requester, require_user
 from detcore_server.users.visit import OwnHost
 
 if TYPE_CHECKING:
-    from detcore.hooks import PluginManager
+    from detcore.plugins import PluginManager
     from detcore_server.settings import ServerSettings
     from detcore_server.users.visit import Visit
 

@@ -21,14 +21,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from detcore.database import (
+from detcore.errors import DatabaseError, NotFoundError
+from detcore.records import (
     Database,
     ProcessIdentity,
     checked_texts,
     metadata,
     replace_labels,
 )
-from detcore.errors import DatabaseError, NotFoundError
 from detcore.types import Control, ExperimentState
 
 experiments, submissions, tokens, users = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from detcore.environment import Environment
-    from detcore.hooks import PluginManager
+    from detcore.plugins import PluginManager
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

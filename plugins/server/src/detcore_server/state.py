@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from detcore.database import ingest_reports
+from detcore.records import ingest_reports
 from detcore_server.jobs.job_queue import Jobs
 from detcore_server.pages.now import Machine
 from detcore_server.pages.verification import Verifier

@@ -13,7 +13,7 @@ from page_records import add_search, save_checkpoint
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from running_server import PASSWORD, USER, RunningServer
 
-from detcore.database import Database
+from detcore.records import Database
 from detcore.types import ExperimentState
 
 _SWITCHES = [

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from detcore.database import MetricRecord
+from detcore.records import MetricRecord
 from detcore_report import read_view
 from detcore_report.pages.experiment_page import Report, report_page
 

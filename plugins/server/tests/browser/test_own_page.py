@@ -11,7 +11,7 @@ from pathlib import Path
 from page_records import add_search
 from playwright.sync_api import Browser, expect
 
-from detcore.database import Database
+from detcore.records import Database
 
 from .conftest import Window
 

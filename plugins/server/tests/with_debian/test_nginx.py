@@ -25,8 +25,8 @@ from source_tree import ROOT
 
 from detcore.client import Determined
 from detcore.client.http import ServerAway, Session
-from detcore.database import Database, OutputLog
 from detcore.errors import DetcoreError
+from detcore.records import Database, OutputLog
 from detcore.types import ExperimentState, TrialState
 
 # Around the page's configuration: what lets it run as a user's process in a folder of its own.

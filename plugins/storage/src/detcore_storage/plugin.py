@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from detcore import hookimpl
-from detcore.hooks import StorageType
+from detcore.plugins import StorageType
 
 if TYPE_CHECKING:
     import click

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 
 from detcore.environment import read_environment
-from detcore.hooks import PluginManager
+from detcore.plugins import PluginManager
 
 _Type = TypeVar("_Type")
 _Test = TypeVar("_Test", bound=Callable[..., None])

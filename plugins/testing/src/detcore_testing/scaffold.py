@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from importlib.abc import Traversable
 
     from detcore.cli import CliContext
-    from detcore.hooks import PluginManager, PluginProblem
+    from detcore.plugins import PluginManager, PluginProblem
 
 
 # Summary of a distribution by its kind.

@@ -60,7 +60,7 @@ def torture_storage(
     Returns:
         The number of points that were tried, their total, and the losses.
     """
-    from detcore.database import Database
+    from detcore.records import Database
 
     losses: dict[str, list[str]] = {}
 

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore.client.http._context import (
-        MOST_CONTEXT_BYTES,
-        MOST_CONTEXT_ENTRIES,
-        PackedContext,
-        pack,
-    )
-    from detcore.client.http._credentials import (
+    from detcore.client.http.credentials import (
         KeptToken,
         find_credentials,
         forget_token,
@@ -21,15 +15,16 @@ if TYPE_CHECKING:
         log_in_at,
         open_session,
     )
-    from detcore.client.http._documents import (
-        NUMBER,
-        decode_value,
-        encode_answer,
-        encode_value,
+    from detcore.client.http.http_session import ServerAway, ServerRefused, Session, normal_url
+    from detcore.client.http.http_transport import HttpTransport, ServerRecords, connect
+    from detcore.client.http.packed_context import (
+        MOST_CONTEXT_BYTES,
+        MOST_CONTEXT_ENTRIES,
+        PackedContext,
+        pack,
     )
-    from detcore.client.http._reads import answer_read
-    from detcore.client.http._session import ServerAway, ServerRefused, Session, normal_url
-    from detcore.client.http._submit import (
+    from detcore.client.http.remote_reads import answer_read
+    from detcore.client.http.submission import (
         Detached,
         HandIn,
         activate,
@@ -38,7 +33,12 @@ if TYPE_CHECKING:
         read_events,
         submit,
     )
-    from detcore.client.http._transport import HttpTransport, ServerRecords, connect
+    from detcore.client.http.wire_documents import (
+        NUMBER,
+        decode_value,
+        encode_answer,
+        encode_value,
+    )
 
 __all__ = [
     "MOST_CONTEXT_BYTES",
@@ -75,14 +75,14 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_context": "MOST_CONTEXT_BYTES MOST_CONTEXT_ENTRIES PackedContext pack",
-        "_credentials": (
+        "packed_context": "MOST_CONTEXT_BYTES MOST_CONTEXT_ENTRIES PackedContext pack",
+        "credentials": (
             "KeptToken find_credentials forget_token keep_token log_in_at open_session"
         ),
-        "_documents": "NUMBER decode_value encode_answer encode_value",
-        "_reads": "answer_read",
-        "_session": "ServerAway ServerRefused Session normal_url",
-        "_submit": "Detached HandIn activate follow hand_in read_events submit",
-        "_transport": "HttpTransport ServerRecords connect",
+        "wire_documents": "NUMBER decode_value encode_answer encode_value",
+        "remote_reads": "answer_read",
+        "http_session": "ServerAway ServerRefused Session normal_url",
+        "submission": "Detached HandIn activate follow hand_in read_events submit",
+        "http_transport": "HttpTransport ServerRecords connect",
     },
 )

@@ -8,10 +8,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.database import LineFile
 from detcore.describe import visible_config
 from detcore.launch import WorkerEvent
-from detcore.runner import RunListener, TrialStatus
+from detcore.records import LineFile
+from detcore.run import RunListener, TrialStatus
 from detcore.types import TrialInfo, TrialSettings, TrialState
 
 __all__ = ["JournalListener", "Replayer", "journal_path", "read_journal"]
@@ -144,7 +144,7 @@ class Replayer:
 
     def _search_started(self, config: dict[str, Any]) -> None:
         from detcore.config import ExperimentConfig
-        from detcore.config._experiment import SearcherSection
+        from detcore.config.experiment_config import SearcherSection
 
         # Ranges may be invalid: those with the names of secrets are starred out.
         self._listener.search_started(

@@ -16,7 +16,7 @@ from detcore_mlflow.mirror_state import State, read_state, write_state
 from detcore_mlflow.mlflow_server import MlflowServer, RefusedError
 
 if TYPE_CHECKING:
-    from detcore.hooks import CheckpointSaved, EventInfo
+    from detcore.plugins import CheckpointSaved, EventInfo
     from detcore.types import TrialInfo
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from detcore import hookimpl
 
 if TYPE_CHECKING:
-    from detcore.hooks import CheckpointSaved, EventInfo
+    from detcore.plugins import CheckpointSaved, EventInfo
     from detcore.types import TrialInfo
     from detcore_mlflow.mirror import Mirror
 

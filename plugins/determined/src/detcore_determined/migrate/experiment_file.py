@@ -14,7 +14,7 @@ import yaml
 
 from detcore.config import ExperimentFileError, load_config
 from detcore.environment import read_environment
-from detcore.hooks import PluginManager
+from detcore.plugins import PluginManager
 from detcore_determined.migrate.findings import Finding, Migrated
 from detcore_determined.migrate.strings import migrate_entrypoint
 

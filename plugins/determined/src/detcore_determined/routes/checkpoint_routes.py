@@ -11,7 +11,7 @@ from fastapi import Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from detcore.database import CheckpointRecord
+from detcore.records import CheckpointRecord
 from detcore_determined.routes import enums
 from detcore_determined.routes.answers import (
     Document,

@@ -17,8 +17,8 @@ from fastapi import Request, Response
 from pydantic import BaseModel, Field, ValidationError
 
 from detcore.client.http import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, pack
-from detcore.database import restore_secrets
 from detcore.errors import NotFoundError
+from detcore.records import restore_secrets
 from detcore.trial import copy_code
 from detcore_determined.routes.answers import Document, answer, new_router, refuse
 from detcore_determined.routes.cluster_routes import PLACE_ID

@@ -8,7 +8,7 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from detcore.database import (
+from detcore.records import (
     CheckpointRecord,
     ExperimentRecord,
     MetricRecord,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import Path, Query, Response
 from pydantic import BaseModel, Field
 
-from detcore.database import ExperimentRecord
+from detcore.records import ExperimentRecord
 from detcore.types import ExperimentState
 from detcore_determined.routes import enums
 from detcore_determined.routes.answers import (

@@ -10,8 +10,8 @@ from typing import Annotated
 from fastapi import Depends, Query, Response
 from pydantic import BaseModel, Field, StrictInt
 
-from detcore.database import ModelRecord, ModelVersionRecord
 from detcore.errors import NotFoundError
+from detcore.records import ModelRecord, ModelVersionRecord
 from detcore.types import ModelOrderBy, ModelSortBy
 from detcore_determined.routes import enums
 from detcore_determined.routes.answers import (

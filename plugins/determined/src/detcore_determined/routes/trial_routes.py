@@ -13,7 +13,7 @@ from fastapi import Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
-from detcore.database import MetricRecord, TrialRecord, TrialSummary
+from detcore.records import MetricRecord, TrialRecord, TrialSummary
 from detcore.types import ExperimentState, TrialState
 from detcore_determined.routes import enums
 from detcore_determined.routes.answers import (

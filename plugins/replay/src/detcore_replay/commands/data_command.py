@@ -22,7 +22,7 @@ from detcore_replay.ledger import LedgerReport, verify_ledger
 
 if TYPE_CHECKING:
     from detcore.cli import CliContext
-    from detcore.database import Database, TrialRecord
+    from detcore.records import Database, TrialRecord
 
 
 _EXIT_NOT_PROVED = 1

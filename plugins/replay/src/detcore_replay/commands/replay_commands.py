@@ -21,7 +21,7 @@ from detcore_replay.training.step_replay import Replayer
 
 if TYPE_CHECKING:
     from detcore.cli import CliContext
-    from detcore.database import Database
+    from detcore.records import Database
 
 
 _EXIT_DIFFERS = 1

@@ -21,15 +21,15 @@ from detcore.errors import (
     RunError,
     in_one_line,
 )
-from detcore.hooks.delivery import write_run
 from detcore.launch import framework_variables
+from detcore.plugins.delivery import write_run
 from detcore.storage import open_recorded
 from detcore_replay.digest_file import DigestedRun, read_digests
 from detcore_replay.training.step_probe import load_tensors
 
 if TYPE_CHECKING:
     from detcore.cli import CliContext
-    from detcore.database import CheckpointRecord, Database
+    from detcore.records import CheckpointRecord, Database
     from detcore.types import TrialInfo
     from detcore_replay.recorded_runs import Run
 

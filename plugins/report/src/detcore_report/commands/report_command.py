@@ -20,7 +20,7 @@ from detcore_report.pages.experiment_page import CheckpointRow, Report, plot_pag
 
 if TYPE_CHECKING:
     from detcore.cli import CliContext
-    from detcore.database import Database
+    from detcore.records import Database
 
 
 _LOG_LINES = 30

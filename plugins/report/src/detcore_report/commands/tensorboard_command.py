@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from detcore.cli import CliContext
     from detcore.client import Determined
-    from detcore.database import Database, TrialRecord
+    from detcore.records import Database, TrialRecord
 
 
 # How often the event files of a server are brought up to date.

@@ -30,7 +30,7 @@ from detcore_report.activity import ProcessUsage, read_activities
 
 if TYPE_CHECKING:
     from detcore.cli import CliContext
-    from detcore.database import Database, ExperimentRecord
+    from detcore.records import Database, ExperimentRecord
     from detcore_report.activity import Activity
 
 
@@ -88,7 +88,7 @@ def _look(
     database: Database, usage: ProcessUsage, *, only: int | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the trials that run, and their experiments, as plain values."""
-    from detcore.database import Database
+    from detcore.records import Database
     from detcore.types import ExperimentState
 
     # The process ids of a server mean other processes here.
@@ -148,7 +148,7 @@ def _follow(
     from rich.live import Live
     from rich.text import Text
 
-    from detcore.database import ingest_event_logs
+    from detcore.records import ingest_event_logs
 
     console = make_console()
     with Live(console=console, screen=False, auto_refresh=False, vertical_overflow="crop") as live:

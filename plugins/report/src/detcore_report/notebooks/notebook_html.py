@@ -19,7 +19,7 @@ from detcore_report.pages.experiment_page import experiment_part, trial_part
 from detcore_report.pages.page_parts import cut, definition_list, escape, fragment, table
 
 if TYPE_CHECKING:
-    from detcore.database import Database
+    from detcore.records import Database
 
 
 # Parts that curves are cut into; of each the extremes are drawn.

@@ -22,7 +22,7 @@ from detcore_report.pages.page_parts import cut, definition_list, escape, fragme
 from detcore_report.pages.page_parts import page as plain_page
 
 if TYPE_CHECKING:
-    from detcore.database import CheckpointRecord, LogLine
+    from detcore.records import CheckpointRecord, LogLine
     from detcore_report.experiment_view import Chart, ExperimentView
 
 

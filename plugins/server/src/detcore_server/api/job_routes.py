@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from detcore.client.http.journal import journal_path, read_journal
 from detcore.errors import InvalidArgumentError
-from detcore.runner import TrialResult, experiment_folder, read_results
+from detcore.run import TrialResult, experiment_folder, read_results
 from detcore.types import ExperimentState
 from detcore_server.http.answers import AsciiJson
 from detcore_server.jobs import submit

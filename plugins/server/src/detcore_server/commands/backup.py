@@ -17,8 +17,8 @@ from typing import Any
 from sqlalchemy import inspect, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from detcore.database import make_engine, revisions, shown_url
 from detcore.errors import ConfigError, DatabaseError, StorageFullError
+from detcore.records import make_engine, revisions, shown_url
 from detcore_server.jobs.unpack import sync_path
 
 _TABLES = ("experiments", "trials", "checkpoints", "models", "users")

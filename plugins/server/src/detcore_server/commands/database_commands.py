@@ -52,7 +52,7 @@ def upgrade(obj: CliContext) -> None:
     Every command and every server does so automatically; this command lets you choose the time.
     Copy the record store first: an older release refuses it afterwards.
     """
-    from detcore.database import Database
+    from detcore.records import Database
     from detcore_server.commands.backup import describe_database
 
     url = obj.environment.database_url

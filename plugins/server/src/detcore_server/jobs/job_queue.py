@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from detcore.environment import child_environment
 from detcore.errors import DetcoreError, ForbiddenError, RunError
 from detcore.launch.worker import EXIT_COME_BACK
-from detcore.runner import experiment_folder, settle_experiment
+from detcore.run import experiment_folder, settle_experiment
 from detcore.types import Control, ExperimentState
 from detcore_server.jobs.submission_runner import RunnerInstructions
 from detcore_server.jobs.uploads import remove_leftovers

@@ -18,7 +18,7 @@ from detcore.launch.worker import EXIT_COME_BACK, EXIT_ERROR
 from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
-    from detcore.runner import ExperimentResult
+    from detcore.run import ExperimentResult
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +56,8 @@ def main() -> int:
 
 def _run(told: RunnerInstructions) -> ExperimentResult:
     from detcore.client.http.journal import JournalListener, journal_path
-    from detcore.hooks import PluginManager
-    from detcore.runner import RunSettings, experiment_folder, resume_experiment
+    from detcore.plugins import PluginManager
+    from detcore.run import RunSettings, experiment_folder, resume_experiment
 
     environment = read_environment(
         child_environment({"DETCORE_HOME": told.home, "DETCORE_DB": told.database_url})

@@ -17,10 +17,10 @@ from fastapi import HTTPException
 
 from detcore.client.http import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES
 from detcore.config import load_text, ranges
-from detcore.database import keep_secrets
 from detcore.errors import RunError, StorageError, StorageFullError
-from detcore.hooks import PluginManager
-from detcore.runner import NullListener, RunSettings, check_experiment, experiment_folder
+from detcore.plugins import PluginManager
+from detcore.records import keep_secrets
+from detcore.run import NullListener, RunSettings, check_experiment, experiment_folder
 from detcore_server.jobs.unpack import UnpackLimits, sync_path, unpack
 from detcore_server.jobs.uploads import incoming_folder
 

@@ -44,7 +44,7 @@ from detcore_server.pages.verification import READABLE
 from detcore_server.users.authentication import Id, PageUser, State
 
 if TYPE_CHECKING:
-    from detcore.database import TrialRecord
+    from detcore.records import TrialRecord
     from detcore_report import ExperimentView
     from detcore_server.server_database import TokenRecord
     from detcore_server.state import ServerState

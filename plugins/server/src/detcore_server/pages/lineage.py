@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from detcore.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from detcore.database import CheckpointRecord, Database, ExperimentRecord, RunRecord
+    from detcore.records import CheckpointRecord, Database, ExperimentRecord, RunRecord
 
 
 _MAX_ANCESTORS = 20

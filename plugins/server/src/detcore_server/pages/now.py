@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.database import Database
+from detcore.records import Database
 from detcore.types import TrialState
 from detcore_report import ProcessUsage, read_activities, time_left
 
 if TYPE_CHECKING:
-    from detcore.database import ExperimentRecord
+    from detcore.records import ExperimentRecord
     from detcore_report import Activity, ExperimentView
 
 

@@ -13,7 +13,7 @@ from detcore_server.users.authentication import State
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from detcore.database import Database, MetricCurve, TrialRecord
+    from detcore.records import Database, MetricCurve, TrialRecord
 
 
 # Of all curves of an answer; a browser draws more no faster than it can be looked at.

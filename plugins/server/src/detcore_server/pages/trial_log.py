@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.database import read_output_log
+from detcore.records import read_output_log
 
 if TYPE_CHECKING:
-    from detcore.database import LogLine, TrialRecord
+    from detcore.records import LogLine, TrialRecord
 
 
 LEVELS = ("debug", "info", "warning", "error")

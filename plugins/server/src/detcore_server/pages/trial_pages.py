@@ -17,7 +17,7 @@ from detcore_server.pages.trial_log import last_traceback, read_back, read_tail
 from detcore_server.users.authentication import Id, PageUser, State
 
 if TYPE_CHECKING:
-    from detcore.database import CheckpointRecord, Database, MetricRecord
+    from detcore.records import CheckpointRecord, Database, MetricRecord
 
 
 _MAX_CHARTS = 12

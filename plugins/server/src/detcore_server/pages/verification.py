@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from detcore.errors import DetcoreError, RunError
 
 if TYPE_CHECKING:
-    from detcore.database import CheckpointRecord
+    from detcore.records import CheckpointRecord
     from detcore_server.server_database import ServerDatabase
     from detcore_server.settings import ServerSettings
 

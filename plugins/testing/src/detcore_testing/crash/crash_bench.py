@@ -16,7 +16,7 @@ from detcore.distributed import DistributedContext
 from detcore_testing.crash.crash_points import CrashingDatabase, CrashingStorage, Fuse, tear
 
 if TYPE_CHECKING:
-    from detcore.database import CheckpointRecord, Database
+    from detcore.records import CheckpointRecord, Database
     from detcore.storage import StorageBackend
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from detcore.database import Database
+    from detcore.records import Database
     from detcore.storage import FileDigest, StorageBackend
 
 

@@ -20,9 +20,9 @@ from detcore.checkpoint import (
     repair_checkpoint,
     verify_checkpoint,
 )
-from detcore.database import RetentionPolicy, plan_retention
 from detcore.distributed import DistributedContext
 from detcore.errors import CheckpointError, CheckpointStateError, PeerLostError
+from detcore.records import RetentionPolicy, plan_retention
 from detcore_testing.crash.crash_bench import (
     NEW,
     OLD,
@@ -131,7 +131,7 @@ def _delete_part(process: Process) -> None:
 
 def _prepare_retention(bench: Bench) -> None:
     """Add checkpoints; of six, the best (the old one), a registered one and the two latest stay."""
-    from detcore.database import MetricRecord
+    from detcore.records import MetricRecord
 
     process = Process(bench, Fuse())
     names = ("registered", "third", "fourth", "before", "latest")

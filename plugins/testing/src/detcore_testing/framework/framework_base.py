@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detcore.database import TrialRecord
+from detcore.records import TrialRecord
 from detcore.types import TrialState
 from detcore_testing.framework.framework_checks import differences, shown
 from detcore_testing.framework.framework_declarations import FrameworkDeclarations

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from detcore.database import MetricRecord
+from detcore.records import MetricRecord
 
 State = Mapping[str, np.ndarray]
 _NUM_SHOWN = 4

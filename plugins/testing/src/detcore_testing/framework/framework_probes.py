@@ -20,7 +20,7 @@ _OWN_FILES = {"manifest.json", "metadata.json", "clock.json", "trial.json"}
 def discover(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Find the plugins and their frameworks; return the modules that this has imported."""
     from detcore.environment import read_environment
-    from detcore.hooks import PluginManager, diagnose
+    from detcore.plugins import PluginManager, diagnose
 
     plugins = PluginManager(read_environment(), on_problem=lambda problem: None)
     frameworks = plugins.frameworks()
@@ -56,7 +56,7 @@ def use(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Restores a checkpoint, validates twice, and saves in every way that the controller supports.
     """
     from detcore.environment import read_environment
-    from detcore.hooks import PluginManager
+    from detcore.plugins import PluginManager
     from detcore.trial import (
         SteppingController,
         SupportsSnapshot,

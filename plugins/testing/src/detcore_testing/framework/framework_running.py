@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from detcore.database import MetricRecord
+from detcore.records import MetricRecord
 from detcore_testing.clauses import clause
 from detcore_testing.framework.framework_base import (
     TRAINING_TOLERANCE,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from detcore.database import Database, MetricRecord, TrialRecord
+from detcore.records import Database, MetricRecord, TrialRecord
 from detcore_testing.command import DetcoreCommand, Finished
 from detcore_testing.framework.framework_declarations import FrameworkDeclarations
 

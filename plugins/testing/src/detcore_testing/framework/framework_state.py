@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from detcore.checkpoint import verify_checkpoint
-from detcore.database import MetricRecord
+from detcore.records import MetricRecord
 from detcore.storage import LocalStorage
 from detcore_testing.clauses import clause
 from detcore_testing.framework.framework_base import (

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pydantic
 
-from detcore.hooks import StorageType, hookimpl
+from detcore.plugins import StorageType, hookimpl
 from detcore.storage import LocalStorage
 
 _SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM}

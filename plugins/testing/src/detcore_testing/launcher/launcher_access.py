@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from detcore.config import ExperimentConfig
-from detcore.database import Database
-from detcore.hooks import PluginManager
 from detcore.launch import Launcher, WorkerEvent, WorkerGroup
 from detcore.launch.nodes import create_log
+from detcore.plugins import PluginManager
+from detcore.records import Database
 from detcore.trial import import_object
 from detcore.types import TrialInfo
 from detcore_testing.clauses import Suite, expect_equal, find_registered

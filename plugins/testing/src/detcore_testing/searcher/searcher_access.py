@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from detcore.hooks import PluginManager
+from detcore.plugins import PluginManager
 from detcore.search import ExitReason, SearchMethod, SearchSetup
 from detcore.trial import import_object
 from detcore_testing.clauses import Suite, expect, find_registered

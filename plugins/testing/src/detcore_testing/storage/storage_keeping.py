@@ -11,7 +11,7 @@ from detcore.checkpoint import MANIFEST_FILE, CheckpointContext, list_committed,
 from detcore.distributed import DistributedContext
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, StorageError
-from detcore.hooks import PluginManager
+from detcore.plugins import PluginManager
 from detcore.storage import Capabilities, Entry, StorageBackend, open_storage
 from detcore_testing.clauses import clause, expect, expect_equal, expect_error, find_registered
 from detcore_testing.storage.storage_access import StorageAccess, write_files

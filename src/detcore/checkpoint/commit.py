@@ -1,0 +1,294 @@
+"""Commit the contents of a folder as a checkpoint: files first, the manifest last."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from detcore.checkpoint.manifest import (
+    METADATA_FILE,
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+    read_manifest,
+)
+from detcore.checkpoint.manifest_fields import MANIFEST_FILE
+from detcore.checkpoint.verify import kind_of, stored_sizes
+from detcore.contract.errors import (
+    CheckpointConflictError,
+    CheckpointCorruptError,
+    InvalidCheckpointError,
+    UnsafePathError,
+)
+from detcore.log import events
+
+if TYPE_CHECKING:
+    from detcore.contract.values import SaveTimes
+    from detcore.storage import FileDigest, StorageBackend, TransferObserver
+
+
+Selector: TypeAlias = Callable[[str], bool]
+"""Whether a name belongs to it: a relative POSIX path; those of empty folders end in ``/``."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scan:
+    """Contents of a folder.
+
+    Attributes:
+        files: Path of each file by its name below the folder.
+        directories: Names of empty folders.
+    """
+
+    files: dict[str, Path]
+    directories: tuple[str, ...]
+
+    def size_bytes(self) -> int:
+        """Return the sum of the files' current sizes; reads each file's status."""
+        return sum(path.stat().st_size for path in self.files.values())
+
+
+def scan_folder(folder: Path, selector: Selector | None = None) -> Scan:
+    """List the files below a folder, and refuse what cannot be saved safely.
+
+    Links to files inside the folder count as files.
+
+    Args:
+        folder: The folder; nothing is written to it.
+        selector: Selects the files and empty folders to take; default: all.
+
+    Raises:
+        InvalidCheckpointError: If it is not a folder, or contains something other than files and
+            folders, or a file with the manifest's name.
+        UnsafePathError: If a name is unsafe, or a link leads out of the folder.
+    """
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise InvalidCheckpointError(f"the checkpoint folder {folder} {what}")
+    files: dict[str, Path] = {}
+    directories: list[str] = []
+    _walk(folder, "", os.path.realpath(folder), files, directories)
+    if selector is not None:
+        files = {name: path for name, path in files.items() if selector(name)}
+        directories = [name for name in directories if selector(f"{name}/")]
+    is_folder = any(name.split("/", 1)[0] == MANIFEST_FILE for name in (*files, *directories))
+    if is_folder or MANIFEST_FILE in files:
+        what = "a file" if MANIFEST_FILE in files else "a folder"
+        raise InvalidCheckpointError(
+            f"{folder} holds {what} called {MANIFEST_FILE}.\n"
+            "detcore writes its manifest under that name.\n"
+            "Rename yours, or put it into a subfolder."
+        )
+    return Scan(files, tuple(directories))
+
+
+def _walk(
+    folder: Path, prefix: str, root: str, files: dict[str, Path], directories: list[str]
+) -> None:
+    from detcore.storage import check_key
+
+    is_empty = True
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            is_empty = False
+            name = check_key(f"{prefix}{entry.name}")
+            if entry.is_symlink():
+                _check_link(entry, name, root)
+            if entry.is_dir(follow_symlinks=False):
+                _walk(Path(entry.path), f"{name}/", root, files, directories)
+            elif entry.is_file():
+                files[name] = Path(entry.path)
+            else:
+                kind = kind_of(entry.stat(follow_symlinks=False).st_mode)
+                raise InvalidCheckpointError(
+                    f"{entry.path} is {kind}, which cannot be saved.\n"
+                    "A checkpoint holds files and folders."
+                )
+    if is_empty and prefix:
+        directories.append(prefix.rstrip("/"))
+
+
+def _check_link(entry: os.DirEntry[str], name: str, root: str) -> None:
+    target = os.path.realpath(entry.path)
+    if os.path.commonpath([root, target]) != root:
+        raise UnsafePathError(
+            f"{name!r} is a link that leads out of the checkpoint folder, to {target}.\n"
+            "Its target may change or vanish, and would not be saved.\n"
+            "Copy the file into the folder instead."
+        )
+    if not os.path.isfile(target):
+        what = "to a folder" if os.path.isdir(target) else "to nothing"
+        raise InvalidCheckpointError(
+            f"{name!r} is a link {what}.\nOnly links to files of the same folder can be saved."
+        )
+
+
+class CheckpointRecords(Protocol):
+    """Takes in the changes of checkpoints: a trial's log, or a `detcore.records.Database`."""
+
+    def record_checkpoint(
+        self, change: events.CheckpointEvent, *, trial_id: int | None = None, force: bool = False
+    ) -> None:
+        """Record a change of a checkpoint's state.
+
+        Args:
+            change: The change, and with it the state that follows.
+            trial_id: The trial of a checkpoint that is started; a trial's log knows it.
+            force: Whether files of one in the model registry may be deleted.
+        """
+
+
+def write_files(
+    storage: StorageBackend,
+    uuid: str,
+    scan: Scan,
+    *,
+    is_in_place: bool = False,
+    observer: TransferObserver | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> dict[str, FileDigest]:
+    """Copy files to a checkpoint that is not committed yet; flush to the disk those in place.
+
+    Args:
+        storage: Storage of the checkpoint.
+        uuid: The checkpoint.
+        scan: Its files.
+        is_in_place: Whether the files are at their places in the storage.
+        observer: Receives the progress, or None.
+        check: Called between two pieces, on any thread; its exception ends the transfer.
+    """
+    from detcore.storage import watched
+
+    digests: dict[str, FileDigest] = {}
+    if scan.files:
+        # Sizes are read only if there is an observer.
+        total = scan.size_bytes() if observer else 0
+        with watched(observer, f"saving {uuid[:8]}", total) as advance:
+
+            def progress(size: int) -> None:
+                check()
+                if advance is not None:
+                    advance(size)
+
+            if is_in_place:
+                keys = [f"{uuid}/{name}" for name in scan.files]
+                digests = storage.digest_tree(keys, make_durable=True, progress=progress)
+            else:
+                pairs = [(path, f"{uuid}/{name}") for name, path in scan.files.items()]
+                digests = storage.put_tree(pairs, progress=progress)
+    if not is_in_place:
+        make_folders(storage, uuid, scan.directories)
+    return _named(uuid, digests)
+
+
+def make_folders(storage: StorageBackend, uuid: str, names: Iterable[str]) -> None:
+    """Create empty folders on storages that support them; the manifest lists them in any case."""
+    for name in names:
+        path = storage.direct_path(f"{uuid}/{name}")
+        if path is not None:
+            path.mkdir(parents=True, exist_ok=True)
+
+
+def add_metadata(
+    storage: StorageBackend, uuid: str, metadata: Mapping[str, Any]
+) -> dict[str, FileDigest]:
+    """Write ``metadata.json`` for a checkpoint without a file of that name."""
+    key = f"{uuid}/{METADATA_FILE}"
+    storage.replace(key, (json.dumps(metadata, indent=2) + "\n").encode())
+    return _named(uuid, storage.digest_tree([key]))
+
+
+def commit(storage: StorageBackend, manifest: Manifest) -> None:
+    """Make a checkpoint exist.
+
+    Raises:
+        CheckpointCorruptError: If the storage does not hold the files that were written.
+        CheckpointConflictError: If another checkpoint was committed under the same UUID.
+    """
+    _check_arrived(storage, manifest)
+    key = f"{manifest.uuid}/{MANIFEST_FILE}"
+    try:
+        storage.create(key, encode_manifest(manifest))
+    except FileExistsError as error:
+        # Either an earlier attempt succeeded and its response was lost, or a second writer exists.
+        there = decode_manifest(storage.read(key), manifest.uuid, storage.url)
+        if there.files != manifest.files:
+            raise CheckpointConflictError(
+                f"another process committed checkpoint {manifest.uuid} in {storage.url} with "
+                "other files.\nTwo processes must not save under one UUID."
+            ) from error
+
+
+def record_committed(
+    records: CheckpointRecords,
+    storage: StorageBackend,
+    manifest: Manifest,
+    times: SaveTimes | None = None,
+) -> None:
+    """Record that a checkpoint is complete; idempotent."""
+    records.record_checkpoint(_describe(storage, manifest, times))
+
+
+def describe_checkpoint(storage: StorageBackend, uuid: str) -> events.CheckpointCommitted:
+    """Return the event of a committed checkpoint, from its manifest.
+
+    Raises:
+        CheckpointNotFoundError: If there is no such checkpoint.
+    """
+    return _describe(storage, read_manifest(storage, uuid))
+
+
+def _describe(
+    storage: StorageBackend, manifest: Manifest, times: SaveTimes | None = None
+) -> events.CheckpointCommitted:
+    path = storage.direct_path(manifest.uuid)
+    return events.CheckpointCommitted(
+        uuid=manifest.uuid,
+        steps_completed=manifest.steps_completed,
+        metadata=manifest.metadata,
+        resources=manifest.resources(),
+        url=f"{storage.url}/{manifest.uuid}",
+        path=None if path is None else str(path),
+        size_bytes=manifest.size_bytes,
+        stalled_s=None if times is None else times.stalled_s,
+        total_s=None if times is None else times.total_s,
+    )
+
+
+def _check_arrived(storage: StorageBackend, manifest: Manifest) -> None:
+    """Compare the storage's listing with the written files before the checkpoint counts."""
+    there = stored_sizes(storage, manifest.uuid)
+    for name, digest in manifest.files.items():
+        if there.get(name) != digest.size:
+            found = "is not there" if name not in there else f"has {there[name]} bytes"
+            raise CheckpointCorruptError(
+                f"checkpoint {manifest.uuid} was not committed: {name} {found} in {storage.url}, "
+                f"although {digest.size} bytes were written.\n"
+                "Something changed the files while they were saved."
+            )
+
+
+def _named(uuid: str, digests: Mapping[str, FileDigest]) -> dict[str, FileDigest]:
+    return {key[len(uuid) + 1 :]: digest for key, digest in digests.items()}
+
+
+@contextlib.contextmanager
+def staging_folder(storage: StorageBackend, key: str) -> Iterator[tuple[Path, bool]]:
+    """Yield a new folder, and whether it is on the storage's own file system.
+
+    If so, it is the path of the key, and stays; otherwise it is removed after the block.
+    """
+    direct = storage.direct_path(key)
+    if direct is not None:
+        direct.mkdir(parents=True)
+        yield direct, True
+        return
+    from detcore.storage import scratch_folder
+
+    with scratch_folder() as temporary:
+        yield temporary, False

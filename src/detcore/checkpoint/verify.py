@@ -1,0 +1,231 @@
+"""Verify that a checkpoint matches its manifest."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detcore.checkpoint.manifest import Manifest, read_manifest
+from detcore.checkpoint.manifest_fields import MANIFEST_FILE, check_id, shown
+from detcore.contract.errors import (
+    CheckpointCorruptError,
+    CheckpointNotFoundError,
+    UnsafePathError,
+    in_one_line,
+)
+
+if TYPE_CHECKING:
+    from detcore.storage import FileDigest, StorageBackend, TransferObserver
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fault:
+    """A file that differs from the manifest.
+
+    Attributes:
+        name: The file, below the checkpoint.
+        reason: The difference.
+        is_stray: Whether the file does not belong to the checkpoint, which is harmless.
+    """
+
+    name: str
+    reason: str
+    is_stray: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.shown_name}: {self.reason}"
+
+    @property
+    def shown_name(self) -> str:
+        """The name in printable form: stored names may contain terminal control sequences."""
+        return self.name if self.name.isprintable() else shown(self.name)
+
+
+def verify_checkpoint(
+    storage: StorageBackend,
+    uuid: str,
+    *,
+    observer: TransferObserver | None = None,
+    reads_files: bool = True,
+) -> list[Fault]:
+    """Compare a checkpoint in place with its manifest.
+
+    Args:
+        storage: Storage of the checkpoint.
+        uuid: UUID of the checkpoint.
+        observer: Receives the progress of reading, or None.
+        reads_files: Whether to read all files. Otherwise only their names and sizes are compared.
+
+    Returns:
+        The faults, by file; empty if the checkpoint is intact. Files that the manifest does not
+        list count as faults, too.
+    """
+    try:
+        there = stored_sizes(storage, uuid)
+        manifest = read_manifest(storage, uuid, sizes=there)
+    except (CheckpointCorruptError, CheckpointNotFoundError) as error:
+        return [Fault(MANIFEST_FILE, in_one_line(*str(error).splitlines()[:2]))]
+    if reads_files:
+        faults = _compare(storage, manifest, there, observer)
+    else:
+        faults = compare_sizes(storage, manifest, manifest.files, there)
+    for name in sorted(set(there) - set(manifest.files) - {MANIFEST_FILE}):
+        faults.append(Fault(name, "is not in the manifest", is_stray=True))
+    faults.extend(_missing_directories(storage, manifest))
+    return sorted(faults, key=lambda fault: fault.name)
+
+
+def check_in_place(
+    storage: StorageBackend, manifest: Manifest, *, observer: TransferObserver | None = None
+) -> None:
+    """Check all files of a checkpoint in place.
+
+    Raises:
+        CheckpointCorruptError: If one is missing or has changed; the message names it.
+    """
+    there = stored_sizes(storage, manifest.uuid)
+    refuse(storage, manifest.uuid, _compare(storage, manifest, there, observer))
+
+
+def refuse(
+    storage: StorageBackend,
+    uuid: str,
+    faults: Sequence[Fault],
+    cause: BaseException | None = None,
+) -> None:
+    """Raise the error that describes faults, if there are any.
+
+    Raises:
+        CheckpointCorruptError: If there are; the message names the first file.
+    """
+    if not faults:
+        return
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    raise CheckpointCorruptError(
+        f"checkpoint {uuid} in {storage.url} is damaged: {faults[0]}{more}.\n"
+        "Every file is compared with the manifest before it is used.\n"
+        f"See all faults with: detcore checkpoint verify {uuid}; list others with: "
+        "detcore checkpoint list"
+    ) from cause
+
+
+def stored_sizes(storage: StorageBackend, uuid: str) -> dict[str, int]:
+    """Return the sizes of a checkpoint's stored files, by name.
+
+    Raises:
+        UnsafePathError: If the UUID is not one.
+        CheckpointCorruptError: If the checkpoint's folder is a link that leads out of the storage.
+    """
+    start = len(check_id(uuid)) + 1
+    try:
+        return {entry.key[start:]: entry.size for entry in storage.list(uuid)}
+    except UnsafePathError as error:
+        refuse(storage, uuid, [Fault(".", str(error).partition("\n")[0].rstrip("."))], error)
+        raise
+
+
+def _compare(
+    storage: StorageBackend,
+    manifest: Manifest,
+    there: Mapping[str, int],
+    observer: TransferObserver | None,
+) -> list[Fault]:
+    """Compare names and sizes, which is cheap, then the content of the remaining files."""
+    from detcore.storage import watched
+
+    faults = compare_sizes(storage, manifest, manifest.files, there)
+    faulty = {fault.name for fault in faults}
+    whole = [name for name in manifest.files if name not in faulty]
+    total = sum(manifest.files[name].size for name in whole)
+    with watched(observer, f"checking {manifest.uuid[:8]}", total) as progress:
+        digests = storage.digest_tree(
+            [f"{manifest.uuid}/{name}" for name in whole],
+            progress=progress,
+        )
+    return faults + compare_digests(manifest, digests)
+
+
+def compare_sizes(
+    storage: StorageBackend, manifest: Manifest, names: Iterable[str], there: Mapping[str, int]
+) -> list[Fault]:
+    """Return the files that are missing, are no files, or have another size, without reading any.
+
+    A file is therefore never read if its size differs from the expected one.
+
+    Args:
+        storage: Storage of the checkpoint.
+        manifest: Its manifest.
+        names: The files to check.
+        there: Sizes of the stored files by name.
+    """
+    faults = []
+    root = storage.direct_path(manifest.uuid)
+    for name in names:
+        expected = manifest.files[name].size
+        reason = None
+        if name not in there:
+            reason = "is missing"
+        elif root is not None:
+            reason = _no_file(root, name)
+        if reason is None and there[name] != expected:
+            reason = f"has {there[name]} bytes instead of {expected}"
+        if reason is not None:
+            faults.append(Fault(name, reason))
+    return faults
+
+
+def compare_digests(manifest: Manifest, digests: Mapping[str, FileDigest]) -> list[Fault]:
+    """Return the files that have changed, from the digests of those read, by key."""
+    faults = []
+    for key, found in digests.items():
+        name = key[len(manifest.uuid) + 1 :]
+        expected = manifest.files[name]
+        if found.size != expected.size:
+            faults.append(Fault(name, f"has {found.size} bytes instead of {expected.size}"))
+        elif found != expected:
+            change = f"its digest is {found.value[:12]}..., not {expected.value[:12]}..."
+            faults.append(Fault(name, f"has changed: {change}"))
+    return faults
+
+
+def _no_file(root: Path, name: str) -> str | None:
+    """Return why a path is not a file of the checkpoint, or None; opening it might block."""
+    path = root / name
+    mode = os.lstat(path).st_mode
+    if stat.S_ISREG(mode):
+        return None
+    if not stat.S_ISLNK(mode):
+        return f"is {kind_of(mode)}, not a file"
+    target = os.path.realpath(path)
+    if os.path.commonpath([os.path.realpath(root), target]) != os.path.realpath(root):
+        return f"is a link that leads out of the checkpoint, to {shown(target)}"
+    return None if os.path.isfile(target) else "is a link that leads to no file"
+
+
+def _missing_directories(storage: StorageBackend, manifest: Manifest) -> list[Fault]:
+    """Return missing empty folders; only file systems store them."""
+    root = storage.direct_path(manifest.uuid)
+    if root is None:
+        return []
+    faults = []
+    for name in manifest.directories:
+        path = root / name
+        if path.is_symlink():
+            faults.append(Fault(f"{name}/", "is a link, not a folder"))
+        elif not path.is_dir():
+            faults.append(Fault(f"{name}/", "is missing"))
+    return faults
+
+
+def kind_of(mode: int) -> str:
+    """Return a description of a special file, by its mode."""
+    kinds = {
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a named pipe",
+        stat.S_IFSOCK: "a socket",
+    }
+    return kinds.get(stat.S_IFMT(mode), "a device")

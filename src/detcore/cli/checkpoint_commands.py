@@ -1,0 +1,360 @@
+"""``detcore checkpoint``: list, download, verify, repair and delete checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detcore.cli.checkpoint_store import CheckpointStore, open_store, prune
+from detcore.cli.command_groups import CommandGroup
+from detcore.cli.output import (
+    Column,
+    NumberColumn,
+    confirm,
+    dry_run_option,
+    json_option,
+    pick,
+    print_fields,
+    print_heading,
+    print_json,
+    print_line,
+    print_table,
+    yes_option,
+)
+from detcore.cli.record_access import master_option, open_client, uuid_shortener
+from detcore.cli.shell_completion import EXPERIMENT_ID
+from detcore.client.checkpoint_files import READABLE, SHOWN
+from detcore.contract.errors import RunError
+from detcore.describe import format_bytes, format_time
+
+if TYPE_CHECKING:
+    from detcore.checkpoint import Manifest
+    from detcore.cli.cli_context import CliContext
+    from detcore.records import CheckpointRecord
+
+
+_FIELDS = (
+    "uuid", "experiment_id", "trial_id", "steps_completed", "state", "size_bytes", "storage_url",
+    "metadata", "resources", "started_at", "committed_at", "deleted_at",
+)  # fmt: skip
+_EXIT_FAULTY = 1
+_TENSORS_SHOWN = 40
+_AXES_SHOWN = 8
+
+_EXAMPLES = """
+\b
+Examples:
+  detcore checkpoint list --experiment 3
+  detcore checkpoint download 6d1c -o model/      the beginning of a UUID will do
+  detcore checkpoint verify --all
+  detcore checkpoint repair --all                 records follow what is in the storage
+  detcore checkpoint delete 6d1c --dry-run
+
+\b
+Exit codes:
+  0    done; for verify and repair: everything is as it was saved
+  1    an error; for verify and repair: something is missing or has changed
+"""
+
+
+@click.group("checkpoint", cls=CommandGroup, epilog=_EXAMPLES)
+def checkpoint_group() -> None:
+    """List, download, verify and delete checkpoints.
+
+    A checkpoint is named by its UUID, or by a beginning of it that no other one has.
+    """
+
+
+checkpoint_group.add_command(prune)
+
+
+@checkpoint_group.command("list")
+@click.option(
+    "--experiment", type=EXPERIMENT_ID, metavar="ID", help="Only those of one experiment."
+)
+@click.option("--deleted", is_flag=True, help="Also those that were deleted.")
+@json_option
+@master_option
+def list_command(obj: CliContext, experiment: int | None, deleted: bool, as_json: bool) -> None:
+    """List checkpoints, oldest first."""
+    with open_store(obj) as store:
+        if experiment is not None:
+            store.database.get_experiment(experiment)  # one that is not there is an error
+        states = None if deleted else SHOWN
+        records = store.database.list_checkpoints(experiment_id=experiment, states=states)
+        short = uuid_shortener(store.database)
+    if as_json:
+        print_json([pick(_FIELDS, record) for record in records])
+        return
+    print_table(
+        [
+            Column("uuid"),
+            NumberColumn("experiment"),
+            NumberColumn("trial"),
+            NumberColumn("steps"),
+            NumberColumn("size"),
+            Column("state", is_state=True),
+            Column("saved"),
+        ],
+        [
+            [
+                short(record.uuid),
+                str(record.experiment_id),
+                str(record.trial_id),
+                str(record.steps_completed),
+                format_bytes(record.size_bytes) if record.resources else "-",
+                record.state,
+                format_time(record.committed_at),
+            ]
+            for record in records
+        ],
+    )
+
+
+@checkpoint_group.command()
+@click.argument("uuid")
+@json_option
+@master_option
+def describe(obj: CliContext, uuid: str, as_json: bool) -> None:
+    """Show the files of a checkpoint, and the metadata saved with it."""
+    manifest = None
+    with open_store(obj) as store:
+        record = store.database.get_checkpoint(uuid)
+        path = None
+        if record.state in READABLE:
+            manifest = store.manifest(record)
+            path = store.storage(record).direct_path(record.uuid)
+    if as_json:
+        print_json(pick(_FIELDS, record) | _plain_manifest(manifest) | {"path": path})
+        return
+    _print_description(record, manifest, path)
+
+
+@checkpoint_group.command()
+@click.argument("uuid")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Folder to write to; default: one called like the checkpoint, here.",
+)
+@master_option
+def download(obj: CliContext, uuid: str, output: Path | None) -> None:
+    """Copy a checkpoint's files to a folder, checking each.
+
+    Into a folder that exists, files of the same names are replaced and others stay.
+    """
+    with open_store(obj) as store:
+        record = store.readable(uuid)
+        folder = output or Path(record.uuid)
+        manifest = store.download(record, folder)
+    click.echo(
+        f"{len(manifest.files)} files, {format_bytes(manifest.size_bytes)}, checked: {folder}"
+    )
+
+
+@checkpoint_group.command()
+@click.argument("uuid", required=False)
+@click.option("--all", "verify_all", is_flag=True, help="Verify every checkpoint there is.")
+@json_option
+@master_option
+def verify(obj: CliContext, uuid: str | None, verify_all: bool, as_json: bool) -> None:
+    """Read a checkpoint and compare each file with the manifest."""
+    if (uuid is None) != verify_all:
+        raise click.UsageError("give a UUID, or --all (one of the two)")
+    results = []
+    with open_store(obj) as store:
+        if uuid is None:
+            records = store.database.list_checkpoints(states=READABLE)
+        else:
+            records = [store.readable(uuid)]
+        for record in records:
+            faults = store.faults(record)
+            told = [{"name": fault.name, "reason": fault.reason} for fault in faults]
+            results.append({"uuid": record.uuid, "faults": told})
+            if not as_json:
+                _print_faults(record, faults)
+    if as_json:
+        print_json(results)
+    raise SystemExit(_EXIT_FAULTY if any(result["faults"] for result in results) else 0)
+
+
+@checkpoint_group.command()
+@click.argument("uuid", required=False)
+@click.option("--all", "repair_all", is_flag=True, help="Look at every checkpoint there is.")
+@click.option("--remove-strays", is_flag=True, help="Remove files that are none of a checkpoint.")
+@master_option
+def repair(obj: CliContext, uuid: str | None, repair_all: bool, remove_strays: bool) -> None:
+    """Bring the records in line with the files in the storage.
+
+    Checkpoints that a killed process left half saved or half deleted are settled. A checkpoint
+    whose files are missing or have changed is recorded as DAMAGED, and no trial is resumed from it;
+    once its files are back it is COMPLETED again.
+    """
+    if (uuid is None) != repair_all:
+        raise click.UsageError("give a UUID, or --all (one of the two)")
+    if obj.master is not None:
+        what = "--all" if uuid is None else uuid
+        raise RunError(
+            f"checkpoints of {obj.master} are not repaired from here: repair changes "
+            "their files and records together, which only the server's machine can reach.\n"
+            f"Run there, without --master and DETCORE_MASTER: detcore checkpoint repair {what}\n"
+            f"To read the files from here: detcore checkpoint verify {what}"
+        )
+    is_faulty = False
+    with open_store(obj) as store:
+        one = [] if uuid is None else [store.database.get_checkpoint(uuid)]
+        store.settle(one or store.database.list_checkpoints())
+        records = store.database.list_checkpoints()
+        wanted = {record.uuid for record in one or records}
+        for record in records:
+            if record.uuid in wanted and record.state in ("DAMAGED", *READABLE):
+                is_faulty |= _repair(store, record, remove_strays=remove_strays)
+    raise SystemExit(_EXIT_FAULTY if is_faulty else 0)
+
+
+def _repair(store: CheckpointStore, record: CheckpointRecord, *, remove_strays: bool) -> bool:
+    """Repair one checkpoint and print the findings; return whether it is damaged."""
+    done = store.repair(record, remove_strays=remove_strays)
+    changed = f", recorded as {done.state}" if done.state != record.state else ""
+    click.echo(f"{record.uuid}: {'damaged' if done.faults else 'whole'}{changed}")
+    for fault in done.faults:
+        click.echo(f"  {fault}")
+    for stray in done.strays:
+        fate = ", removed" if stray.name in done.removed else ""
+        if remove_strays and not fate:
+            fate = ", left alone: its name is none that a checkpoint's file can have"
+        click.echo(f"  {stray.shown_name}: none of it{fate}")
+    return bool(done.faults)
+
+
+@checkpoint_group.command()
+@click.argument("uuid")
+@yes_option
+@dry_run_option
+@click.option("--force", is_flag=True, help="Also one that is in the model registry.")
+@master_option
+def delete(obj: CliContext, uuid: str, yes: bool, dry_run: bool, force: bool) -> None:
+    """Delete a checkpoint's files. Its record stays."""
+    if force and obj.master is not None:
+        raise RunError(
+            f"{obj.master} does not delete a checkpoint that a model needs (--force): the model "
+            "may be another user's.\n"
+            "Delete the model's version first: detcore model delete MODEL --version N"
+        )
+    with open_store(obj) as store:
+        record = store.database.get_checkpoint(uuid)
+        store.require_settled(record)
+        if record.state == "DELETED" and not dry_run:
+            # An interrupted deletion may have left files.
+            _delete_files(obj, store, record, force=force)
+            click.echo(f"checkpoint {record.uuid} is deleted already")
+            return
+        _print_files(record)
+        if dry_run:
+            click.echo("nothing was deleted (--dry-run)")
+            return
+        confirm(f"Delete checkpoint {record.uuid}?", yes=yes)
+        _delete_files(obj, store, record, force=force)
+    click.echo(f"deleted checkpoint {record.uuid}")
+
+
+def _delete_files(
+    obj: CliContext, store: CheckpointStore, record: CheckpointRecord, *, force: bool
+) -> None:
+    if obj.master is not None:
+        with open_client(obj) as client:
+            client.get_checkpoint(record.uuid).delete()
+        return
+    store.delete(record, force=force)
+
+
+def _print_faults(record: CheckpointRecord, faults: Sequence[object]) -> None:
+    if not faults:
+        print_line(f"{record.uuid}: ok, {_num_files(record)} files", style="green")
+    for fault in faults:
+        print_line(f"{record.uuid}: {fault}", style="red")
+
+
+def _print_files(record: CheckpointRecord) -> None:
+    click.echo(
+        f"checkpoint {record.uuid} of trial {record.trial_id}, step {record.steps_completed}: "
+        f"{_num_files(record)} files, {format_bytes(record.size_bytes)} in {record.storage_url}"
+    )
+
+
+def _num_files(record: CheckpointRecord) -> int:
+    return sum(not name.endswith("/") for name in record.resources)
+
+
+def _print_description(
+    record: CheckpointRecord, manifest: Manifest | None, path: Path | None
+) -> None:
+    """Print the record of a checkpoint, and its manifest if it could be read."""
+    fields = {
+        "uuid": record.uuid,
+        "state": record.state,
+        "experiment": str(record.experiment_id),
+        "trial": str(record.trial_id),
+        "steps completed": str(record.steps_completed),
+        "saved": format_time(record.committed_at),
+        "size": format_bytes(record.size_bytes),
+        "where": str(path or f"{record.storage_url}/{record.uuid}"),
+    }
+    if manifest is not None:
+        fields["parent"] = manifest.parent or "-"
+        fields["versions"] = ", ".join(f"{k} {v}" for k, v in manifest.versions.items())
+    print_fields(fields)
+    print_heading("metadata")
+    click.echo(json.dumps(record.metadata, indent=2))
+    print_heading("files")
+    print_table(
+        [Column("name", wrap=True), NumberColumn("size"), Column("digest")],
+        [
+            [name, format_bytes(size), _digest(manifest, name)]
+            for name, size in sorted(record.resources.items())
+        ],
+    )
+    if manifest is not None and manifest.tensors:
+        _print_tensors(manifest)
+
+
+def _print_tensors(manifest: Manifest) -> None:
+    print_heading("tensors")
+    print_table(
+        [Column("name", wrap=True), Column("shape"), Column("dtype"), Column("file", wrap=True)],
+        [
+            [tensor.name, _shape(tensor.shape), tensor.dtype, tensor.file]
+            for tensor in manifest.tensors[:_TENSORS_SHOWN]
+        ],
+    )
+    more = len(manifest.tensors) - _TENSORS_SHOWN
+    if more > 0:
+        click.echo(f"and {more} more: --json shows all")
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    text = ", ".join(map(str, shape[:_AXES_SHOWN]))
+    return f"({text}, ...)" if len(shape) > _AXES_SHOWN else f"({text})"
+
+
+def _digest(manifest: Manifest | None, name: str) -> str:
+    digest = manifest.files.get(name) if manifest is not None else None
+    return digest.value[:16] if digest is not None else "-"
+
+
+def _plain_manifest(manifest: Manifest | None) -> dict[str, Any]:
+    """Return the fields of a manifest that the record lacks, for JSON."""
+    if manifest is None:
+        return {"files": {}, "parent": None, "versions": {}, "tensors": []}
+    return {
+        "files": manifest.files,
+        "parent": manifest.parent,
+        "versions": manifest.versions,
+        "tensors": manifest.tensors,
+    }

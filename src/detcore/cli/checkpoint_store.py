@@ -1,0 +1,158 @@
+"""Recorded checkpoints, and the storages that they are in."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from detcore.cli.output import (
+    Column,
+    NumberColumn,
+    confirm,
+    count_of,
+    dry_run_option,
+    json_option,
+    print_json,
+    print_line,
+    print_table,
+    yes_option,
+)
+from detcore.cli.record_access import master_option, open_client, open_records, uuid_shortener
+from detcore.cli.shell_completion import experiment_argument
+from detcore.client.checkpoint_files import READABLE, SHOWN, CheckpointFiles
+from detcore.contract.errors import CheckpointStateError
+from detcore.describe import format_bytes
+
+if TYPE_CHECKING:
+    from detcore.cli.cli_context import CliContext
+    from detcore.records import CheckpointRecord, Database
+    from detcore.storage import StorageBackend
+
+
+class CheckpointStore(CheckpointFiles):
+    """The files of the checkpoints that `open_records` shows; those of a server can be read."""
+
+    def __init__(self, obj: CliContext, database: Database) -> None:
+        super().__init__(
+            database, obj.environment, make_plugins=obj.plugin_manager, progress_to=sys.stderr
+        )
+
+    def storage(self, record: CheckpointRecord) -> StorageBackend:
+        """Return the storage that a checkpoint is in."""
+        from detcore.client.http import ServerRecords
+
+        if isinstance(self.database, ServerRecords):
+            return self.database.open_checkpoint(record.uuid)
+        return super().storage(record)
+
+
+def survey_checkpoints(
+    obj: CliContext, database: Database, experiment_id: int, *, verify: bool
+) -> list[tuple[CheckpointRecord, list[str] | None]]:
+    """Return the checkpoints of an experiment, each with the faults of its files.
+
+    Args:
+        obj: Selects the records.
+        database: The records, open.
+        experiment_id: The experiment.
+        verify: Whether to read the files; the faults of those that were not read are None.
+    """
+    found: list[tuple[CheckpointRecord, list[str] | None]] = []
+    with CheckpointStore(obj, database) as store:
+        for record in database.list_checkpoints(experiment_id=experiment_id, states=SHOWN):
+            faults = None
+            if verify and record.state in READABLE:
+                faults = [str(fault) for fault in store.faults(record)]
+            found.append((record, faults))
+    return found
+
+
+@contextlib.contextmanager
+def open_store(obj: CliContext) -> Iterator[CheckpointStore]:
+    """Open the records, with everything that workers have reported so far."""
+    with open_records(obj) as database, CheckpointStore(obj, database) as store:
+        yield store
+
+
+@click.command()
+@experiment_argument
+@click.option("--save-experiment-best", type=click.IntRange(min=0), metavar="N")
+@click.option("--save-trial-best", type=click.IntRange(min=0), metavar="N")
+@click.option("--save-trial-latest", type=click.IntRange(min=0), metavar="N")
+@yes_option
+@dry_run_option
+@json_option
+@master_option
+def prune(
+    obj: CliContext,
+    /,
+    experiment_id: int,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+    **rules: int | None,
+) -> None:
+    """Delete the checkpoints of an experiment that its configuration does not keep.
+
+    Those in the model registry, those that other experiments start from, and the latest one of a
+    trial that may continue are kept in any case.
+    """
+    with open_store(obj) as store:
+        given = {name: value for name, value in rules.items() if value is not None}
+        plan, policy = store.plan_pruning(experiment_id, given)
+        kept, deleted = dict(plan.kept), list(plan.deleted)
+        if not as_json:
+            records = store.database.list_checkpoints(experiment_id=experiment_id)
+            _print_plan(kept, deleted, records, uuid_shortener(store.database))
+        if deleted and not dry_run:
+            confirm(f"Delete {count_of(len(deleted), 'checkpoint')}?", yes=yes)
+            if obj.master is None:
+                done = store.prune(experiment_id, plan, policy)
+                kept, deleted = dict(done.kept), list(done.deleted)
+            else:
+                deleted = _prune_remotely(obj, deleted, kept)
+    if as_json:
+        print_json({"dry_run": dry_run, "kept": kept, "deleted": deleted})
+    elif dry_run:
+        print_line("nothing was deleted (--dry-run)")
+    else:
+        print_line(f"{len(deleted)} deleted, {len(kept)} kept")
+
+
+def _prune_remotely(
+    obj: CliContext, uuids: list[str], kept: dict[str, tuple[str, ...]]
+) -> list[str]:
+    """Have the server delete each checkpoint; return those, and add to the others the reason."""
+    deleted = []
+    with open_client(obj) as client:
+        for uuid in uuids:
+            try:
+                client.get_checkpoint(uuid).delete()
+            except CheckpointStateError as error:  # it was registered since the plan was made
+                kept[uuid] = (str(error).partition("\n")[0],)
+            else:
+                deleted.append(uuid)
+    return deleted
+
+
+def _print_plan(
+    kept: Mapping[str, Sequence[str]],
+    deleted: Collection[str],
+    records: list[CheckpointRecord],
+    short: Callable[[str], str],
+) -> None:
+    print_table(
+        [Column("uuid"), NumberColumn("trial"), NumberColumn("steps"),
+         NumberColumn("size"), Column("kept", wrap=True)],
+        [
+            [short(record.uuid), str(record.trial_id), str(record.steps_completed),
+             format_bytes(record.size_bytes) if record.resources else "-",
+             "; ".join(kept.get(record.uuid, ("no",)))]
+            for record in records
+            if record.uuid in kept or record.uuid in deleted
+        ],
+    )  # fmt: skip

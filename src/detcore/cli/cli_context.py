@@ -1,0 +1,77 @@
+"""The context that the top-level command passes to its subcommands."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from detcore.config import LoadedConfig
+    from detcore.environment import Environment
+    from detcore.plugins import PluginManager, PluginProblem
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CliContext:
+    """The settings of one invocation; subcommands get it through ``click.pass_obj``.
+
+    Attributes:
+        environment: The settings from environment variables.
+        disabled: Plugins switched off by ``--no-plugin``.
+        allowed: The allow-list given by ``--plugins``, or None.
+        reserved: Names of detcore's commands, each with the distribution that may register it;
+            "": built in.
+        master: The server whose records are shown; None: those of this home.
+    """
+
+    environment: Environment
+    disabled: frozenset[str] = frozenset()
+    allowed: frozenset[str] | None = None
+    reserved: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    master: str | None = None
+
+    def plugin_manager(
+        self, *, on_problem: Callable[[PluginProblem], None] | None = None
+    ) -> PluginManager:
+        """Return a new manager of the plugins that are on.
+
+        Args:
+            on_problem: Called once for each faulty plugin; default: a warning on stderr.
+        """
+        from detcore.plugins import PluginManager
+
+        return PluginManager(
+            self.environment,
+            disabled=self.disabled,
+            allowed=self.allowed,
+            reserved_commands=self.reserved,
+            on_problem=on_problem,
+        )
+
+
+def load_experiment_file(
+    file: Path,
+    settings: Sequence[str],
+    *,
+    environment: Environment,
+    plugins: PluginManager,
+    code_dir: Path | None,
+) -> LoadedConfig:
+    """Check an experiment file, with the values of ``--set`` and of variables over it.
+
+    Raises:
+        ExperimentFileError: If it has mistakes; the message lists all of them.
+    """
+    from detcore.config import load_config, parse_set_flags
+
+    return load_config(
+        file,
+        overrides=parse_set_flags(settings),
+        environment=environment.config_overrides,
+        required=("entrypoint",),
+        code_dir=code_dir,
+        models=plugins.settings_models(),
+    )

@@ -1,0 +1,263 @@
+"""``detcore config``: check an experiment file, show its effective values, print its schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detcore.cli.cli_context import load_experiment_file
+from detcore.cli.command_groups import CommandGroup
+from detcore.cli.output import json_option, plain_value, printable
+
+if TYPE_CHECKING:
+    from detcore.cli.cli_context import CliContext
+    from detcore.config import ExperimentFileError, LoadedConfig, Origin
+    from detcore.config.rendering import Role
+    from detcore.plugins import PluginManager
+
+
+_EXIT_WRONG = 2
+_BUILT_IN = "detcore."
+_CHECK_EXAMPLES = """
+\b
+Examples:
+  detcore config check const.yaml
+  detcore config check const.yaml --set searcher.max_length.epochs=2
+  detcore config check const.yaml --json      one object per mistake, for editors
+
+\b
+Exit codes:
+  0    no mistakes
+  2    mistakes; the report names each with its line and column
+"""
+_SHOW_EXAMPLES = """
+\b
+Examples:
+  detcore config show const.yaml              every field, defaults included
+  detcore config show const.yaml --origin     and where each value came from
+  DETCORE_CONFIG__MAX_RESTARTS=0 detcore config show const.yaml --origin
+"""
+_SCHEMA_EXAMPLES = """
+\b
+Example:
+  detcore config schema > detcore.schema.json
+Then write this as the first line of an experiment file, for editors with a YAML language server:
+  # yaml-language-server: $schema=detcore.schema.json
+"""
+
+_file = click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+_settings = click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Override a field of the file."
+)
+
+
+@click.group("config", cls=CommandGroup)
+def config_group() -> None:
+    """Check, show and describe experiment files.
+
+    A field is taken from --set, else from a variable DETCORE_CONFIG__SECTION__FIELD, else from
+    the file, else it has its default.
+    """
+
+
+@config_group.command(epilog=_CHECK_EXAMPLES)
+@_file
+@_settings
+@json_option
+@click.pass_context
+def check(context: click.Context, file: Path, settings: tuple[str, ...], as_json: bool) -> None:
+    """Report every mistake in an experiment file at once.
+
+    The entrypoint's code is looked up next to the file; it is read, and not run.
+    A plugin's search method is made, and its launcher looked up, as by `detcore run`.
+    """
+    from detcore.config import ExperimentFileError
+
+    try:
+        loaded, plugins = _load(context, file, settings, file.absolute().parent)
+        _ask_plugins(loaded, plugins)
+    except ExperimentFileError as error:
+        if as_json:
+            click.echo(json.dumps(_mistakes(error), indent=2))
+        else:
+            click.echo(_report(error), err=True)
+        context.exit(_EXIT_WRONG)
+    if as_json:
+        click.echo(json.dumps({"mistakes": [], "notices": loaded.notices}, indent=2))
+        return
+    for notice in loaded.notices:
+        click.echo(notice, err=True)
+    click.echo(f"{file}: no mistakes")
+
+
+@config_group.command(epilog=_SHOW_EXAMPLES)
+@_file
+@_settings
+@click.option("--origin", is_flag=True, help="Say where each value came from.")
+@json_option
+@click.pass_context
+def show(
+    context: click.Context, file: Path, settings: tuple[str, ...], origin: bool, as_json: bool
+) -> None:
+    """Print the effective values of an experiment file, with defaults and masked secrets."""
+    from detcore.config import ExperimentFileError
+    from detcore.masking import mask_config
+
+    try:
+        loaded, _ = _load(context, file, settings)
+    except ExperimentFileError as error:
+        click.echo(_report(error), err=True)
+        context.exit(_EXIT_WRONG)
+    values: Any = mask_config(loaded.config.model_dump(mode="json"))
+    origins = loaded.find_origins() if origin else {}
+    if as_json:
+        shown = {"config": values, "origins": plain_value(origins)} if origin else values
+        click.echo(json.dumps(shown, indent=2))
+        return
+    lines = list(_lines(values, "", 0))
+    width = min(60, max((len(text) for text, _ in lines), default=0))
+    for text, name in lines:
+        found = origins.get(name)
+        where = "" if found is None else f"  # {_where(found, name, file)}"
+        comment = f"{' ' * (width - len(text))}{where}" if where else ""
+        click.echo(printable(f"{text}{comment}"))
+
+
+@config_group.command(epilog=_SCHEMA_EXAMPLES)
+@click.pass_obj
+def schema(obj: CliContext) -> None:
+    """Print the JSON Schema of experiment files, for editors; with the settings of plugins."""
+    from detcore.config import json_schema
+
+    models = obj.plugin_manager().settings_models()
+    click.echo(json.dumps(json_schema(models), indent=2))
+
+
+def _load(
+    context: click.Context, file: Path, settings: tuple[str, ...], code_dir: Path | None = None
+) -> tuple[LoadedConfig, PluginManager]:
+    obj: CliContext = context.obj
+    plugins = obj.plugin_manager()
+    loaded = load_experiment_file(
+        file, settings, environment=obj.environment, plugins=plugins, code_dir=code_dir
+    )
+    return loaded, plugins
+
+
+def _ask_plugins(loaded: LoadedConfig, plugins: PluginManager) -> None:
+    """Report the sections of the file that the plugins it names refuse.
+
+    Raises:
+        ExperimentFileError: If a plugin refuses a section.
+    """
+    launcher = loaded.config.launcher
+    launcher_name = launcher if isinstance(launcher, str) else launcher.name
+    kinds = (
+        getattr(plugins.searchers().get(loaded.config.searcher.name), "method", _BUILT_IN),
+        getattr(plugins.launchers().get(launcher_name), "launcher", _BUILT_IN),
+    )
+    if all(target.startswith(_BUILT_IN) for target in kinds):
+        return
+    from detcore.config import refusal
+    from detcore.run import find_refusals
+
+    refused = find_refusals(loaded, plugins)
+    if refused:
+        raise refusal(loaded, refused)
+
+
+# -- mistakes -------------------------------------------------------------------------------------
+
+_COLOURS: dict[str, dict[str, Any]] = {
+    "place": {"bold": True},
+    "error": {"fg": "red", "bold": True},
+    "message": {"bold": True},
+    "gutter": {"fg": "blue", "bold": True},
+    "primary": {"fg": "red", "bold": True},
+    "secondary": {"fg": "blue", "bold": True},
+    "help": {},
+}
+
+
+def _report(error: ExperimentFileError) -> str:
+    def style(text: str, role: Role) -> str:
+        return click.style(text, **_COLOURS[role])
+
+    # click takes the colours out again where the report does not go to a terminal.
+    return error.report(style)
+
+
+def _mistakes(error: ExperimentFileError) -> dict[str, Any]:
+    return {
+        "mistakes": [
+            {
+                "source": found.source_name,
+                "line": found.line,
+                "column": found.column,
+                "message": found.message,
+                "suggestion": found.suggestion,
+                "label": found.primary.text,
+                "help": list(found.help),
+                "related": [
+                    {
+                        "source": label.span.source.name,
+                        "line": label.span.line + 1,
+                        "column": label.span.column + 1,
+                        "label": label.text,
+                    }
+                    for label in found.secondary
+                ],
+            }
+            for found in error.diagnostics
+        ],
+        "notices": [],
+    }
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+
+def _lines(value: Any, name: str, depth: int) -> list[tuple[str, str]]:
+    """Return the lines of a mapping or list as YAML, each with the dotted name of its leaf."""
+    indent = "  " * depth
+    lines: list[tuple[str, str]] = []
+    children = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, child in children:
+        below = f"{name}.{key}" if name else str(key)
+        head = f"{indent}{_scalar(key)}:" if isinstance(value, dict) else f"{indent}-"
+        if isinstance(value, list) and isinstance(child, dict) and child:
+            first, *rest = _lines(child, below, depth + 1)
+            lines += [(f"{head} {first[0].lstrip()}", first[1]), *rest]
+        elif isinstance(child, (dict, list)) and child:
+            lines.append((head, ""))
+            lines += _lines(child, below, depth + 1)
+        else:
+            lines.append((f"{head} {_scalar(child)}", below))
+    return lines
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str) and _is_plain(value):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether YAML reads a text without quotes as the same text."""
+    if not re.fullmatch(r"[A-Za-z_/][\w ./+-]*(:[\w/]+)*", text, re.ASCII) or text != text.strip():
+        return False
+    return text.lower() not in ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
+
+
+def _where(origin: Origin, name: str, file: Path) -> str:
+    if origin.source == "default" and name in ("name", "reproducibility.experiment_seed"):
+        return "default: drawn for each run"
+    if origin.source == "file":
+        return f"{file}:{origin.line}:{origin.column}"
+    if origin.source == "flag":
+        return "--set"
+    return origin.source

@@ -1,0 +1,224 @@
+"""``detcore experiment pause|resume|cancel|kill|wait|delete``."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from detcore.cli.output import (
+    Format,
+    confirm,
+    count_of,
+    dry_run_option,
+    format_options,
+    json_option,
+    print_csv,
+    print_json,
+    print_line,
+    printable,
+    yes_option,
+)
+from detcore.cli.record_access import master_option, open_client, open_records
+from detcore.cli.shell_completion import experiment_argument
+from detcore.describe import describe_experiment, describe_state, format_bytes
+
+if TYPE_CHECKING:
+    from detcore.cli.cli_context import CliContext
+
+
+_POLL_S = 0.2
+_DOING = {"pause": "pausing", "cancel": "canceling", "kill": "killing"}
+_no_wait = click.option("--no-wait", is_flag=True, help="Return when the runner was asked.")
+_EXAMPLES = """
+\b
+Examples:
+  detcore experiment delete 3 --dry-run
+  detcore experiment delete 3 --yes
+"""
+_WAIT_POLL_S = 0.5
+_EXIT_TIMEOUT = 124  # as of timeout(1)
+_EXIT_AGAIN = 75
+_EXIT_CODES = {"COMPLETED": 0, "PAUSED": _EXIT_AGAIN, "RUNNING": _EXIT_AGAIN}
+_WAIT_EXAMPLES = """
+\b
+Examples:
+  detcore experiment wait 3 && detcore report 3
+  detcore experiment wait 3 --timeout 3600
+
+\b
+Exit codes:
+  0    completed
+  1    failed or canceled
+  75   paused, or its process is gone: resume it
+  124  it still runs after the time that was given
+"""
+
+
+def _command(what: str, summary: str) -> click.Command:
+    """Return the command that asks the runner of an experiment for something."""
+
+    @click.command(what, help=summary)
+    @experiment_argument
+    @_no_wait
+    @json_option
+    @master_option
+    def command(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> None:
+        _control(obj, experiment_id, what, no_wait=no_wait, as_json=as_json)
+
+    return command
+
+
+pause = _command("pause", "Let all trials checkpoint and end; continue later with resume.")
+cancel = _command("cancel", "Let all trials checkpoint and end, for good.")
+kill = _command("kill", "End all trials at once, without a checkpoint.")
+
+
+@click.command()
+@experiment_argument
+@click.option("--slots", type=click.IntRange(min=1), metavar="N", help="As in detcore run.")
+@click.option("--max-slots", type=click.IntRange(min=1), metavar="N", help="As in detcore run.")
+@json_option
+@master_option
+def resume(
+    obj: CliContext,
+    experiment_id: int,
+    slots: int | None,
+    max_slots: int | None,
+    as_json: bool,
+) -> None:
+    """Continue an experiment in this terminal: detcore run --resume."""
+    from detcore.cli.run_command import run
+
+    click.get_current_context().invoke(
+        run,
+        resume=experiment_id,
+        slots=slots,
+        max_slots=max_slots,
+        as_json=as_json,
+        master=obj.master,
+    )
+
+
+def _control(
+    obj: CliContext, experiment_id: int, what: str, *, no_wait: bool, as_json: bool
+) -> None:
+    is_here = obj.master is None
+    with open_client(obj) as client:
+        experiment = client.get_experiment(experiment_id)
+        getattr(experiment, what)()
+        state = experiment.state.value
+        if state == "RUNNING" and is_here and not no_wait:
+            if not as_json:
+                click.echo(f"{_DOING[what]} experiment {experiment_id} ...", err=True)
+            _wait(obj, experiment_id, what)
+            state = experiment.state.value
+    if as_json:
+        click.echo(json.dumps({"experiment_id": experiment_id, "state": state}))
+    elif state == "RUNNING":
+        click.echo(f"experiment {experiment_id}: its runner was asked to {what}")
+    else:
+        click.echo(f"experiment {experiment_id}: {state.lower()}")
+        if state == "PAUSED" and is_here:
+            click.echo(f"resume with:  detcore experiment resume {experiment_id}")
+
+
+def _wait(obj: CliContext, experiment_id: int, what: str) -> None:
+    """Wait until the runner has ended the trials, or is gone itself."""
+    from detcore.contract.values import Control
+    from detcore.run import settle_experiment
+
+    with open_records(obj) as database:
+        while True:
+            record, is_alive = database.observe_experiment(experiment_id)
+            if record.state.value != "RUNNING":
+                return
+            if is_alive is False:
+                settle_experiment(
+                    experiment_id,
+                    control=Control(what),
+                    database=database,
+                    environment=obj.environment,
+                )
+                return
+            time.sleep(_POLL_S)
+
+
+@click.command(epilog=_EXAMPLES)
+@experiment_argument
+@yes_option
+@dry_run_option
+@master_option
+def delete(obj: CliContext, experiment_id: int, yes: bool, dry_run: bool) -> None:
+    """Delete an experiment: its checkpoints' files, its trials, their metrics and logs.
+
+    Refused while it runs, while a model of the registry has one of its checkpoints, and while
+    trials of another experiment start from one. An interrupted deletion can be repeated.
+    """
+    from detcore.client.local_control import check_deletable
+
+    with open_records(obj) as database:
+        record = database.get_experiment(experiment_id)
+        checkpoints = check_deletable(database, experiment_id)
+        held = [found for found in checkpoints if found.state != "DELETED"]
+        size = sum(found.size_bytes or 0 for found in held)
+        num_trials = database.count_trials().get(experiment_id, 0)
+        print_line(
+            f"experiment {experiment_id} ({record.name}): {count_of(num_trials, 'trial')}, "
+            f"{count_of(len(held), 'checkpoint')} with {format_bytes(size)}"
+        )
+        for url in sorted({found.storage_url for found in held}):
+            print_line(f"  in {url}")
+        if dry_run:
+            print_line("nothing was deleted (--dry-run)")
+            return
+        confirm(f"Delete experiment {experiment_id} and all of this?", yes=yes)
+        with open_client(obj) as client:
+            client.get_experiment(experiment_id).delete()
+    print_line(f"deleted experiment {experiment_id}")
+
+
+@click.command(epilog=_WAIT_EXAMPLES)
+@experiment_argument
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS",
+    help="Wait no longer than this.",
+)  # fmt: skip
+@format_options
+@master_option
+def wait(
+    obj: CliContext,
+    experiment_id: int,
+    timeout_s: float | None,
+    form: Format,
+) -> None:
+    """Wait until an experiment no longer runs; the exit code says how it ended."""
+    until = None if timeout_s is None else time.monotonic() + timeout_s
+    with open_records(obj) as database:
+        while True:
+            # One on another host counts as running: its process cannot be checked from here.
+            record, is_alive = database.observe_experiment(experiment_id)
+            timed_out = until is not None and time.monotonic() >= until
+            if is_alive is False or timed_out:
+                break
+            left = _WAIT_POLL_S if until is None else max(0.0, until - time.monotonic())
+            time.sleep(min(_WAIT_POLL_S, left))
+    with open_records(obj, is_again=True) as database:  # includes the workers' last reports
+        count = database.count_trials().get(experiment_id, 0)
+        row = describe_experiment(database, database.get_experiment(experiment_id), count)
+    code = _EXIT_CODES.get(record.state.value, 1)
+    if is_alive is not False:
+        code = _EXIT_TIMEOUT
+    if form == "json":
+        print_json(row)
+    elif form == "csv":
+        print_csv([row])
+    else:
+        host = record.process.host if record.process else None
+        state = describe_state(record.state.value, is_alive, host)
+        error = f": {record.error}" if record.error else ""
+        still = " still" if code == _EXIT_TIMEOUT else ""
+        click.echo(printable(f"experiment {experiment_id} is{still} {state}{error}"), err=True)
+    raise SystemExit(code)

@@ -1,0 +1,303 @@
+"""``detcore experiment``: list, show and archive experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detcore.cli.command_groups import CommandGroup, Lazy
+from detcore.cli.output import (
+    Column,
+    Format,
+    NumberColumn,
+    format_options,
+    print_csv,
+    print_fields,
+    print_heading,
+    print_json,
+    print_line,
+    print_table,
+)
+from detcore.cli.record_access import master_option, open_client, open_records, shorten_checkpoints
+from detcore.cli.shell_completion import experiment_argument
+from detcore.contract.values import ExperimentState
+from detcore.describe import (
+    can_resume,
+    describe_experiment,
+    describe_state,
+    describe_trials,
+    format_duration,
+    format_number,
+    format_time,
+    metric_value,
+    sort_key,
+    summarize_config,
+    took_s,
+)
+
+if TYPE_CHECKING:
+    from detcore.cli.cli_context import CliContext
+    from detcore.records import ExperimentRecord
+
+
+_LIST_EXAMPLES = """
+\b
+Examples:
+  detcore experiment list
+  detcore experiment list --limit 10 --sort metric
+  detcore experiment list --state RUNNING --json
+"""
+_DESCRIBE_EXAMPLES = """
+\b
+Examples:
+  detcore experiment describe 3
+  detcore experiment describe 3 --json     with the whole configuration, for programs
+"""
+_COMMANDS = {
+    "list": Lazy("detcore.cli.experiment_commands:list_command", "List experiments."),
+    "describe": Lazy("detcore.cli.experiment_commands:describe_command", "Show an experiment."),
+    "trials": Lazy("detcore.cli.trials_command:trials", "List the trials of an experiment."),
+    "best": Lazy("detcore.cli.trials_command:best", "List the best checkpoints of an experiment."),
+    "logs": Lazy("detcore.cli.log_commands:experiment_logs", "Show what the trials printed."),
+    "plot": Lazy(None, "Draw learning curves and hyperparameters."),
+    "wait": Lazy("detcore.cli.control_commands:wait", "Wait until an experiment has ended."),
+    "pause": Lazy("detcore.cli.control_commands:pause", "Checkpoint all trials and stop, for now."),
+    "resume": Lazy("detcore.cli.control_commands:resume", "Resume an experiment in this terminal."),
+    "cancel": Lazy(
+        "detcore.cli.control_commands:cancel", "Checkpoint all trials and end it for good."
+    ),
+    "kill": Lazy("detcore.cli.control_commands:kill", "End all trials at once."),
+    "archive": Lazy("detcore.cli.experiment_commands:archive", "Leave an experiment out of lists."),
+    "unarchive": Lazy("detcore.cli.experiment_commands:unarchive", "Bring it back."),
+    "delete": Lazy(
+        "detcore.cli.control_commands:delete", "Delete its records and checkpoints for good."
+    ),
+}
+_LISTED_TRIALS = 50
+
+
+@click.group("experiment", cls=CommandGroup, lazy_commands=_COMMANDS)
+def experiment_group() -> None:
+    """List, show and plot experiments; pause, resume, cancel and delete them."""
+
+
+@click.command("list", epilog=_LIST_EXAMPLES)
+@click.option("--all", "show_all", is_flag=True, help="Also those that are archived.")
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice([state.value for state in ExperimentState], case_sensitive=False),
+    multiple=True,
+    help="Only those in this state; may be given again.",
+)
+@click.option(
+    "--sort",
+    type=click.Choice(["id", "name", "metric", "started"]),
+    default="id",
+    show_default=True,
+    help="Order; by metric the best come first.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The newest N; with another order, the first N.",
+)
+@format_options
+@master_option
+def list_command(
+    obj: CliContext,
+    show_all: bool,
+    states: tuple[str, ...],
+    sort: str,
+    limit: int | None,
+    form: Format,
+) -> None:
+    """List experiments, with their state and best validation."""
+    with open_records(obj) as database:
+        wanted = [ExperimentState(state.upper()) for state in states] or None
+        records = database.list_experiments(
+            states=wanted,
+            archived=None if show_all else False,
+            newest_first=True,
+            limit=limit if sort == "id" else None,  # the others need not be looked at
+        )[::-1]
+        counts = database.count_trials()
+        rows = [describe_experiment(database, row, counts.get(row.id, 0)) for row in records]
+        rows = _sorted(rows, sort)[:limit]
+        where = database.url
+        num_archived = database.count_experiments(archived=True)
+    if form == "json":
+        print_json({"experiments": rows})
+    elif form == "csv":
+        print_csv(rows, ["id", "name", "state"])
+    elif not rows and not states and num_archived and not show_all:
+        click.echo(f"{num_archived} archived: --all shows them", err=True)
+    elif not rows and not states:
+        click.echo(
+            f"There are no experiments in {where} yet.\nTrain one:  detcore run CONFIG.yaml",
+            err=True,
+        )
+    else:
+        _print_list(rows)
+
+
+def _sorted(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+    if by == "metric":
+        return sorted(
+            rows,
+            key=lambda row: sort_key(
+                metric_value(row, row["metric"]), smaller_is_better=bool(row["smaller_is_better"])
+            ),
+        )
+    if by == "name":
+        return sorted(rows, key=lambda row: (row["name"].casefold(), row["id"]))
+    return sorted(rows, key=lambda row: row["created_at" if by == "started" else "id"])
+
+
+@click.command("describe", epilog=_DESCRIBE_EXAMPLES)
+@experiment_argument
+@format_options
+@master_option
+def describe_command(obj: CliContext, experiment_id: int, form: Format) -> None:
+    """Show an experiment: its configuration, trials and best validation.
+
+    With --csv only its trials.
+    """
+    from detcore.masking import mask_config
+
+    with open_records(obj) as database:
+        record = database.get_experiment(experiment_id)
+        overview = describe_experiment(
+            database, record, database.count_trials().get(experiment_id, 0)
+        )
+        limit = _LISTED_TRIALS if form == "table" else None
+        shown = database.list_trials(experiment_id, newest_first=True, limit=limit)[::-1]
+        described = describe_trials(
+            database,
+            shown,
+            metric=overview["metric"],
+            smaller_is_better=bool(overview["smaller_is_better"]),
+        )
+        if form == "table":
+            shorten_checkpoints(database, described)
+    config: Any = mask_config(dict(record.config))
+    if form == "json":
+        print_json({**overview, "config": config, "trials": described})
+    elif form == "csv":
+        print_csv(described, ["id", "state"])
+    else:
+        _print_experiment(overview, record, config)
+        _print_trials(overview, described, config)
+
+
+@click.command("archive")
+@experiment_argument
+@master_option
+def archive(obj: CliContext, experiment_id: int) -> None:
+    """Leave an experiment out of lists. Nothing of it is deleted."""
+    _set_archived(obj, experiment_id, archived=True)
+
+
+@click.command("unarchive")
+@experiment_argument
+@master_option
+def unarchive(obj: CliContext, experiment_id: int) -> None:
+    """Bring an archived experiment back into lists."""
+    _set_archived(obj, experiment_id, archived=False)
+
+
+def _set_archived(obj: CliContext, experiment_id: int, *, archived: bool) -> None:
+    with open_client(obj) as client:
+        experiment = client.get_experiment(experiment_id)
+        (experiment.archive if archived else experiment.unarchive)()
+    click.echo(f"experiment {experiment_id} is {'archived' if archived else 'in lists again'}")
+
+
+def _print_list(rows: list[dict[str, Any]]) -> None:
+    print_table(
+        [
+            NumberColumn("ID", style="bold"),
+            Column("NAME", wrap=True),
+            Column("STATE", wrap=True, is_state=True),
+            NumberColumn("TRIALS"),
+            Column("BEST", wrap=True),
+            Column("STARTED"),
+            NumberColumn("TOOK"),
+        ],
+        [
+            [
+                str(row["id"]),
+                row["name"],
+                _state_text(row),
+                str(row["num_trials"]),
+                _best_text(row, row["metric"]),
+                format_time(row["created_at"]),
+                format_duration(took_s(row)),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _state_text(row: Mapping[str, Any]) -> str:
+    state = describe_state(row["state"], row["is_alive"], row["host"])
+    if row["state"] in ("RUNNING", "PAUSED") and row["progress"] is not None:
+        state += f" {row['progress']:.0%}"
+    return f"{state} (archived)" if row["archived"] else state
+
+
+def _best_text(row: Mapping[str, Any], metric: str | None) -> str:
+    value = metric_value(row, metric)
+    return "-" if value is None else f"{metric} {format_number(value)}"
+
+
+def _print_experiment(
+    row: dict[str, Any], record: ExperimentRecord, config: Mapping[str, Any]
+) -> None:
+    print_line(f"experiment {row['id']}: {row['name']}", style="bold")
+    state = _state_text(row)
+    fields = {"state": f"{state}: {row['error']}" if row["error"] else state}
+    if record.control is not None:
+        fields["asked to"] = record.control.value
+    fields |= summarize_config(config)
+    fields["code"] = row["model_dir"]
+    fields["started"] = format_time(row["created_at"])
+    if took_s(row) is not None:
+        fields["took"] = format_duration(took_s(row))
+    best = row["best_validation"]
+    if best is not None:
+        fields["best"] = (
+            f"{_best_text(row, row['metric'])} (trial {best['trial_id']}, "
+            f"step {best['steps_completed']})"
+        )
+    print_fields(fields, indent=2)
+
+
+def _print_trials(
+    row: dict[str, Any], trials: list[dict[str, Any]], config: Mapping[str, Any]
+) -> None:
+    from detcore.cli.trials_command import print_trials
+
+    print_heading("Trials")
+    if not trials:
+        print_line("none yet")
+        return
+    print_trials(trials, row["metric"])
+    if len(trials) < row["num_trials"]:
+        print_line(
+            f"{row['num_trials'] - len(trials)} earlier ones: "
+            f"detcore experiment trials {row['id']}",
+            style="dim",
+        )
+    for trial in trials:
+        if trial["error"] and trial["error"] != row["error"]:
+            print_line(f"trial {trial['id']}: {trial['error']}")
+    click.echo()
+    best = row["best_validation"]
+    shown = best["trial_id"] if best else trials[0]["id"]
+    print_line(f"metrics and a plot:  detcore trial describe {shown}", style="dim")
+    if can_resume(config, row["state"], row["is_alive"]):
+        print_line(f"resume with:  detcore run --resume {row['id']}", style="dim")

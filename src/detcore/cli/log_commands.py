@@ -1,0 +1,200 @@
+"""``detcore trial logs`` and ``detcore experiment logs``: the output of workers."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import heapq
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detcore.cli.output import (
+    format_options,
+    pick,
+    plain_value,
+    print_csv,
+    printable,
+)
+from detcore.cli.record_access import master_option, open_records, read_log
+from detcore.cli.shell_completion import experiment_argument, trial_argument
+
+if TYPE_CHECKING:
+    from detcore.cli.cli_context import CliContext
+    from detcore.cli.output import Format
+    from detcore.records import Database, LogLine, TrialRecord
+
+
+_POLL_S = 0.2
+_TRIAL_EXAMPLES = """
+\b
+Examples:
+  detcore trial logs 3 --tail 20
+  detcore trial logs 3 -f              until the trial has ended
+  detcore trial logs 3 --rank 1        one of several workers
+"""
+_CSV_COLUMNS = ("at", "trial_id", "run", "rank", "stream", "text")
+_EXPERIMENT_EXAMPLES = """
+\b
+Examples:
+  detcore experiment logs 3 --tail 50
+  detcore experiment logs 3 -f         all trials, also those that start later
+"""
+
+
+def _log_options(command: Any) -> Any:
+    for option in (
+        master_option,
+        format_options,
+        click.option("--timestamps", is_flag=True, help="Show when each line was printed."),
+        click.option("--rank", type=click.IntRange(min=0), metavar="R", help="One worker's only."),
+        click.option("--tail", type=click.IntRange(min=0), metavar="N", help="The last N lines."),
+        click.option("--raw", is_flag=True, help="Keep colours and control sequences."),
+        click.option("-f", "--follow", is_flag=True, help="Wait for more, until it has ended."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("logs", epilog=_TRIAL_EXAMPLES)
+@trial_argument
+@_log_options
+def trial_logs(obj: CliContext, /, trial_id: int, **options: Any) -> None:
+    """Show the output of the workers of a trial, oldest first.
+
+    With --json one JSON object per line.
+    """
+    with open_records(obj) as database:
+        trial = database.get_trial(trial_id)
+
+        def is_over() -> bool:
+            state = database.get_trial(trial_id).state.value
+            return state != "RUNNING" or database.run_is_alive(trial_id) is False
+
+        _show(database, lambda: [trial], is_over, with_trial=False, **options)
+
+
+@click.command("logs", epilog=_EXPERIMENT_EXAMPLES)
+@experiment_argument
+@_log_options
+def experiment_logs(obj: CliContext, /, experiment_id: int, **options: Any) -> None:
+    """Show the output of the trials of an experiment, in the order of time.
+
+    Each line begins with the trial's id. With --json one JSON object per line.
+    """
+    with open_records(obj) as database:
+        database.get_experiment(experiment_id)  # one that is not there is an error
+
+        def is_over() -> bool:
+            _, is_alive = database.observe_experiment(experiment_id)
+            return is_alive is False
+
+        trials = functools.partial(database.list_trials, experiment_id)
+        _show(database, trials, is_over, with_trial=True, **options)
+
+
+def last_lines(database: Database, trial: TrialRecord, number: int) -> list[LogLine]:
+    """Return the last lines that a trial's workers printed."""
+    return list(deque(read_log(database, trial, 0)[0], maxlen=number))
+
+
+def _read_new_lines(
+    database: Database, trials: list[TrialRecord], positions: dict[int, int]
+) -> Iterator[tuple[int, LogLine]]:
+    """Yield the lines behind some positions: trial and line, in the order of time."""
+    added = []
+    for trial in trials:
+        lines, positions[trial.id] = read_log(database, trial, positions.get(trial.id, 0))
+        added.append([(line.at, trial.id, at, line) for at, line in enumerate(lines)])
+    for _, trial_id, _, line in heapq.merge(*added):
+        yield trial_id, line
+
+
+class _Printer:
+    """Writes lines to standard output."""
+
+    def __init__(self, form: Format, *, timestamps: bool, with_trial: bool, raw: bool) -> None:
+        self._form = form
+        self._timestamps = timestamps
+        self._with_trial = with_trial
+        self._raw = raw
+        self._has_ranks = False
+        self._has_header = False
+
+    def __call__(self, lines: Iterable[tuple[int, LogLine]]) -> None:
+        if self._form == "csv":
+            rows = [_plain(trial_id, line) for trial_id, line in lines]
+            if rows or not self._has_header:
+                print_csv(rows, _CSV_COLUMNS, with_header=not self._has_header)
+                self._has_header = True
+            return
+        for trial_id, line in lines:
+            is_json = self._form == "json"
+            text = json.dumps(_plain(trial_id, line)) if is_json else self._text(trial_id, line)
+            click.echo(text, color=True if self._raw else None)  # None: only on a terminal
+
+    def _text(self, trial_id: int, line: LogLine) -> str:
+        self._has_ranks = self._has_ranks or line.rank > 0
+        parts = []
+        if self._timestamps:
+            parts.append(_moment(line).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3])
+        if self._with_trial:
+            parts.append(f"trial {trial_id}")
+        if self._has_ranks:
+            parts.append(f"[{line.rank}]")
+        if self._with_trial:
+            parts.append("|")
+        return " ".join([*parts, line.text if self._raw else printable(line.text)])
+
+
+def _plain(trial_id: int, line: LogLine) -> dict[str, Any]:
+    at = plain_value(_moment(line))
+    return {"at": at, "trial_id": trial_id, **pick(_CSV_COLUMNS[2:], line)}
+
+
+def _moment(line: LogLine) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(line.at, datetime.timezone.utc)
+
+
+def _show(
+    database: Database,
+    list_trials: Callable[[], list[TrialRecord]],
+    is_over: Callable[[], bool],
+    *,
+    with_trial: bool,
+    follow: bool,
+    tail: int | None,
+    rank: int | None,
+    timestamps: bool,
+    raw: bool,
+    form: Format,
+) -> None:
+    show = _Printer(form, timestamps=timestamps, with_trial=with_trial, raw=raw)
+    positions: dict[int, int] = {}
+
+    def read() -> Iterator[tuple[int, LogLine]]:
+        added = _read_new_lines(database, list_trials(), positions)
+        return (each for each in added if rank in (None, each[1].rank))
+
+    _show_lines(read, is_over, show, follow=follow, tail=tail)
+
+
+def _show_lines(
+    read: Callable[[], Iterable[tuple[int, LogLine]]],
+    is_over: Callable[[], bool],
+    show: Callable[[Iterable[tuple[int, LogLine]]], None],
+    *,
+    follow: bool,
+    tail: int | None,
+) -> None:
+    ends = not follow or is_over()  # checked before reading, so that no line is missed
+    lines = read()
+    show(lines if tail is None else deque(lines, maxlen=tail))
+    while not ends:
+        time.sleep(_POLL_S)
+        ends = is_over()
+        show(read())

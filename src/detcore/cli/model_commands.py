@@ -1,0 +1,385 @@
+"""``detcore model``: the model registry."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detcore.cli.command_groups import CommandGroup
+from detcore.cli.output import (
+    Column,
+    Format,
+    NumberColumn,
+    confirm,
+    format_options,
+    pick,
+    print_csv,
+    print_fields,
+    print_json,
+    print_line,
+    print_table,
+    printable,
+    yes_option,
+)
+from detcore.cli.record_access import master_option, open_client, open_records, uuid_shortener
+from detcore.contract.errors import NotFoundError
+from detcore.describe import format_time
+
+if TYPE_CHECKING:
+    from detcore.cli.cli_context import CliContext
+    from detcore.client.registered_model import Model
+    from detcore.records import Database, ModelRecord, ModelVersionRecord
+
+
+_MODEL_FIELDS = (
+    "id", "name", "description", "labels", "metadata", "archived", "num_versions", "created_at",
+    "updated_at",
+)  # fmt: skip
+_VERSION_FIELDS = (
+    "number", "checkpoint_uuid", "name", "comment", "notes", "metadata", "created_at", "updated_at",
+)  # fmt: skip
+_EXAMPLES = """
+\b
+Examples:
+  detcore model create digits --description "reads digits" --metadata data=v3
+  detcore model register-version digits $(detcore experiment best 3 --uuid)
+  detcore model list --sort updated --descending
+  detcore model describe digits
+  detcore model register-version digits 6d1c --master http://host:8080
+"""
+_metadata_option = click.option(
+    "--metadata", multiple=True, metavar="KEY=VALUE", help="Custom metadata (repeatable)."
+)
+_SORTS = ("id", "name", "description", "created", "updated")
+
+
+@click.group("model", cls=CommandGroup, epilog=_EXAMPLES)
+def model_group() -> None:
+    """Register checkpoints as numbered versions of models.
+
+    A model is identified by its name or its id. Retention never deletes a registered checkpoint.
+    """
+
+
+def _find(database: Database, name: str) -> ModelRecord:
+    """Return a model by its name, else by its id."""
+    try:
+        return database.get_model(name)
+    except NotFoundError:
+        if not name.isdecimal():
+            raise
+        return database.get_model(int(name))
+
+
+@contextlib.contextmanager
+def _open_model(obj: CliContext, name: str) -> Iterator[Model]:
+    """Find a model by its name, else by its id, to change it."""
+    with open_records(obj) as database:
+        record = _find(database, name)
+    with open_client(obj) as client:
+        yield client.get_model(record.id)
+
+
+def _read_metadata(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Return ``KEY=VALUE`` pairs; a value that is valid JSON is parsed, any other is a text."""
+    metadata: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, text = pair.partition("=")
+        if not sign or not key:
+            raise click.UsageError(f"{pair!r} is not KEY=VALUE, such as data=v3")
+        try:
+            metadata[key] = json.loads(text, parse_constant=_reject_constant)
+        except ValueError:
+            metadata[key] = text
+    return metadata
+
+
+def _reject_constant(text: str) -> None:
+    raise ValueError(text)  # NaN and Infinity are no JSON: they stay texts
+
+
+@model_group.command()
+@click.argument("name")
+@click.option("--description", default="", metavar="TEXT", help="What it is.")
+@_metadata_option
+@click.option("--label", "labels", multiple=True, metavar="LABEL", help="May be given again.")
+@format_options
+@master_option
+def create(
+    obj: CliContext,
+    name: str,
+    description: str,
+    metadata: tuple[str, ...],
+    labels: tuple[str, ...],
+    form: Format,
+) -> None:
+    """Add a model. Its name is unique."""
+    given = _read_metadata(metadata)
+    with open_records(obj) as database, open_client(obj) as client:
+        model = client.create_model(name, description, given, labels)
+        record = database.get_model(model.name)
+    if form == "table":
+        print_line(f"created model {record.name} (id {record.id})")
+    else:
+        _print_records(form, pick(_MODEL_FIELDS, record))
+
+
+@model_group.command("list")
+@click.option("--name", default="", metavar="TEXT", help="Only those with this in their name.")
+@click.option("--description", default="", metavar="TEXT", help="... in their description.")
+@click.option("--label", "labels", multiple=True, metavar="LABEL", help="Only those with all.")
+@click.option("--all", "show_all", is_flag=True, help="Also those that are archived.")
+@click.option("--sort", type=click.Choice(_SORTS), default="name", show_default=True)
+@click.option("--descending", is_flag=True, help="The other way round.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N.")
+@format_options
+@master_option
+def list_command(
+    obj: CliContext,
+    *,
+    name: str,
+    description: str,
+    labels: tuple[str, ...],
+    show_all: bool,
+    sort: str,
+    descending: bool,
+    limit: int | None,
+    form: Format,
+) -> None:
+    """List models."""
+    from detcore.types import ModelOrderBy, ModelSortBy
+
+    by = {
+        "id": ModelSortBy.UNSPECIFIED,
+        "name": ModelSortBy.NAME,
+        "description": ModelSortBy.DESCRIPTION,
+        "created": ModelSortBy.CREATION_TIME,
+        "updated": ModelSortBy.LAST_UPDATED_TIME,
+    }
+    with open_records(obj) as database:
+        records = database.list_models(
+            sort_by=by[sort],
+            order_by=ModelOrderBy.DESCENDING if descending else ModelOrderBy.ASCENDING,
+            name=name,
+            description=description,
+            labels=labels,
+            archived=None if show_all else False,
+        )[:limit]
+    if form == "json":
+        print_json({"models": [pick(_MODEL_FIELDS, record) for record in records]})
+    elif form == "csv":
+        print_csv([pick(_MODEL_FIELDS, record) for record in records], ["id", "name"])
+    elif not records:
+        click.echo("There are no such models.\nAdd one:  detcore model create NAME", err=True)
+    else:
+        _print_models(records)
+
+
+@model_group.command()
+@click.argument("name")
+@format_options
+@master_option
+def describe(obj: CliContext, name: str, form: Format) -> None:
+    """Show a model and its versions, the latest first. With --csv its versions."""
+    with open_records(obj) as database:
+        record = _find(database, name)
+        versions = database.list_versions(record.id)
+        short = uuid_shortener(database)
+    plain = [pick(_VERSION_FIELDS, version) for version in versions]
+    if form == "json":
+        print_json({**pick(_MODEL_FIELDS, record), "versions": plain})
+    elif form == "csv":
+        print_csv(plain, ["number", "checkpoint_uuid"])
+    else:
+        _print_model(record, versions, short)
+
+
+@model_group.command("register-version")
+@click.argument("name")
+@click.argument("uuid")
+@click.option("--name", "version_name", default="", metavar="TEXT", help="What to call it.")
+@click.option("--comment", default="", metavar="TEXT", help="A line about it.")
+@click.option("--notes", default="", metavar="TEXT", help="More about it.")
+@_metadata_option
+@format_options
+@master_option
+def register_version(
+    obj: CliContext,
+    /,
+    name: str,
+    uuid: str,
+    version_name: str,
+    comment: str,
+    notes: str,
+    metadata: tuple[str, ...],
+    form: Format,
+) -> None:
+    """Make a checkpoint the next version of a model.
+
+    UUID may be the beginning of one that no other checkpoint has.
+    """
+    given = _read_metadata(metadata)
+    with open_records(obj) as database, open_client(obj) as client:
+        model = _find(database, name)
+        whole = database.get_checkpoint(uuid).uuid
+        checkpoint = client.get_model(model.id).register_version(
+            whole, name=version_name, comment=comment, notes=notes, metadata=given
+        )
+        versions = database.list_versions(model.id)
+    number = checkpoint.model_version
+    if form == "table":
+        print_line(f"{model.name} version {number}: checkpoint {whole}")
+        return
+    for version in versions:
+        if version.number == number:
+            _print_records(form, {"model": model.name, **pick(_VERSION_FIELDS, version)})
+
+
+@model_group.command("set-description")
+@click.argument("name")
+@click.argument("text")
+@master_option
+def set_description(obj: CliContext, name: str, text: str) -> None:
+    """Replace the description of a model."""
+    with _open_model(obj, name) as model:
+        model.set_description(text)
+    print_line(f"{model.name}: {model.description}")
+
+
+@model_group.command("set-metadata")
+@click.argument("name")
+@click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE...")
+@master_option
+def set_metadata(obj: CliContext, name: str, pairs: tuple[str, ...]) -> None:
+    """Add to the metadata of a model; values of keys that are there are replaced.
+
+    A value that is valid JSON (3, true, [1, 2]) is parsed; any other value is a text.
+    """
+    given = _read_metadata(pairs)
+    with _open_model(obj, name) as model:
+        model.add_metadata(given)
+    print_line(f"{model.name}: {_metadata_text(model.metadata)}")
+
+
+@model_group.command("remove-metadata")
+@click.argument("name")
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@master_option
+def remove_metadata(obj: CliContext, name: str, keys: tuple[str, ...]) -> None:
+    """Remove keys from the metadata of a model; those that are not there are skipped."""
+    with _open_model(obj, name) as model:
+        model.remove_metadata(keys)
+    print_line(f"{model.name}: {_metadata_text(model.metadata)}")
+
+
+def _add_archive_command(what: str, summary: str, said: str) -> None:
+    @model_group.command(what, help=summary)
+    @click.argument("name")
+    @master_option
+    def command(obj: CliContext, name: str) -> None:
+        with _open_model(obj, name) as model:
+            getattr(model, what)()
+        print_line(f"{model.name} is {said}")
+
+
+_add_archive_command(
+    "archive", "Archive a model: lists leave it out, and it cannot be changed.", "archived"
+)
+_add_archive_command("unarchive", "Bring an archived model back.", "in lists again")
+
+
+@model_group.command()
+@click.argument("name")
+@click.option("--version", "number", type=click.IntRange(min=1), metavar="N", help="Only this one.")
+@yes_option
+@master_option
+def delete(obj: CliContext, name: str, number: int | None, yes: bool) -> None:
+    """Delete a model with its versions, or one version. Checkpoints stay where they are."""
+    with _open_model(obj, name) as model:
+        what = f"model {model.name} and its {model.num_versions} versions"
+        if number is not None:
+            what = f"version {number} of model {model.name}"
+        confirm(printable(f"Delete {what}?"), yes=yes)
+        if number is None:
+            model.delete()
+        else:
+            model.delete_version(number)
+    print_line(f"deleted {what}")
+
+
+def _print_records(form: str, row: dict[str, Any]) -> None:
+    if form == "json":
+        print_json(row)
+    else:
+        print_csv([row])
+
+
+def _metadata_text(metadata: Any) -> str:
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in metadata.items()) or "-"
+
+
+def _print_models(records: list[ModelRecord]) -> None:
+    print_table(
+        [
+            NumberColumn("ID", style="bold"),
+            Column("NAME", wrap=True),
+            NumberColumn("VERSIONS"),
+            Column("LABELS", wrap=True),
+            Column("DESCRIPTION", wrap=True),
+            Column("UPDATED"),
+        ],
+        [
+            [
+                str(record.id),
+                f"{record.name} (archived)" if record.archived else record.name,
+                str(record.num_versions),
+                " ".join(record.labels),
+                record.description,
+                format_time(record.updated_at),
+            ]
+            for record in records
+        ],
+    )
+
+
+def _print_model(
+    record: ModelRecord, versions: list[ModelVersionRecord], short: Callable[[str], str]
+) -> None:
+    print_line(f"model {record.id}: {record.name}", style="bold")
+    fields = {"description": record.description or "-"}
+    if record.labels:
+        fields["labels"] = " ".join(record.labels)
+    if record.metadata:
+        fields["metadata"] = _metadata_text(record.metadata)
+    fields["created"] = format_time(record.created_at)
+    fields["updated"] = format_time(record.updated_at)
+    if record.archived:
+        fields["archived"] = "yes: it is not changed any more"
+    print_fields(fields, indent=2)
+    print_line("\nVersions", style="bold")
+    if not versions:
+        print_line("none yet")
+        return
+    print_table(
+        [
+            NumberColumn("VERSION", style="bold"),
+            Column("CHECKPOINT"),
+            Column("NAME", wrap=True),
+            Column("COMMENT", wrap=True),
+            Column("REGISTERED"),
+        ],
+        [
+            [
+                str(version.number),
+                short(version.checkpoint_uuid),
+                version.name,
+                version.comment,
+                format_time(version.created_at),
+            ]
+            for version in versions
+        ],
+    )

@@ -1,0 +1,349 @@
+"""``detcore run``: train an experiment, or continue one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detcore.cli.cli_context import load_experiment_file
+from detcore.cli.output import print_line, printable
+from detcore.cli.shell_completion import EXPERIMENT_ID
+
+if TYPE_CHECKING:
+    from detcore.cli.cli_context import CliContext
+    from detcore.run import ExperimentResult
+
+
+_EXIT_INTERRUPTED = 130
+# Upper bound on the trials listed at the end of a search.
+_MOST_TRIALS = 10
+_EXAMPLES = """
+\b
+Examples:
+  detcore run const.yaml                      train the code beside const.yaml
+  detcore run const.yaml model/ --test        one batch, one validation, one checkpoint
+  detcore run const.yaml --set searcher.max_length.epochs=2
+  detcore run const.yaml --slots 2            in two worker processes
+  detcore run adaptive.yaml --max-slots 4     a search, with up to four slots in use
+  detcore run --resume 3                      resume experiment 3
+  detcore run --resume 3 --set searcher.metric=val_loss
+  detcore run const.yaml --master URL         hand it in to a server, and follow it
+
+\b
+Exit codes:
+  0    the experiment is complete; trials of a search may have failed (the last
+       lines name them)
+  1    it failed, or was canceled
+  2    the command or the experiment file is wrong
+  75   interrupted after a checkpoint; resume it with --resume
+  130  interrupted twice: ended without a checkpoint; with --master: interrupted
+       once, and the experiment continues
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument(
+    "config", required=False, type=click.Path(path_type=Path, dir_okay=False), metavar="CONFIG.yaml"
+)
+@click.argument(
+    "model_dir",
+    required=False,
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="[MODEL_DIR]",
+)
+@click.option("--resume", type=EXPERIMENT_ID, metavar="ID", help="Resume an experiment.")
+@click.option(
+    "--test", "test_mode", is_flag=True, help="One batch, one validation, one checkpoint."
+)
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON object on stdout.")
+@click.option("--quiet", "-q", is_flag=True, help="Show errors, what is retried, and how it ended.")
+@click.option(
+    "--verbose",
+    "-v",
+    is_flag=True,
+    help="Show what frameworks say at each start and, in a pipe, all lines of a search's trials.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a setting of the file; with --resume one that cannot change the past.",
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Train in N worker processes (resources.slots_per_trial).",
+)
+@click.option("--launcher", metavar="NAME", help="What starts the worker processes (launcher).")
+@click.option(
+    "--max-slots",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Slots for all trials of a search together (resources.max_slots).  [default: the "
+    "accelerators of this machine, else one trial at a time]",
+)
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Hand it in to this server (detcore serve), with MODEL_DIR, and follow it.",
+)
+@click.option("--detach", is_flag=True, help="With --master: do not follow it.")
+@click.pass_obj
+def run(obj: CliContext, /, **values: Any) -> None:
+    """Train an experiment in this terminal, or continue one.
+
+    CONFIG.yaml is the experiment file; MODEL_DIR is the folder of your code, by default the
+    folder of the experiment file.
+
+    With --master a server trains it. MODEL_DIR is uploaded, except for the files that its
+    .detignore excludes; Ctrl-C only stops following it. With --resume ID the experiment continues
+    there, or is followed again.
+    """
+    options = _Options(**values)
+    _check_options(options)
+    if options.master is None:
+        _run_here(obj, options)
+    else:
+        _run_at(obj, options.master, options)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """The arguments and options of ``detcore run``."""
+
+    config: Path | None
+    model_dir: Path | None
+    resume: int | None
+    test_mode: bool
+    as_json: bool
+    quiet: bool
+    verbose: bool
+    settings: tuple[str, ...]
+    slots: int | None
+    launcher: str | None
+    max_slots: int | None
+    master: str | None
+    detach: bool
+
+    def list_settings(self) -> tuple[str, ...]:
+        """Return the values of ``--set`` and of the options for single settings, which win."""
+        values = {
+            "launcher.name": self.launcher,
+            "resources.slots_per_trial": self.slots,
+            "resources.max_slots": self.max_slots,
+        }
+        flags = [
+            f"{name}={json.dumps(value)}" for name, value in values.items() if value is not None
+        ]
+        # Another launcher's name replaces the file's section, but not the settings that follow.
+        first = () if self.launcher is None else (f"launcher={json.dumps(self.launcher)}",)
+        return (*first, *self.settings, *flags)
+
+
+def _check_options(options: _Options) -> None:
+    """Raise a usage error for options that exclude each other."""
+    is_resumed, is_remote = options.resume is not None, options.master is not None
+    if (options.config is None) != is_resumed:
+        raise click.UsageError("give an experiment file, or --resume ID (one of the two)")
+    if is_resumed and options.test_mode:
+        raise click.UsageError("--test belongs to a new experiment, not to --resume")
+    if is_resumed and options.settings and is_remote:
+        raise click.UsageError(
+            "--set belongs to a new experiment, where a server runs it: hand in a new one with "
+            "--set searcher.source_checkpoint_uuid=UUID to begin with a checkpoint of this one"
+        )
+    if options.quiet and options.verbose:
+        raise click.UsageError("give --quiet or --verbose, not both")
+    if options.verbose and is_remote:
+        raise click.UsageError("--verbose belongs to a run on this machine, not to --master")
+    if options.detach and not is_remote:
+        raise click.UsageError("--detach belongs to --master")
+    if is_resumed and is_remote and (options.slots or options.launcher or options.max_slots):
+        raise click.UsageError(
+            "--slots, --launcher and --max-slots belong to a new experiment, where a server runs it"
+        )
+
+
+def _run_here(obj: CliContext, options: _Options) -> None:
+    """Train the experiment on this machine."""
+    plugins = obj.plugin_manager()
+    from detcore.config import parse_set_flags
+    from detcore.run import RunSettings, resume_experiment, start_experiment
+
+    display = _make_display(options)
+    with contextlib.closing(display):
+        run_settings = RunSettings(
+            environment=obj.environment,
+            plugins=plugins,
+            listener=display,
+            max_slots=options.max_slots,
+            is_verbose=options.verbose,
+        )
+        if options.config is not None:
+            if obj.environment.master is not None:
+                display.notice(
+                    f"training here: {obj.environment.master} of the environment is used where "
+                    "--master says so"
+                )
+            folder = (options.model_dir or options.config.parent).absolute()
+            loaded = load_experiment_file(
+                options.config,
+                options.list_settings(),
+                environment=obj.environment,
+                plugins=plugins,
+                code_dir=folder,
+            )
+            for notice in loaded.notices:
+                display.notice(notice)
+            result = start_experiment(loaded, folder, run_settings, test_mode=options.test_mode)
+        else:
+            result = resume_experiment(
+                options.resume or 0,
+                run_settings,
+                slots=options.slots,
+                launcher=options.launcher,
+                changes=parse_set_flags(options.settings),
+            )
+    _conclude(result, display, as_json=options.as_json)
+    raise SystemExit(_exit_code(result))
+
+
+def _run_at(obj: CliContext, master: str, options: _Options) -> None:
+    """Have a server train the experiment, as `_run_here` does here."""
+    from detcore.client.http import Detached, HandIn, activate, follow, submit
+    from detcore.config import parse_set_flags
+
+    environment = obj.environment
+    display = _make_display(options)
+    try:
+        with contextlib.closing(display):
+            if options.config is not None:
+                hand_in = HandIn.from_file(
+                    options.config,
+                    overrides=parse_set_flags(options.list_settings()),
+                    environment=environment.config_overrides,
+                    test_mode=options.test_mode,
+                )
+                folder = options.model_dir or options.config.absolute().parent
+                session, number = submit(
+                    master, hand_in, folder, environment=environment, notice=display.notice
+                )
+            else:
+                number = options.resume or 0
+                session = activate(master, number, environment=environment)
+            if options.detach:
+                raise Detached(number, session.url)
+            result = follow(session, number, display)
+    except Detached as detached:
+        click.echo(str(detached), err=options.as_json)
+        if options.as_json:
+            click.echo(json.dumps({"experiment_id": number, "state": "RUNNING"}))
+        raise SystemExit(0 if options.detach else _EXIT_INTERRUPTED) from None
+    _conclude(result, display, as_json=options.as_json, at=f" --master {session.url}")
+    raise SystemExit(_exit_code(result))
+
+
+def _make_display(options: _Options) -> Any:
+    from rich.console import Console
+
+    from detcore.cli.run_display import LiveDisplay, PlainDisplay, QuietDisplay
+
+    console = Console(stderr=options.as_json)
+    if options.quiet:
+        return QuietDisplay(console)
+    if console.is_terminal:
+        return LiveDisplay(console)
+    return PlainDisplay(console, is_verbose=options.verbose)
+
+
+def _exit_code(result: ExperimentResult) -> int:
+    from detcore.launch.worker import EXIT_COME_BACK, EXIT_ERROR
+
+    if result.was_cut_short:
+        return _EXIT_INTERRUPTED
+    codes = {"COMPLETED": 0, "PAUSED": EXIT_COME_BACK}
+    return codes.get(result.state.value, EXIT_ERROR)
+
+
+def _conclude(result: ExperimentResult, display: Any, *, as_json: bool, at: str = "") -> None:
+    if as_json:
+        # Last of all, so that a program finds it on the last line.
+        summary = {
+            "experiment_id": result.experiment_id,
+            "state": result.state.value,
+            "trials": [dataclasses.asdict(trial) for trial in result.trials],
+            "error": result.error,
+        }
+        click.echo(json.dumps(summary))
+        return
+    is_shown = result.error is not None and display.has_shown(printable(result.error))
+    for line in _summary(result, at, is_error_shown=is_shown):
+        print_line(line)
+
+
+def _summary(result: ExperimentResult, at: str = "", *, is_error_shown: bool = False) -> list[str]:
+    lines = [f"experiment {result.experiment_id}: {result.state.value.lower()}"]
+    if result.error and not is_error_shown:
+        lines[0] += f": {result.error}"
+    if len(result.trials) > 1:
+        lines += _best_of(result, at)
+    for trial in result.ranked[:_MOST_TRIALS]:
+        best = "-" if trial.best_validation is None else f"{trial.best_validation:.4g}"
+        batches = "1 batch" if trial.steps_completed == 1 else f"{trial.steps_completed} batches"
+        lines.append(
+            f"  trial {trial.trial_id}: {batches}, "
+            f"best {result.metric} {best}, latest checkpoint {trial.latest_checkpoint or '-'}"
+        )
+    if len(result.trials) > _MOST_TRIALS:
+        lines.append(f"  and {len(result.trials) - _MOST_TRIALS} more")
+    state = result.state.value
+    failed = [str(trial.trial_id) for trial in result.trials if trial.state == "ERROR"]
+    if failed and state == "COMPLETED":
+        shown = ", ".join(failed[:_MOST_TRIALS]) + (", ..." if failed[_MOST_TRIALS:] else "")
+        lines.append(f"{len(failed)} of {len(result.trials)} trials failed: {shown}")
+    if state == "PAUSED":
+        lines.append(f"resume with:  detcore run --resume {result.experiment_id}{at}")
+    elif state == "ERROR":
+        has_any = any(trial.latest_checkpoint for trial in result.trials)
+        what = "resume from the latest checkpoint" if has_any else "try again"
+        lines.append("a resumed experiment keeps its configuration; an edited file is a new run")
+        command = f"detcore run --resume {result.experiment_id}{at}{_correction(result)}"
+        lines.append(f"fix the cause, then {what}:  {command}")
+    elif state == "COMPLETED":
+        lines.append(f"look at it:  detcore experiment describe {result.experiment_id}{at}")
+    return lines
+
+
+def _correction(result: ExperimentResult) -> str:
+    """Return the option that corrects ``searcher.metric``, if its name is the error."""
+    if "searcher.metric" not in (result.error or "") or not result.reported_metrics:
+        return ""
+    from detcore.contract.errors import near_name
+
+    name = near_name(result.metric, result.reported_metrics) or result.reported_metrics[0]
+    return f" --set searcher.metric={name}"
+
+
+def _best_of(result: ExperimentResult, at: str) -> list[str]:
+    """Return lines on the best trial of a search, and on how to find its checkpoint."""
+    from detcore.describe import flatten, format_hparam
+
+    best = result.ranked[0]
+    if best.best_validation is None:
+        return []
+    hparams = flatten(best.hparams).items()
+    shown = ", ".join(f"{name}={format_hparam(value)}" for name, value in hparams)
+    lines = [
+        f"best: trial {best.trial_id}, {result.metric} {best.best_validation:.4g} at batch "
+        f"{best.best_steps}{f' ({shown})' if shown else ''}"
+    ]
+    if best.latest_checkpoint:
+        lines.append(f"best checkpoint:  detcore experiment best {result.experiment_id}{at}")
+    return lines

@@ -1,0 +1,114 @@
+"""Values that a shell completes: ids of experiments and trials, and names of plugins.
+
+A shell waits for them at each press of the tab key. So they are read without importing the
+database's packages, nothing is created or upgraded, and no server is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+# Where a command that is being completed keeps the value of its ``--master``.
+MASTER_TYPED = "detcore.master"
+_MOST = 50
+_SQLITE_WAIT_S = 0.2
+_SQLITE = "sqlite:///"
+_EXPERIMENTS = "SELECT id, state, name FROM experiments ORDER BY id DESC"
+_TRIALS = (
+    "SELECT trials.id, trials.state, 'experiment ' || trials.experiment_id FROM trials "
+    "ORDER BY trials.id DESC"
+)
+_Row = tuple[int, str, str]
+# Texts to complete with, and a line about each.
+_Found = Iterable[tuple[str, str]]
+
+
+class _Completed:
+    """Completes values with what `find` yields, and nothing where that fails."""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return values that begin with a text."""
+        from click.shell_completion import CompletionItem
+
+        try:
+            found = list(self.find(ctx, incomplete))
+        except Exception:  # noqa: BLE001  (a traceback in the line being typed would help no user)
+            return []
+        return [CompletionItem(text, help=_line(told)) for text, told in found]
+
+    def find(self, ctx: click.Context, incomplete: str) -> _Found:
+        """Return values that begin with a text."""
+        raise NotImplementedError
+
+
+class _RecordId(_Completed, click.types.IntParamType):
+    """A whole number that is the id of a record."""
+
+    def __init__(self, query: str) -> None:
+        self._query = query
+
+    def find(self, ctx: click.Context, incomplete: str) -> _Found:
+        """Return the newest ids that begin with a text."""
+        from detcore.environment import read_environment
+
+        environment = read_environment()
+        if ctx.meta.get(MASTER_TYPED) or environment.master:
+            return []  # these are records of a server
+        rows = _read_sqlite(environment.database_url, self._query)
+        found = [row for row in rows if str(row[0]).startswith(incomplete)]
+        return [(str(number), f"{state} {told}") for number, state, told in found[:_MOST]]
+
+
+class _PluginName(_Completed, click.types.StringParamType):
+    """The name of an installed plugin."""
+
+    def find(self, _ctx: click.Context, incomplete: str) -> _Found:
+        """Return the names that begin with a text."""
+        from detcore.environment import read_environment
+        from detcore.plugins import PluginManager
+
+        manager = PluginManager(read_environment(), on_problem=lambda problem: None)
+        return [
+            (entry.name, f"from {entry.distribution}")
+            for entry in manager.index()
+            if entry.name.startswith(incomplete)
+        ]
+
+
+def _read_sqlite(url: str, query: str) -> Iterable[_Row]:
+    """Return rows of a SQLite file that is there; other databases are too slow to open for this."""
+    import sqlite3
+    import urllib.parse
+
+    if not url.startswith(_SQLITE):
+        return []
+    path = Path(urllib.parse.unquote(url.removeprefix(_SQLITE).partition("?")[0]))
+    if not path.is_file():
+        return []
+    where = f"{path.as_uri()}?mode=ro"
+    with contextlib.closing(sqlite3.connect(where, uri=True, timeout=_SQLITE_WAIT_S)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def _line(text: str) -> str:
+    """Return a text as one line that a shell can show: the protocol ends values at line ends."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:60]
+
+
+EXPERIMENT_ID = _RecordId(_EXPERIMENTS)
+"""Type of an argument or option that is the id of an experiment; shells complete it."""
+TRIAL_ID = _RecordId(_TRIALS)
+PLUGIN_NAME = _PluginName()
+experiment_argument = click.argument("experiment_id", type=EXPERIMENT_ID)
+trial_argument = click.argument("trial_id", type=TRIAL_ID)

@@ -1,0 +1,84 @@
+"""``detcore trial``: label a trial, or end it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from detcore.cli.command_groups import CommandGroup, Lazy
+from detcore.cli.output import json_option, print_line
+from detcore.cli.record_access import master_option, open_client, open_records
+from detcore.cli.shell_completion import trial_argument
+
+if TYPE_CHECKING:
+    from detcore.cli.cli_context import CliContext
+
+
+@click.group(
+    "trial",
+    cls=CommandGroup,
+    lazy_commands={
+        "describe": Lazy(
+            "detcore.cli.trial_view:describe_trial", "Show metrics, plot, checkpoints."
+        ),
+        "logs": Lazy("detcore.cli.log_commands:trial_logs", "Show what a trial printed."),
+        "plot": Lazy("detcore.cli.trial_view:plot_trial", "Plot a metric on the terminal."),
+    },
+)
+def trial_group() -> None:
+    """Show the metrics, plots and logs of a trial, label it, or end it."""
+
+
+def _add_command(what: str, summary: str) -> None:
+    """Add a command that asks the runner of a trial for something."""
+
+    @trial_group.command(what, help=f"{summary}; the others of its search continue.")
+    @trial_argument
+    @json_option
+    @master_option
+    def command(obj: CliContext, trial_id: int, as_json: bool) -> None:
+        with open_client(obj) as client:
+            trial = client.get_trial(trial_id)
+            number = trial.experiment_id
+            with open_records(obj, is_again=True) as database:
+                # Asked before: a runner may end within milliseconds.
+                has_runner = bool(database.observe_experiment(number)[1])
+            getattr(trial, what)()
+        if as_json:
+            click.echo(json.dumps({"trial_id": trial_id, "has_runner": has_runner}))
+        elif has_runner:
+            click.echo(f"trial {trial_id}: its runner was asked to {what} it")
+        else:
+            click.echo(f"trial {trial_id} ends: experiment {number} continues without it")
+
+
+_add_command("cancel", "Let a trial checkpoint and end, for good")
+_add_command("kill", "End a trial at once, without a checkpoint")
+
+
+@trial_group.command()
+@trial_argument
+@click.argument("labels", nargs=-1, required=True, metavar="LABEL...")
+@click.option("--remove", is_flag=True, help="Remove them; those that are not there are skipped.")
+@master_option
+def label(obj: CliContext, trial_id: int, labels: tuple[str, ...], remove: bool) -> None:
+    """Add labels to a trial, to find it by on the page: "baseline" in labels."""
+    with open_client(obj) as client:
+        trial = client.get_trial(trial_id)
+        for text in labels:
+            (trial.remove_label if remove else trial.add_label)(text)
+        left = trial.labels
+    print_line(f"trial {trial_id}: {', '.join(left) or 'no labels'}")
+
+
+@trial_group.command()
+@trial_argument
+@click.argument("text")
+@master_option
+def set_notes(obj: CliContext, trial_id: int, text: str) -> None:
+    """Replace the notes of a trial; an empty text removes them."""
+    with open_client(obj) as client:
+        client.get_trial(trial_id).set_notes(text)
+    print_line(f"trial {trial_id}: {text or 'no notes'}")

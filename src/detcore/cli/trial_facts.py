@@ -1,0 +1,167 @@
+"""The records of a trial that ``detcore trial describe`` and ``plot`` show."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from detcore.contract.errors import NotFoundError
+from detcore.describe import describe_trials, trial_state
+
+if TYPE_CHECKING:
+    from detcore.records import (
+        CheckpointRecord,
+        Database,
+        ExperimentRecord,
+        MetricRecord,
+        TrialRecord,
+    )
+
+KINDS = ("validation", "training")
+NUM_SHOWN = 20
+# Of more reports, the newest are read.
+_MANY = 5000
+_PARTS = 1000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialFacts:
+    """All that is shown of a trial.
+
+    Attributes:
+        state: For users, as `trial_state` returns it.
+        num_reports: Number of reports of each kind. Of many, `validations` and `training` have
+            the newest.
+    """
+
+    trial: TrialRecord
+    experiment: ExperimentRecord
+    state: str
+    is_alive: bool | None
+    num_reports: Mapping[str, int]
+    validations: Sequence[MetricRecord]
+    training: Sequence[MetricRecord]
+    best: MetricRecord | None
+    checkpoints: Sequence[CheckpointRecord]
+    num_runs: int
+    num_damaged: int
+
+    @property
+    def metric(self) -> str | None:
+        return self.experiment.searcher.metric
+
+    def has_all(self, kind: str) -> bool:
+        """Whether all reports of a kind were read."""
+        rows = self.validations if kind == "validation" else self.training
+        return len(rows) == self.num_reports[kind]
+
+    @property
+    def steps_completed(self) -> int:
+        reports = [*self.validations[-1:], *self.training[-1:]]
+        return max((report.steps_completed for report in reports), default=0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSeries:
+    """A metric over steps."""
+
+    metric: str
+    kind: str
+    points: Sequence[tuple[int, float]]
+
+
+def read_trial(
+    database: Database, trial_id: int, wanted: str | None, whole: Sequence[str]
+) -> tuple[TrialFacts, MetricSeries | None]:
+    """Read a trial, and the series to plot, or None if no metric was reported.
+
+    Args:
+        database: The records.
+        trial_id: Which trial.
+        wanted: The metric to plot; None: the searcher's.
+        whole: Kinds of which all reports are read, however many there are.
+
+    Raises:
+        NotFoundError: If there is no such trial, or the metric was never reported.
+    """
+    trial = database.get_trial(trial_id)
+    experiment = database.get_experiment(trial.experiment_id)
+    metric, smaller = experiment.searcher.metric, experiment.searcher.smaller_is_better
+    best = None
+    if metric is not None:
+        best = database.trial_best_validation(trial_id, metric, smaller_is_better=bool(smaller))
+    (row,) = describe_trials(database, [trial], metric=None, smaller_is_better=bool(smaller))
+    num_reports = {kind: database.count_metrics(trial_id, kind) for kind in KINDS}
+    validations, training = (
+        database.metrics(
+            trial_id,
+            kind,
+            with_batches=False,
+            newest=None if kind in whole or num_reports[kind] <= _MANY else NUM_SHOWN,
+        )
+        for kind in KINDS
+    )
+    facts = TrialFacts(
+        trial=trial,
+        experiment=experiment,
+        state=trial_state(row),
+        is_alive=row["is_alive"],
+        num_reports=num_reports,
+        validations=validations,
+        training=training,
+        best=best,
+        checkpoints=database.list_checkpoints(trial_id=trial_id),
+        num_runs=row["num_runs"],
+        num_damaged=len(database.events(trial_id, "damaged")),
+    )
+    try:
+        return facts, _choose_series(database, facts, wanted)
+    except NotFoundError:
+        if all(map(facts.has_all, KINDS)):
+            raise
+    return read_trial(database, trial_id, wanted, KINDS)
+
+
+def _choose_series(
+    database: Database, facts: TrialFacts, wanted: str | None
+) -> MetricSeries | None:
+    kinds = {"validation": facts.validations, "training": facts.training}
+    names = {kind: list_names(rows, facts.metric) for kind, rows in kinds.items()}
+    candidates = [(kind, name) for kind in kinds for name in names[kind]]
+    for name in (wanted,) if wanted is not None else (facts.metric, None):
+        for kind, candidate in candidates:
+            if name in (None, candidate):
+                points = _points(database, facts, kind, candidate)
+                return MetricSeries(metric=candidate, kind=kind, points=points)
+    if wanted is None:
+        return None
+    listed = [f"{', '.join(names[kind])} ({kind})" for kind in kinds if names[kind]]
+    raise NotFoundError(
+        f"trial {facts.trial.id} has not reported a metric {wanted!r}.\n"
+        f"Metrics there: {'; '.join(listed) or 'none yet'}."
+    )
+
+
+def _points(
+    database: Database, facts: TrialFacts, kind: str, metric: str
+) -> Sequence[tuple[int, float]]:
+    if facts.has_all(kind):
+        rows = facts.validations if kind == "validation" else facts.training
+        numbers = [row for row in rows if _is_number(row.metrics.get(metric))]
+        return [(row.steps_completed, float(row.metrics[metric])) for row in numbers]
+    trial = facts.trial
+    curves = database.metric_curves(
+        trial.experiment_id, kind, metric, parts=_PARTS, trial_ids=[trial.id]
+    )
+    return curves[trial.id].points if trial.id in curves else ()
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def list_names(rows: Sequence[MetricRecord], first: str | None) -> list[str]:
+    """Return the names of reported numbers, the searcher's first."""
+    names = {name for row in rows for name, value in row.metrics.items() if _is_number(value)}
+    return sorted(names, key=lambda name: (name != first, name))

@@ -1,0 +1,368 @@
+"""``detcore trial describe`` and ``detcore trial plot``: the metrics of a trial."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detcore.cli.output import (
+    Column,
+    Format,
+    NumberColumn,
+    format_options,
+    make_console,
+    pick,
+    print_csv,
+    print_fields,
+    print_heading,
+    print_json,
+    print_line,
+    print_table,
+)
+from detcore.cli.record_access import master_option, open_records, uuid_shortener
+from detcore.cli.shell_completion import trial_argument
+from detcore.cli.trial_facts import (
+    KINDS,
+    NUM_SHOWN,
+    MetricSeries,
+    TrialFacts,
+    list_names,
+    read_trial,
+)
+from detcore.describe import (
+    can_resume,
+    flatten,
+    format_bytes,
+    format_hparam,
+    format_number,
+    format_time,
+)
+from detcore.distributions import (
+    MissingDistributionError,
+    import_distribution,
+    install_command,
+)
+
+if TYPE_CHECKING:
+    from detcore.cli.cli_context import CliContext
+    from detcore.records import (
+        CheckpointRecord,
+        MetricRecord,
+    )
+
+
+_REPORT_FIELDS = ("steps_completed", "run_id", "reported_at", "n_records", "metrics")
+_BEST_FIELDS = ("trial_id", "steps_completed", "metrics")
+_CHECKPOINT_FIELDS = (
+    "uuid", "state", "steps_completed", "size_bytes", "committed_at", "storage_url",
+)  # fmt: skip
+_CSV_COLUMNS = ("kind", "steps_completed", "run_id", "reported_at", "n_records")
+_MAX_PLOT_WIDTH = 100
+_VALUE = operator.itemgetter(1)
+_EXAMPLES = """
+\b
+Examples:
+  detcore trial describe 3
+  detcore trial describe 3 --metric accuracy     plot another metric
+  detcore trial describe 3 --json                for programs
+"""
+
+
+@click.command("describe", epilog=_EXAMPLES)
+@trial_argument
+@click.option("--metric", metavar="NAME", help="Plot this metric; default: the searcher's.")
+@click.option(
+    "--all",
+    "show_all",
+    is_flag=True,
+    help=f"Show all validations, not the last {NUM_SHOWN}, and deleted checkpoints.",
+)
+@format_options
+@master_option
+def describe_trial(
+    obj: CliContext,
+    trial_id: int,
+    metric: str | None,
+    show_all: bool,
+    form: Format,
+) -> None:
+    """Show a trial: validations, training, checkpoints, and a plot of a metric over steps.
+
+    With --csv all reports of metrics.
+    """
+    whole = {"json": KINDS[:1], "csv": KINDS}.get(form, KINDS[:1] if show_all else ())
+    with open_records(obj) as database:
+        facts, series = read_trial(database, trial_id, metric, whole)
+        short = uuid_shortener(database)
+    if form == "json":
+        print_json(_plain(facts, series))
+        return
+    if form == "csv":
+        reports = [*facts.validations, *facts.training]
+        print_csv(
+            [{"kind": row.kind, **pick(_REPORT_FIELDS, row)} for row in reports], _CSV_COLUMNS
+        )
+        return
+    _print_trial(facts)
+    _print_validations(facts, show_all=show_all)
+    _print_training(facts)
+    _print_checkpoints(facts, short, show_all=show_all)
+    if series is not None:
+        _print_plot(series, facts, _find_drawing())
+    _print_hint(facts)
+
+
+@click.command("plot")
+@trial_argument
+@click.option("--metric", metavar="NAME", help="Which metric; default: the searcher's.")
+@master_option
+def plot_trial(obj: CliContext, trial_id: int, metric: str | None) -> None:
+    """Plot a metric of a trial over steps, on the terminal.
+
+    For a page or an image of all trials: detcore experiment plot. Both need detcore-report:
+    pip install 'detcore[report]'.
+    """
+    report = import_distribution("detcore_report", needed_by="'detcore trial plot'")
+    with open_records(obj) as database:
+        facts, series = read_trial(database, trial_id, metric, ())
+    if series is None:
+        click.echo(f"trial {trial_id} has reported no metrics yet", err=True)
+        return
+    _print_plot(series, facts, report.draw_text_plot)
+
+
+def _speed(facts: TrialFacts) -> float | None:
+    """Return batches per second of the newest run, validations and checkpoints included."""
+    rows = [row for row in facts.training if row.run_id == facts.trial.run_id]
+    if len(rows) < 2 or rows[0].reported_at is None or rows[-1].reported_at is None:
+        return None
+    seconds = (rows[-1].reported_at - rows[0].reported_at).total_seconds()
+    steps = rows[-1].steps_completed - rows[0].steps_completed
+    return steps / seconds if seconds > 0 and steps > 0 else None
+
+
+def _plain(facts: TrialFacts, series: MetricSeries | None) -> dict[str, Any]:
+    trial, searcher = facts.trial, facts.experiment.searcher
+    last = facts.training[-1] if facts.training else None
+    names = [field.name for field in dataclasses.fields(trial)]
+    names = [name for name in names if name not in ("control", "current_run")]
+    return {name: getattr(trial, name) for name in names} | {
+        "is_alive": facts.is_alive,
+        "host": trial.host,
+        "pid": trial.pid,
+        "num_runs": facts.num_runs,
+        "steps_completed": facts.steps_completed,
+        "metric": searcher.metric,
+        "smaller_is_better": searcher.smaller_is_better,
+        "best_validation": facts.best and pick(_BEST_FIELDS, facts.best),
+        "validations": [pick(_REPORT_FIELDS, row) for row in facts.validations],
+        "training": {
+            "num_reports": facts.num_reports["training"],
+            "batches_per_second": _speed(facts),
+            "last": pick(_REPORT_FIELDS, last) if last else None,
+        },
+        "checkpoints": [pick(_CHECKPOINT_FIELDS, row) for row in facts.checkpoints],
+        "plot": series,
+        "num_damaged_reports": facts.num_damaged,
+    }
+
+
+def _print_trial(facts: TrialFacts) -> None:
+    trial = facts.trial
+    print_line(
+        f"trial {trial.id} of experiment {trial.experiment_id}: {facts.experiment.name}",
+        style="bold",
+    )
+    fields = {
+        "state": f"{facts.state}: {trial.error}" if trial.error else facts.state,
+        "steps": str(facts.steps_completed),
+    }
+    if facts.num_runs > 1:
+        crashes = f", {trial.num_restarts} after a crash" if trial.num_restarts else ""
+        fields["runs"] = f"{facts.num_runs} (the trial was resumed{crashes})"
+    if trial.rung is not None:
+        fields["rung"] = str(trial.rung)
+    hparams = flatten(trial.hparams).items()
+    if hparams:
+        shown = " ".join(f"{name}={format_hparam(value)}" for name, value in hparams)
+        fields["hyperparameters"] = shown
+    fields["seed"] = str(trial.seed)
+    if trial.labels:
+        fields["labels"] = ", ".join(trial.labels)
+    if trial.notes:
+        fields["notes"] = trial.notes
+    if trial.trial_dir:
+        fields["folder"] = trial.trial_dir
+    if facts.num_damaged:
+        fields["damaged"] = f"{facts.num_damaged} reports, left out (did the machine crash?)"
+    print_fields(fields, indent=2)
+
+
+def _print_validations(facts: TrialFacts, *, show_all: bool) -> None:
+    print_heading("Validations")
+    rows = facts.validations
+    if not rows:
+        print_line("none yet")
+        return
+    names, left_out = _fitting(list_names(rows, facts.metric))
+    shown = list(rows if show_all else rows[-NUM_SHOWN:])
+    if facts.best is not None and not any(_is_same(row, facts.best) for row in shown):
+        shown.insert(0, facts.best)
+    counts = any(row.n_records is not None for row in shown)
+    columns = [
+        NumberColumn("STEP"),
+        *([NumberColumn("RECORDS")] if counts else []),
+        *[NumberColumn(n) for n in names],
+        Column(""),
+    ]
+    print_table(
+        columns,
+        [
+            [
+                str(row.steps_completed),
+                *(["" if row.n_records is None else str(row.n_records)] if counts else []),
+                *[_aligned(row.metrics.get(name)) for name in names],
+                "best" if _is_same(row, facts.best) else "",
+            ]
+            for row in shown
+        ],
+    )
+    left = facts.num_reports["validation"] - len(shown)
+    if left:
+        print_line(f"{left} earlier ones: --all shows them", style="dim")
+    if left_out:
+        print_line(f"too wide for this terminal: {', '.join(left_out)}", style="dim")
+
+
+def _aligned(value: object) -> str:
+    """Return a number with its zeros, so that a column of them lines up."""
+    if isinstance(value, float) and 0.001 <= abs(value) < 1000:
+        return f"{value:#.4g}"
+    return format_number(value)
+
+
+def _is_same(row: MetricRecord, other: MetricRecord | None) -> bool:
+    """Return whether two records are one report (NaN makes them unequal as values)."""
+    if other is None:
+        return False
+    return (row.run_id, row.seq, row.reported_at) == (other.run_id, other.seq, other.reported_at)
+
+
+def _fitting(names: list[str]) -> tuple[list[str], list[str]]:
+    """Split metrics into those that fit beside each other on the terminal, and the rest."""
+    console = make_console()
+    if not console.is_terminal:
+        return names, []
+    room = console.width - 27
+    fitting = 0
+    for name in names:
+        room -= max(len(name), 9) + 2
+        if room < 0 and fitting:
+            break
+        fitting += 1
+    return names[:fitting], names[fitting:]
+
+
+def _print_training(facts: TrialFacts) -> None:
+    print_heading("Training")
+    if not facts.training:
+        print_line("no reports yet")
+        return
+    last = facts.training[-1]
+    values = [f"{name} {format_number(value)}" for name, value in last.metrics.items()]
+    fields = {
+        "last": f"step {last.steps_completed}: {'  '.join(values)}",
+        "reports": str(facts.num_reports["training"]),
+    }
+    speed = _speed(facts)
+    if speed is not None:
+        fields["speed"] = f"{speed:.4g} batches/s, validations and checkpoints included"
+    print_fields(fields, indent=2)
+
+
+def _print_checkpoints(facts: TrialFacts, short: Callable[[str], str], *, show_all: bool) -> None:
+    print_heading("Checkpoints")
+    shown = [row for row in facts.checkpoints if show_all or row.state != "DELETED"]
+    num_hidden = len(facts.checkpoints) - len(shown)
+    if not facts.checkpoints:
+        print_line("none yet")
+    if shown:
+        _print_checkpoint_table(shown, short)
+    if num_hidden:
+        print_line(f"{num_hidden} deleted: --all shows them", style="dim")
+
+
+def _print_checkpoint_table(
+    checkpoints: Sequence[CheckpointRecord], short: Callable[[str], str]
+) -> None:
+    print_table(
+        [
+            Column("UUID"),
+            NumberColumn("STEP"),
+            Column("STATE", is_state=True),
+            NumberColumn("SIZE"),
+            Column("SAVED"),
+        ],
+        [
+            [
+                short(row.uuid),
+                str(row.steps_completed),
+                row.state,
+                format_bytes(row.size_bytes),
+                format_time(row.committed_at),
+            ]
+            for row in checkpoints
+        ],
+    )
+
+
+def _find_drawing() -> Callable[..., list[str]] | None:
+    """Return the function that draws plots, or None without its distribution."""
+    try:
+        report = import_distribution("detcore_report", needed_by="the plot")
+    except MissingDistributionError:
+        return None
+    draw: Callable[..., list[str]] = report.draw_text_plot
+    return draw
+
+
+def _print_plot(
+    series: MetricSeries, facts: TrialFacts, draw: Callable[..., list[str]] | None
+) -> None:
+    """Print a plot with its extremes; without a function that draws, how to get one."""
+    print_heading(f"{series.metric} ({series.kind}) over steps")
+    finite = [point for point in series.points if math.isfinite(point[1])]
+    if not finite:
+        print_line("no finite value")
+        return
+    if len(series.points) == 1:
+        step, value = series.points[0]
+        print_line(f"{format_number(value)} at step {step}; two values make a plot", style="dim")
+        return
+    if draw is None:
+        print_line(f"plots: {install_command('detcore-report')}", style="dim")
+    else:
+        for line in draw(series.points, width=min(make_console().width, _MAX_PLOT_WIDTH)):
+            print_line(line, style="cyan")
+    low, high = min(finite, key=_VALUE), max(finite, key=_VALUE)
+    text = (
+        f"min {format_number(low[1])} at step {low[0]}, max {format_number(high[1])} at step "
+        f"{high[0]}, last {format_number(series.points[-1][1])}"
+    )
+    if not facts.has_all(series.kind):
+        text += f"; {len(series.points)} of {facts.num_reports[series.kind]} reports were read"
+    missing = len(series.points) - len(finite)
+    print_line(f"{text}; {missing} not finite" if missing else text, style="dim")
+
+
+def _print_hint(facts: TrialFacts) -> None:
+    experiment = facts.experiment
+    states = (experiment.state.value, facts.trial.state.value)
+    if all(can_resume(experiment.config, state, facts.is_alive) for state in states):
+        click.echo()
+        print_line(f"resume with:  detcore run --resume {facts.trial.experiment_id}", style="dim")

@@ -1,0 +1,332 @@
+"""``detcore experiment trials`` and ``best``: the trials and checkpoints of an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detcore.cli.output import (
+    Column,
+    Format,
+    NumberColumn,
+    format_options,
+    make_console,
+    pick,
+    print_csv,
+    print_json,
+    print_line,
+    print_table,
+    printable,
+)
+from detcore.cli.record_access import (
+    master_option,
+    open_records,
+    shorten_checkpoints,
+    uuid_shortener,
+)
+from detcore.cli.shell_completion import experiment_argument
+from detcore.contract.errors import NotFoundError
+from detcore.describe import (
+    describe_stand_in,
+    describe_trials,
+    flatten,
+    format_bytes,
+    format_hparam,
+    format_number,
+    metric_value,
+    trial_state,
+)
+
+if TYPE_CHECKING:
+    from detcore.cli.cli_context import CliContext
+    from detcore.records import Database, RankedCheckpoint
+
+
+_EXAMPLES = """
+\b
+Examples:
+  detcore experiment trials 3 --sort metric --limit 10     the best ten
+  detcore experiment trials 3 --csv > trials.csv
+"""
+_BEST_EXAMPLES = """
+\b
+Examples:
+  detcore experiment best 3
+  detcore experiment best 3 -n 5 --metric accuracy --larger-is-better
+  detcore checkpoint download $(detcore experiment best 3 --uuid)
+"""
+_BEST_FIELDS = (
+    "uuid", "trial_id", "steps_completed", "size_bytes", "committed_at", "storage_url",
+)  # fmt: skip
+# Narrower terminals show fewer columns, to leave room for the hyperparameters.
+_WIDE = 100
+
+
+@click.command(epilog=_EXAMPLES)
+@experiment_argument
+@click.option(
+    "--sort",
+    type=click.Choice(["id", "metric", "steps", "state"]),
+    default="id",
+    show_default=True,
+    help="Order; by metric the best come first, those without one last.",
+)
+@click.option("--metric", metavar="NAME", help="Which metric; default: the searcher's.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N in that order.")
+@format_options
+@master_option
+def trials(
+    obj: CliContext,
+    experiment_id: int,
+    sort: str,
+    metric: str | None,
+    limit: int | None,
+    form: Format,
+) -> None:
+    """List trials: state, steps, rung, best validation, hyperparameters.
+
+    Whether a smaller metric is better is the experiment's setting, also for --metric.
+    """
+    with open_records(obj) as database:
+        metric, rows = _read_trials(database, experiment_id, sort=sort, metric=metric, limit=limit)
+        if form == "table":
+            shorten_checkpoints(database, rows)
+    if form == "json":
+        print_json({"experiment_id": experiment_id, "metric": metric, "trials": rows})
+    elif form == "csv":
+        print_csv(rows, ["id", "state"])
+    elif rows:
+        print_trials(rows, metric)
+    else:
+        click.echo(f"experiment {experiment_id} has no trials yet", err=True)
+
+
+def _read_trials(
+    database: Database,
+    experiment_id: int,
+    *,
+    sort: str,
+    metric: str | None,
+    limit: int | None,
+) -> tuple[str | None, list[dict[str, Any]]]:
+    """Return the metric that trials are compared by, and the trials as plain values.
+
+    Args:
+        database: The records.
+        experiment_id: Whose trials.
+        sort: "id", "metric", "steps" or "state".
+        metric: By which metric; None: the searcher's.
+        limit: Maximum number of trials.
+
+    Raises:
+        NotFoundError: If there is no such experiment.
+    """
+    searcher = database.get_experiment(experiment_id).searcher
+    metric, smaller = metric or searcher.metric, searcher.smaller_is_better is not False
+    if sort == "metric" and metric is not None:
+        ranked = database.top_trials(
+            experiment_id, metric=metric, smaller_is_better=smaller, limit=limit
+        )
+        records = [row.trial for row in ranked]
+    else:
+        # In another order all have to be looked at before the first ones are known.
+        records = database.list_trials(experiment_id, limit=limit if sort == "id" else None)
+    rows = describe_trials(database, records, metric=metric, smaller_is_better=smaller)
+    if sort == "steps":
+        rows.sort(key=lambda row: -row["steps_completed"])
+    elif sort == "state":
+        order = ("RUNNING", "PAUSED", "COMPLETED", "CANCELED", "ERROR")
+        rows.sort(key=lambda row: order.index(row["state"]))
+    return metric, rows[:limit]
+
+
+def print_trials(rows: Sequence[dict[str, Any]], metric: str | None) -> None:
+    """Print trials as a table, below the hyperparameters that all of them share."""
+    same, varied = _split_hparams(rows)
+    if same:
+        shown = " ".join(f"{name}={format_hparam(value)}" for name, value in same.items())
+        print_line(f"all with {shown}")
+    console = make_console()
+    is_narrow = console.is_terminal and console.width < _WIDE
+    has_rungs = any(row["rung"] is not None for row in rows)
+    has_labels = any(row["labels"] for row in rows)
+    columns = [
+        NumberColumn("ID", style="bold"),
+        Column("STATE", wrap=True, is_state=True),
+        NumberColumn("STEPS"),
+        *([NumberColumn("RUNG")] if has_rungs else []),
+        Column("BEST", wrap=True),
+        *([] if is_narrow else [NumberColumn("RUNS"), Column("CHECKPOINT")]),
+        *([Column("LABELS", wrap=True)] if has_labels else []),
+        Column("HYPERPARAMETERS" if varied else "", wrap=True),
+    ]
+    cells = [
+        [
+            str(row["id"]),
+            trial_state(row),
+            str(row["steps_completed"]),
+            *(["-" if row["rung"] is None else str(row["rung"])] if has_rungs else []),
+            _best_at(row, metric),
+            *([] if is_narrow else [str(row["num_runs"]), row["latest_checkpoint"] or "-"]),
+            *([", ".join(row["labels"])] if has_labels else []),
+            _hparams_text(row, varied),
+        ]
+        for row in rows
+    ]
+    print_table(columns, cells)
+
+
+def _split_hparams(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+    """Return the hyperparameters that all trials share, and the names of the others."""
+    flat = [flatten(row["hparams"]) for row in rows]
+    same, varied = {}, []
+    for name in dict.fromkeys(name for hparams in flat for name in hparams):
+        # As text: values may be lists, and True equals 1.
+        if len({str(hparams[name]) if name in hparams else None for hparams in flat}) == 1:
+            same[name] = flat[0][name]
+        else:
+            varied.append(name)
+    return same, varied
+
+
+def _hparams_text(row: dict[str, Any], names: list[str]) -> str:
+    flat = flatten(row["hparams"])
+    return " ".join(f"{name}={_format_value(flat[name])}" for name in names if name in flat)
+
+
+def _format_value(value: object) -> str:
+    return format_number(value) if isinstance(value, float) else format_hparam(value)
+
+
+def _best_at(row: dict[str, Any], metric: str | None) -> str:
+    value = metric_value(row, metric)
+    if value is None:
+        return "-"
+    return f"{metric} {format_number(value)} at {row['best_validation']['steps_completed']}"
+
+
+@click.command(epilog=_BEST_EXAMPLES)
+@experiment_argument
+@click.option(
+    "-n", "number", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+    help="How many, the best first.",
+)  # fmt: skip
+@click.option("--metric", metavar="NAME", help="Which validation metric; default: the searcher's.")
+@click.option(
+    "--smaller-is-better/--larger-is-better",
+    default=None,
+    help="Default: as the experiment's searcher has it.",
+)
+@click.option("--uuid", "only_uuids", is_flag=True, help="Print nothing but UUIDs.")
+@format_options
+@master_option
+def best(
+    obj: CliContext,
+    experiment_id: int,
+    number: int,
+    metric: str | None,
+    smaller_is_better: bool | None,
+    only_uuids: bool,
+    form: Format,
+) -> None:
+    """List the best checkpoints of an experiment, by the validation at their step.
+
+    If a trial has no checkpoint at a validated step, the checkpoint nearest after its best
+    validation, else its latest one, stands in. Checkpoints without the metric, or with NaN, come
+    last.
+    """
+    if only_uuids and form != "table":
+        raise click.UsageError("give --uuid, --json or --csv, not two of them")
+    with open_records(obj) as database:
+        searcher = database.get_experiment(experiment_id).searcher
+        asked, metric = metric, metric or searcher.metric
+        if metric is None:
+            raise click.UsageError(
+                f"experiment {experiment_id} has no searcher metric; name one with --metric"
+            )
+        if smaller_is_better is None:
+            smaller_is_better = searcher.smaller_is_better is not False
+        ranked = database.top_checkpoints(
+            experiment_id=experiment_id,
+            metric=metric,
+            smaller_is_better=smaller_is_better,
+            limit=number,
+        )
+        rows = [_describe_ranked(checkpoint) for checkpoint in ranked]
+        short = uuid_shortener(database)
+        if rows and rows[0]["value"] is None:
+            # Where the name is wrong, any checkpoint would be as good as another.
+            known = database.metric_names(experiment_id)
+            names = [name for kind, name in known if kind == "validation"]
+            raise NotFoundError(_explain(experiment_id, metric, names, is_own=asked is None))
+    if not rows:
+        raise NotFoundError(
+            f"experiment {experiment_id} has no whole checkpoint (yet).\n"
+            f"See what there is: detcore checkpoint list --experiment {experiment_id}"
+        )
+    _note_stand_ins(rows, metric)
+    if only_uuids:
+        click.echo("\n".join(row["uuid"] for row in rows))
+    elif form == "json":
+        print_json({"experiment_id": experiment_id, "metric": metric,
+                    "smaller_is_better": smaller_is_better, "checkpoints": rows})  # fmt: skip
+    elif form == "csv":
+        print_csv(rows)
+    else:
+        _print_best(rows, metric, short)
+        master = f" --master {obj.master}" if obj.master else ""
+        command = f"detcore checkpoint download {short(rows[0]['uuid'])}{master}"
+        click.echo(f"download the best:  {command}", err=True)
+
+
+def _describe_ranked(ranked: RankedCheckpoint) -> dict[str, Any]:
+    return {
+        **pick(_BEST_FIELDS[:3], ranked.checkpoint),
+        **pick(("value", "value_steps"), ranked),
+        **pick(_BEST_FIELDS[3:], ranked.checkpoint),
+    }
+
+
+def _note_stand_ins(rows: list[dict[str, Any]], metric: str) -> None:
+    """Say on stderr which checkpoints rank by a validation at another step than their own."""
+    fields = ("trial_id", "steps_completed", "value", "value_steps")
+    for row in rows:
+        if row["value_steps"] not in (None, row["steps_completed"]):
+            note = describe_stand_in(metric=metric, **{name: row[name] for name in fields})
+            click.echo(printable(f"note: {note}"), err=True)
+
+
+def _explain(experiment_id: int, metric: str, names: list[str], *, is_own: bool) -> str:
+    text = (
+        f"no checkpoint of experiment {experiment_id} has a validation metric {metric!r} that is "
+        f"a number.\nValidation metrics there: {', '.join(names) or 'none yet'}."
+    )
+    if not names:
+        text += f"\nList all checkpoints with: detcore checkpoint list --experiment {experiment_id}"
+    elif is_own and metric not in names:
+        text += f"\nName one of them: detcore experiment best {experiment_id} --metric {names[0]}"
+    return text
+
+
+def _print_best(rows: list[dict[str, Any]], metric: str, short: Callable[[str], str]) -> None:
+    print_table(
+        [
+            Column("UUID"),
+            NumberColumn(metric, wrap=True),
+            NumberColumn("TRIAL"),
+            NumberColumn("STEP"),
+            NumberColumn("SIZE"),
+        ],
+        [
+            [
+                short(row["uuid"]),
+                format_number(row["value"]),
+                str(row["trial_id"]),
+                str(row["steps_completed"]),
+                format_bytes(row["size_bytes"]),
+            ]
+            for row in rows
+        ],
+    )

@@ -1,0 +1,115 @@
+"""Report settings that are accepted but have no effect, one line for each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from pydantic.fields import FieldInfo
+
+from detcore.config.entrypoint_check import script_of
+from detcore.config.field_types import FOR_CLUSTERS, FROM_EARLIER
+from detcore.config.hyperparameters import ranges
+from detcore.config.problems import nearest
+from detcore.config.source_text import Node, Place, dotted, find, key_span, plain
+
+_CLUSTER = "is for a cluster: accepted, no effect here"
+_EARLIER = "is from an earlier version: accepted, no effect"
+_INSTEAD = {
+    "environment": " (the trial runs in the Python and with the variables of the shell that starts "
+    "detcore)"
+}
+_MAX_CODE_BYTES = 1_000_000
+# Its value is also read by framework plugins.
+_BATCH_SIZE = "global_batch_size"
+
+
+def code_notices(root: Node, code_dir: Path) -> list[str]:
+    """Return a line for each hyperparameter whose name is probably misspelt.
+
+    Its name is nowhere in the script that the entrypoint names, nor in the modules beside it, and
+    a near name is.
+    """
+    return format_notices(root, _unread(root, code_dir))
+
+
+def format_notices(root: Node, remarks: Iterable[tuple[Place, str]]) -> list[str]:
+    """Return a line for each remark on a place, in the order of the file."""
+    found = []
+    for place, words in remarks:
+        if span := key_span(root, place):
+            where = f"{span.source.name}:{span.line + 1}:{span.column + 1}"
+            found.append((span.line, span.column, f"{where}: note: {dotted(place)} {words}"))
+    return [line for _, _, line in sorted(found)]
+
+
+def find_remarks(
+    root: Node, fields_at: Callable[[Place], Mapping[str, FieldInfo]]
+) -> Iterator[tuple[Place, str]]:
+    """Yield fields that have no effect, assumed units, and exponents that look like values."""
+    for section in ((), ("resources",), ("checkpoint_storage",)):
+        for name, field in fields_at(section).items():
+            place, about = (*section, name), str(field.description)
+            if find(root, place) is None:
+                continue
+            if about.endswith(FROM_EARLIER):
+                yield place, _EARLIER
+            elif about.endswith(FOR_CLUSTERS):
+                yield place, _CLUSTER + _INSTEAD.get(name, "")
+    place = ("optimizations", "mixed_precision")
+    precision = find(root, place)
+    if precision is not None and precision.value != "O0":
+        words = "was for apex: accepted, no effect; use torch.autocast in a PyTorchTrial, or a "
+        yield place, words + "mixed-precision policy in a Keras model"
+    yield from _exponents(root)
+    place = ("searcher", "max_length")
+    length = find(root, place)
+    if length is not None and isinstance(length.value, int):
+        number = length.value
+        words = f"has no unit: {number} is read as batches; write {{batches: {number}}} or "
+        yield place, f"{words}{{epochs: {number}}} to be clear"
+
+
+def _unread(root: Node, code_dir: Path) -> Iterator[tuple[Place, str]]:
+    entrypoint, section = find(root, ("entrypoint",)), find(root, ("hyperparameters",))
+    script = None if entrypoint is None else script_of(plain(entrypoint), code_dir)
+    if script is None or section is None:
+        return
+    code = _read_code(script, code_dir)
+    words = {*re.findall(r"\w+", code), _BATCH_SIZE}
+    keys = {*re.findall(r"""["'](\w+)["']""", code)} - section.entries.keys()
+    for name in section.entries.keys() - words:
+        if near := nearest(name, keys):
+            said = f"is not in the code of {script.name}: did you mean '{near}', which is?"
+            yield ("hyperparameters", name), said
+
+
+def _read_code(script: Path, code_dir: Path) -> str:
+    """Return the script, and the modules and packages beside it; nothing if they are too long."""
+    paths = {script}
+    for folder in (script.parent, code_dir):
+        paths.update(folder.glob("*.py"))
+        for package in folder.glob("*/__init__.py"):
+            paths.update(package.parent.rglob("*.py"))
+    try:
+        if sum(path.stat().st_size for path in paths) > _MAX_CODE_BYTES:
+            return ""
+        return "\n".join(path.read_text(errors="replace") for path in paths)
+    except OSError:
+        return ""
+
+
+def _exponents(root: Node) -> Iterator[tuple[Place, str]]:
+    """Yield ranges whose exponents look like values."""
+    section = find(root, ("hyperparameters",))
+    values = plain(section) if section is not None else None
+    for place, value in ranges(values if isinstance(values, dict) else {}, ("hyperparameters",)):
+        if value["type"] == "log" and 0 < value["minval"] < 1 and 0 < value["maxval"] < 1:
+            low, high, base = value["minval"], value["maxval"], value.get("base", 10)
+            yield (
+                place,
+                f"has exponents: it is drawn from {base:g}^{low:g} = {base**low:.5g} to "
+                f"{base:g}^{high:g} = {base**high:.5g}; for values from {low:g} to {high:g}, write "
+                f"{{type: loguniform, minval: {low:g}, maxval: {high:g}}}",
+            )

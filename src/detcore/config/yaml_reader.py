@@ -1,0 +1,349 @@
+"""Read YAML into values with their positions, and report mistakes exactly.
+
+Scalars follow YAML 1.2: ``1e-3`` is a number, ``yes`` and ``1:30`` are strings.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import yaml
+
+from detcore.config.source_text import (
+    Diagnostic,
+    Further,
+    Label,
+    Node,
+    Scalar,
+    Source,
+    Span,
+    mistake,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+_MAX_VALUES = 50_000  # stops nested aliases from filling the memory
+MAX_DEPTH = 100
+_MAX_DIGITS = 400  # Python refuses to print integers of more than 4300
+_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?")
+_INTEGER = re.compile(r"[-+]?[0-9][0-9_]*")
+_BASED = re.compile(r"0(o[0-7]+|x[0-9a-fA-F]+)")
+_STRANGE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPE = re.compile(r"\\U([0-9A-Fa-f]{8})")
+_PLAIN = "tag:yaml.org,2002:"
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's parser without YAML 1.1's rules for scalars."""
+
+    yaml_implicit_resolvers = {
+        "<": [(_PLAIN + "merge", re.compile("<<"))],
+    }
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._num_values = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose a node, unless there are too many: a full megabyte takes half a minute."""
+        is_key = isinstance(parent, yaml.MappingNode) and index is None
+        self._num_values += not is_key
+        if self._num_values > _MAX_VALUES:
+            raise _TooLargeError
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
+
+
+class _TooLargeError(Exception):
+    """The document has more values than any configuration."""
+
+
+def half_a_character(text: str, span: Span) -> Diagnostic | None:
+    """Return a diagnostic for a text that is not valid Unicode, or None."""
+    if not _SURROGATE.search(text):
+        return None
+    return mistake(
+        span,
+        "this text has half of a character (a surrogate from U+D800 to U+DFFF)",
+        help=["write the character itself, or both halves as one \\U escape"],
+    )
+
+
+def line_and_column(text: str, index: int) -> tuple[int, int]:
+    """Return the place of a character of a text, both from 0."""
+    return text.count("\n", 0, index), index - (text.rfind("\n", 0, index) + 1)
+
+
+def read_yaml(
+    text: str, source: Source, *, line: int = 0, column: int = 0
+) -> tuple[Node | None, list[Diagnostic]]:
+    """Read one YAML document.
+
+    Args:
+        text: The document.
+        source: The source that contains it.
+        line: Line of `source` on which `text` begins, from 0.
+        column: Column of that line at which `text` begins, from 0.
+
+    Returns:
+        The value (None if there is no value, or it cannot be read) and the mistakes.
+    """
+    reader = _Reader(source, line, column)
+    node: Node | None = None
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+        node = None if root is None else reader.node(root)
+    except yaml.reader.ReaderError as exc:
+        reader.bad_character(text, exc)
+    except yaml.MarkedYAMLError as exc:
+        reader.bad_syntax(text, exc)
+    except (RecursionError, _TooLargeError):
+        reader.add(
+            source.span(line, column, 0),
+            f"more than {_MAX_VALUES} values or {MAX_DEPTH} levels",
+            help=["a configuration is small: look for aliases (*name) that repeat each other"],
+        )
+        return None, reader.found
+    except (ValueError, OverflowError) as exc:  # for an escape such as "\\U00110000"
+        reader.bad_escape(text, exc)
+    return node, reader.found
+
+
+class _Reader:
+    """Converts PyYAML's nodes to ours and collects the mistakes."""
+
+    def __init__(self, source: Source, line: int, column: int) -> None:
+        self.found: list[Diagnostic] = []
+        self._source = source
+        self._line = line
+        self._column = column
+        self._open: list[yaml.Node] = []
+        self._count = 0
+
+    def add(self, span: Span, message: str, label: str = "", **details: Unpack[Further]) -> None:
+        """Add a mistake; see `mistake`."""
+        self.found.append(mistake(span, message, label, **details))
+
+    def node(self, node: yaml.Node) -> Node:
+        """Convert a node.
+
+        Raises:
+            _TooLargeError: If there are too many, or too many levels.
+        """
+        span = self._span(node)
+        self._count += 1
+        if node in self._open:
+            self.add(span, "this value contains itself through an alias")
+            return Node(None, span)
+        if self._count > _MAX_VALUES or len(self._open) > MAX_DEPTH:
+            raise _TooLargeError
+        if isinstance(node, yaml.ScalarNode):
+            return Node(self._scalar(node, span), span)
+        if node.tag not in (_PLAIN + "map", _PLAIN + "seq"):
+            self._tagged(node, span)
+        self._open.append(node)
+        value: list[Node] | dict[str, Node] = (
+            self._mapping(node)
+            if isinstance(node, yaml.MappingNode)
+            else [self.node(item) for item in node.value]
+        )
+        self._open.pop()
+        return Node(value, _trim(span))
+
+    def _span(self, node: yaml.Node) -> Span:
+        start, end = node.start_mark, node.end_mark
+        return Span(
+            self._source, *self._at(start.line, start.column), *self._at(end.line, end.column)
+        )
+
+    def _at(self, line: int, column: int) -> tuple[int, int]:
+        return line + self._line, column + (self._column if line == 0 else 0)
+
+    def _mapping(self, node: yaml.MappingNode) -> dict[str, Node]:
+        entries: dict[str, Node] = {}
+        merged: dict[str, Node] = {}
+        for key_node, value_node in node.value:
+            key, span = key_node.value, self._span(key_node)
+            if key_node.tag == _PLAIN + "merge":
+                merged = {**self._merge(value_node), **merged}
+            elif not isinstance(key_node, yaml.ScalarNode) or key == "":
+                self.add(span, "expected a plain name as the key")
+            elif bad := half_a_character(key, span):
+                self.found.append(bad)
+            elif key in entries:
+                self.add(
+                    span,
+                    f"the key '{key}' is given twice",
+                    "given again here",
+                    also=[Label(entries[key].key or span, "first given here")],
+                    help=["keep one of the two"],
+                )
+            else:
+                entries[key] = self.node(value_node)
+                entries[key].key = span
+        return {**merged, **entries}
+
+    def _merge(self, node: yaml.Node) -> dict[str, Node]:
+        merged: dict[str, Node] = {}
+        for part in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            value = self.node(part)
+            if not isinstance(value.value, dict):
+                self.add(value.span, "'<<' can only merge a mapping")
+            merged = {**value.entries, **merged}
+        return merged
+
+    def _tagged(self, node: yaml.Node, span: Span) -> None:
+        tag = str(node.tag).replace(_PLAIN, "!!")
+        self.add(span, f"the tag '{tag}' is not allowed", help=["remove it"])
+
+    def _scalar(self, node: yaml.ScalarNode, span: Span) -> Scalar:
+        text = str(node.value)
+        if bad := half_a_character(text, span):
+            self.found.append(bad)
+            return ""
+        if node.tag != _PLAIN + "str":
+            self._tagged(node, span)
+            return text
+        # Quoted, or a block: always a string.
+        return text if node.style is not None else self._plain_scalar(text, span)
+
+    def _plain_scalar(self, text: str, span: Span) -> Scalar:
+        if text in ("", "~", "null", "Null", "NULL"):
+            return None
+        if text.lower() in ("true", "false") and text in (text.lower(), text.title(), text.upper()):
+            return text.lower() == "true"
+        digits = text.lstrip("+-").replace("_", "")
+        is_integer = _INTEGER.fullmatch(text)
+        if is_integer or _BASED.fullmatch(text):
+            if len(digits) > _MAX_DIGITS:
+                message = f"a number of {len(text)} characters; at most {_MAX_DIGITS} digits are"
+                self.add(span, f"{message} read", help=["write a string in quotes"])
+                return 0
+            value = int(text.replace("_", ""), 10 if is_integer else 0)
+            if is_integer and len(digits) > 1 and digits[0] == "0":
+                self.add(
+                    span,
+                    f"{text} is ambiguous: some YAML readers take a leading zero for octal",
+                    help=(f"write {value}, or '{text}' in quotes for a string",),
+                    suggestion=str(value),
+                )
+            return value
+        is_number = _NUMBER.fullmatch(text)
+        if is_number and math.isfinite(number := float(text.replace("_", ""))):
+            return number
+        if is_number or _STRANGE.fullmatch(text):
+            hint = "experiment records are JSON, which has no such number"
+            self.add(span, f"expected a finite number, got {text}", help=[hint])
+        return text
+
+    def bad_character(self, text: str, exc: yaml.reader.ReaderError) -> None:
+        code = ord(exc.character) if isinstance(exc.character, str) else int(exc.character)
+        self.add(
+            self._source.span(*self._at(*line_and_column(text, exc.position))),
+            f"the character U+{code:04X} is not allowed in YAML",
+            help=["remove it; it is invisible in most editors"],
+        )
+
+    def bad_escape(self, text: str, exc: Exception) -> None:
+        found = next((m for m in _ESCAPE.finditer(text) if int(m[1], 16) > sys.maxunicode), None)
+        at = self._at(*line_and_column(text, found.start() if found else 0))
+        self.add(
+            self._source.span(*at, len(found[0]) if found else 1),
+            "this escape names no character" if found else f"no YAML: {exc}",
+            help=[f"the last one is \\U{sys.maxunicode:08X}"],
+        )
+
+    def bad_syntax(self, text: str, exc: yaml.MarkedYAMLError) -> None:
+        problem = exc.problem_mark or exc.context_mark
+        lines = text.split("\n")
+        line = lines[problem.line] if problem is not None and problem.line < len(lines) else ""
+        said = explain_syntax(exc, line)
+        span, context = self._mark(problem), self._mark(exc.context_mark)
+        has_context = exc.context_mark is not None
+        if said.at_context and has_context:
+            span = context
+        also = [Label(context, "begun here")] if has_context and context.line != span.line else []
+        self.add(span, said.message, said.label, also=also, help=said.help)
+
+    def _mark(self, mark: yaml.Mark | None) -> Span:
+        return self._source.span(*(self._at(mark.line, mark.column) if mark else self._at(0, 0)))
+
+
+def _trim(span: Span) -> Span:
+    """Return a collection's span without the line ends and comments after its last item."""
+    lines = span.source.lines
+    line, column = span.end_line, span.end_column
+    while line > span.line and (line >= len(lines) or not lines[line][:column].strip()):
+        line -= 1
+        column = len(lines[line])
+    return Span(span.source, span.line, span.column, line, column)
+
+
+class SyntaxProblem(NamedTuple):
+    """A mistake in the YAML itself; `at_context`: at the start of the construct."""
+
+    message: str
+    label: str = ""
+    help: tuple[str, ...] = ()
+    at_context: bool = False
+
+
+# By words of the parser's error.
+_KNOWN = {
+    "mapping values are not allowed": SyntaxProblem(
+        "a ':' where no new key can begin",
+        "unexpected ':'",
+        ("put quotes around a value that contains ': ', and begin each key on its own line",),
+    ),
+    "could not find expected ':'": SyntaxProblem(
+        "a key without ':'", "no ':' in this line", ("write 'key: value'",), at_context=True
+    ),
+    "expected <block end>": SyntaxProblem(
+        "this line does not fit the block above it",
+        "indented differently, or stands where a key was expected",
+        ("give the keys of one block the same indentation",),
+    ),
+}
+
+
+def explain_syntax(exc: yaml.MarkedYAMLError, line: str) -> SyntaxProblem:
+    """Return an explanation of a parser error, with the line at which the parser failed."""
+    problem, context = str(exc.problem or exc.context or "unreadable"), str(exc.context)
+    mark, begun = exc.problem_mark, exc.context_mark
+    before, here = (line[: mark.column], line[mark.column : mark.column + 1]) if mark else ("", "")
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return SyntaxProblem(
+            "a tab is used to indent; YAML allows only spaces",
+            "this is a tab",
+            ("replace the tab by spaces (two per level)",),
+        )
+    if "'\\t'" in problem:
+        return SyntaxProblem("a tab where YAML allows only spaces", "this is a tab")
+    if "end of stream" in problem or "<stream end>" in problem:
+        if "flow node" in context:
+            return SyntaxProblem("a bracket above is never closed", "the text ends here")
+        what = "quotation" if "quoted" in context else "bracket"
+        return SyntaxProblem(f"this {what} is never closed", "opened here", at_context=True)
+    if here and here in "]}":
+        return SyntaxProblem(f"a '{here}' that closes nothing", f"unexpected '{here}'")
+    if "mapping values" in problem and re.fullmatch(r"\s*[\w.-]+", before):
+        return SyntaxProblem(
+            "a key where the line above has not ended",
+            "unexpected ':'",
+            (
+                "the line above is a key without ':', or has a value and keys below it; "
+                "the keys of one block have the same indentation",
+            ),
+        )
+    for words, known in _KNOWN.items():
+        if words in problem or words in context:
+            return known
+    if begun and mark and mark.line > begun.line and here == ":" and "expected ','" in problem:
+        return SyntaxProblem("this bracket is never closed", at_context=True)
+    return SyntaxProblem(f"not YAML: {problem}")

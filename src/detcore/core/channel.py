@@ -1,0 +1,189 @@
+"""The control channel between a worker and its runner: progress one way, answers the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import stat
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from detcore.contract.errors import WorkerError
+
+Answerer: TypeAlias = Callable[[str, Mapping[str, Any]], "Mapping[str, Any] | None"]
+"""Answers a question in the process that asks it; None: it cannot be answered now."""
+
+# These are for displays, and later ones repeat or replace them.
+_DROPPABLE = frozenset({"progress", "status"})
+_READ_BYTES = 1 << 12
+# Training waits no longer than this for an answer.
+_ANSWER_TIMEOUT_S = 2.0
+
+
+class Channel:
+    """Sends messages to the runner, in order, and reads its answers: JSON objects, one a line.
+
+    Training neither fails nor waits because of a message: a runner that is gone ends the channel
+    silently, and while the channel is full messages for displays are dropped and others kept until
+    there is room. Nothing durable depends on it, because durable facts are in the log. Thread-safe.
+    """
+
+    def __init__(self, fd: int | None, *, answerer: Answerer | None = None) -> None:
+        """Take a descriptor.
+
+        Args:
+            fd: One end of a socket pair; None, or anything that is no socket, means that no runner
+                listens. It is not closed, because its number belongs to the process that started
+                this one.
+            answerer: Answers questions where no runner does: in a script by itself.
+        """
+        self._fd = fd if fd is not None and _is_socket(fd) else None
+        self._answerer = answerer
+        self._pending = b""
+        self._sent: set[str] = set()
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._received = b""
+        self._kept: list[dict[str, Any]] = []
+        self._num_questions = 0
+        if self._fd is not None:
+            os.set_blocking(self._fd, False)
+            os.set_inheritable(self._fd, False)
+
+    @property
+    def has_runner(self) -> bool:
+        """Whether a runner listened when this was made, and has not gone since."""
+        return self._fd is not None
+
+    def send(self, type: str, **fields: Any) -> None:
+        """Send a message.
+
+        Args:
+            type: ``"progress"``, ``"status"``, ``"finished"``, or another word that the runner
+                knows.
+            **fields: JSON values.
+        """
+        line = json.dumps({"type": type, **fields}).encode() + b"\n"
+        with self._lock:
+            self._sent.add(type)
+            self._write_pending()
+            if self._fd is None:
+                return
+            if self._pending and type in _DROPPABLE:
+                return
+            self._pending += line
+            self._write_pending()
+
+    def has_sent(self, type: str) -> bool:
+        """Whether this process sent a message of this type."""
+        return type in self._sent
+
+    def ask(
+        self, question: str, *, timeout_s: float = _ANSWER_TIMEOUT_S, **fields: Any
+    ) -> Mapping[str, Any] | None:
+        """Ask the runner about the records.
+
+        Args:
+            question: Name of the question; see `detcore.records.answer_question`.
+            timeout_s: How long to wait for the answer, in seconds.
+            **fields: JSON values.
+
+        Returns:
+            The answer; None if no answer came in time or the records cannot be read now.
+        """
+        if self._answerer is not None:
+            return self._answerer(question, fields)
+        deadline = time.monotonic() + timeout_s
+        with self._reading:
+            self._num_questions += 1
+            number = self._num_questions
+            self.send("question", question=question, number=number, fields=fields)
+            while (reply := self._read(deadline)) is not None:
+                if reply["type"] != "answer":
+                    self._kept.append(reply)
+                elif reply["number"] == number:
+                    answer: Mapping[str, Any] | None = reply["answer"]
+                    return answer
+        return None
+
+    def wait_for_length(self) -> int | None:
+        """Wait until the search method has decided how far to train next; None: no further.
+
+        Raises:
+            WorkerError: If the runner is gone.
+        """
+        self._deliver()
+        with self._reading:
+            while True:
+                reply = self._kept.pop(0) if self._kept else self._read(None)
+                if reply is None:
+                    raise WorkerError(
+                        "the runner of this trial is gone, so the next length is unknown.\n"
+                        "Resume the experiment later: detcore run --resume ID"
+                    )
+                if reply["type"] != "answer":  # one that came too late
+                    return int(reply["length"]) if reply["type"] == "train" else None
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        """Give a slow runner up to `timeout_s` seconds to read the pending messages."""
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            while self._pending and self._fd is not None:
+                remaining_s = deadline - time.monotonic()
+                if remaining_s <= 0:
+                    break
+                select.select([], [self._fd], [], remaining_s)
+                self._write_pending()
+
+    def _deliver(self) -> None:
+        """Wait until everything that was sent is in the socket, or the runner is gone."""
+        while True:
+            with self._lock:
+                self._write_pending()
+                if not self._pending or self._fd is None:
+                    return
+                fd = self._fd
+            select.select([], [fd], [], 0.1)
+
+    def _read(self, deadline: float | None) -> dict[str, Any] | None:
+        """Return the next reply; None at the deadline, or if the runner is gone."""
+        while b"\n" not in self._received:
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            fd = self._fd
+            if fd is None or not select.select([fd], [], [], left_s)[0]:
+                return None
+            try:
+                data = os.read(fd, _READ_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError:  # ECONNRESET: the runner was killed with messages unread
+                return None
+            if not data:
+                return None
+            self._received += data
+        line, _, self._received = self._received.partition(b"\n")
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+    def _write_pending(self) -> None:
+        while self._pending and self._fd is not None:
+            try:
+                written = os.write(self._fd, self._pending)
+            except BlockingIOError:
+                return
+            except OSError:  # EPIPE: the runner is gone; training continues until it is ended
+                self._fd = None
+                self._pending = b""
+                return
+            self._pending = self._pending[written:]
+
+
+def _is_socket(fd: int) -> bool:
+    """Whether a descriptor is open, and one of a socket."""
+    try:
+        return stat.S_ISSOCK(os.fstat(fd).st_mode)
+    except OSError:
+        return False

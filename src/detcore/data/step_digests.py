@@ -1,0 +1,298 @@
+"""Write the digests of a trial's steps, by which two runs are compared.
+
+A file has the frames of a ledger: a header with facts about the run, then rows of digests of steps,
+lists of tensor names, and digests of the tensors in the list before.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import struct
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from detcore.contract.errors import StorageFullError
+from detcore.data.ledger import FrameFile, FrameKind, pack_frame
+from detcore.environment import read_variables
+
+if TYPE_CHECKING:
+    from detcore.contract.values import TrialInfo
+
+
+_logger = logging.getLogger("detcore.data")
+
+# A step, and the digests of its record ids, its content and its metrics; 0 where not known.
+_ROW = struct.Struct("<QQQQ")
+_FORMAT_VERSION = 1
+# Digesting all tensors takes as long as a few short steps, so units that are shorter share one.
+_MIN_STATE_STEPS, _MIN_STATE_DIGESTS = 50, 20
+_MOST_STATE_PERIODS, _PERIODS_BEFORE_DOUBLING = 8, 4
+# Kinds of NumPy's types whose buffer is the values.
+_WITH_BUFFER = frozenset("biufcmMSU")
+_Content: TypeAlias = Iterable[npt.ArrayLike] | Callable[[], Iterable[npt.ArrayLike]]
+# With another number of threads, or other kernels, sums are added in another order.
+_NUMERIC_VARIABLES = (
+    "CUBLAS_WORKSPACE_CONFIG", "MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS", "PYTHONHASHSEED", "TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS",
+    "XLA_FLAGS",
+)  # fmt: skip
+
+
+class StepDigests:
+    """Records digests of 8 bytes of the batch, the metrics and the state of each step.
+
+    Written like the ledger: whole frames, passed to the kernel at each report. Calls must come from
+    one thread.
+
+    Args:
+        path: File to write, ``digests-<run_id>.bin`` in the trial's folder; must not exist.
+        run_id: Counts the starts of the trial, from 1.
+        start_step: Steps completed when the run started.
+        every: Record every step of which this is a divisor; >= 1.
+        rank: Index of this worker.
+        world_size: Number of workers; each writes a separate file.
+
+    Attributes:
+        every: As given.
+        reads_each_state: Whether the state is read between any two steps, as in a replay. A
+            controller that trains many batches in one call trains them one by one then.
+    """
+
+    reads_each_state = False
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        run_id: int,
+        start_step: int,
+        every: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.every = every
+        self._file = FrameFile(path, self._header, "step digests", "reproducibility.step_digests")
+        self._facts: dict[str, object] = {
+            "run_id": run_id,
+            "start_step": start_step,
+            "every": every,
+            "rank": rank,
+            "world_size": world_size,
+        }
+        self._rows: dict[int, list[int]] = {}
+        self._metrics: list[tuple[int, Sequence[Mapping[str, float]]]] = []
+        self._names: tuple[str, ...] = ()
+        self._tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None = None
+        self._state_step = start_step
+        self._is_full = False
+
+    @classmethod
+    def for_trial(
+        cls, info: TrialInfo, *, every: int, rank: int = 0, world_size: int = 1
+    ) -> StepDigests:
+        """Return the step digests of a worker of a trial, in the trial's folder.
+
+        Args:
+            info: The trial.
+            every: Record every step of which this is a divisor; >= 1.
+            rank: Index of this worker.
+            world_size: Number of workers.
+        """
+        return cls(
+            Path(info.trial_dir) / cls.file_name(info.run_id, rank=rank),
+            run_id=info.run_id,
+            start_step=info.steps_completed,
+            every=every,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    @staticmethod
+    def file_name(run_id: int, *, rank: int = 0) -> str:
+        """Return the name of a worker's file for a start of the trial, in its folder."""
+        return f"digests-{run_id}-{rank}.bin" if rank else f"digests-{run_id}.bin"
+
+    def describe(self, **facts: object) -> None:
+        """Add facts about the run, such as ``threads=4``; JSON values. Before the first flush."""
+        self._facts.update(facts)
+
+    def watch(self, tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None) -> None:
+        """Set the function that returns the training state, and digest its present state.
+
+        Args:
+            tensors: As `detcore.trial.SupportsStateTensors.state_tensors`; None: not known.
+        """
+        self._tensors = tensors
+        self.describe(has_state=tensors is not None)
+        self.digest_state(self._state_step)
+
+    def log(
+        self,
+        step: int,
+        record_ids: npt.ArrayLike | None = None,
+        content: _Content = (),
+    ) -> None:
+        """Digest the batch of a step before it is trained on.
+
+        Args:
+            step: Batches completed once this step is done, so the first step of a trial is 1.
+            record_ids: Integers, ``(n,)``; None: not known.
+            content: The batch's arrays, in a fixed order, or a function that returns them; none:
+                not known. Not read for a step that is not recorded.
+        """
+        if step % self.every or self._is_full:
+            return
+        row = self._rows.setdefault(step, [0, 0, 0])
+        row[0] = 0 if record_ids is None else _digest((record_ids,))
+        row[1] = _digest(content() if callable(content) else content)
+
+    def log_metrics(self, steps_completed: int, metrics: Sequence[Mapping[str, float]]) -> None:
+        """Digest the metrics of the last steps, oldest first.
+
+        Args:
+            steps_completed: The step that the last of them belongs to.
+            metrics: Numbers by name.
+        """
+        if not self._is_full:
+            self._metrics.append((steps_completed, metrics))
+
+    def log_state(self, step: int) -> None:
+        """Digest the state at a scheduling unit, if enough steps were trained since the last time.
+
+        At first at most once in 20 digests or 50 steps; the period doubles at 4, 8 and 16 of it.
+        """
+        period = max(_MIN_STATE_STEPS, self.every * _MIN_STATE_DIGESTS)
+        longest = period * _MOST_STATE_PERIODS
+        while period < longest and step >= period * _PERIODS_BEFORE_DOUBLING:
+            period *= 2
+        if step // period > self._state_step // period:
+            self.digest_state(step)
+
+    def digest_state(self, step: int, tensors: Mapping[str, npt.ArrayLike] | None = None) -> None:
+        """Digest the training state after a step, if its tensors are known.
+
+        Args:
+            step: Batches completed.
+            tensors: The state; default: as the function given to `watch` returns it.
+        """
+        if self._is_full or (tensors is None and self._tensors is None):
+            return
+        self._state_step = step
+        if tensors is None:
+            assert self._tensors is not None  # one of the two
+            tensors = self._tensors()
+        digests = [_digest([value]) for value in tensors.values()]
+        names = tuple(tensors)
+        if names != self._names:
+            self._names = names
+            self._file.append(pack_frame(FrameKind.NAMES, step, 0, json.dumps(names).encode()))
+        body = struct.pack(f"<{len(names)}Q", *digests)
+        self._file.append(pack_frame(FrameKind.STATE, step, 0, body))
+
+    def flush(self) -> None:
+        """Pass everything to the kernel; on a full disk, warn and record no further digests.
+
+        Raises:
+            LedgerError: If the file exists already.
+        """
+        if self._is_full:
+            return
+        try:
+            self._flush()
+        except (OSError, StorageFullError) as error:
+            self._is_full = True
+            _logger.warning(
+                "the digests of this run's further steps are not recorded, so detcore diverge has "
+                "to train them again: %s",
+                str(error).partition("\n")[0],
+            )
+
+    def _flush(self) -> None:
+        for steps_completed, metrics in self._metrics:
+            self._digest_metrics(steps_completed, metrics)
+        self._metrics.clear()
+        if self._rows:
+            body = b"".join(_ROW.pack(step, *row) for step, row in sorted(self._rows.items()))
+            self._file.append(pack_frame(FrameKind.DIGESTS, max(self._rows), 0, body))
+            self._rows.clear()
+        self._file.flush()
+
+    def _digest_metrics(self, steps_completed: int, metrics: Sequence[Mapping[str, float]]) -> None:
+        before = steps_completed - len(metrics)
+        first = before - before % self.every + self.every
+        for step in range(first, steps_completed + 1, self.every):
+            values = metrics[step - before - 1].values()
+            packed = struct.pack(f"<{len(values)}d", *map(float, values))
+            self._rows.setdefault(step, [0, 0, 0])[2] = xxhash.xxh3_64_intdigest(packed)
+
+    def close(self) -> None:
+        """Flush and close; idempotent."""
+        if self._rows or self._metrics:
+            self.flush()
+        if self._is_full:
+            self._file.abandon()
+        else:
+            self._file.close()
+
+    def _header(self) -> bytes:
+        facts = {
+            "format": _FORMAT_VERSION,
+            **self._facts,
+            "versions": _loaded_versions(),  # by the first flush, the user's code is imported
+            "variables": read_variables(_NUMERIC_VARIABLES),
+            "machine": {"system": _system(), "cpu": _cpu_model(), "cpus": os.cpu_count()},
+        }
+        return pack_frame(FrameKind.HEADER, 0, 0, json.dumps(facts).encode())
+
+
+def _digest(arrays: Iterable[npt.ArrayLike]) -> int:
+    """Return a digest of the arrays' bytes; 0 without any."""
+    hasher = None
+    for value in arrays:
+        hasher = hasher or xxhash.xxh3_64()
+        hasher.update(_content(value))  # type: ignore[arg-type]  # an array has a buffer
+    return hasher.intdigest() if hasher else 0
+
+
+def _content(value: npt.ArrayLike) -> bytes | npt.NDArray[np.generic]:
+    """Return the bytes of an array, or their buffer."""
+    array = np.ascontiguousarray(value)
+    if array.dtype.kind in _WITH_BUFFER:
+        return array
+    # The buffer of objects, such as texts, holds their addresses; bfloat16 has none.
+    return repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
+
+
+def _loaded_versions() -> dict[str, str]:
+    """Return the versions of all packages that are imported."""
+    versions = {"python": platform.python_version()}
+    for name, module in sorted(sys.modules.items()):
+        # Not getattr: a package's own __getattr__ may warn, or import more.
+        version = None if "." in name else getattr(module, "__dict__", {}).get("__version__")
+        if isinstance(version, str):
+            versions[name] = version
+    return versions
+
+
+def _system() -> str:
+    """Return the operating system as `platform.platform` does, which starts a process for it."""
+    libc = "".join(platform.libc_ver())
+    known = (platform.system(), platform.release(), platform.machine())
+    return "-".join([*known, *(["with", libc] if libc else [])])
+
+
+def _cpu_model() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor()
+    return next((line.partition(": ")[2] for line in text.splitlines() if "model name" in line), "")

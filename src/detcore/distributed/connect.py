@@ -1,0 +1,292 @@
+"""Connect the ranks of a group to its first rank, which listens."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+import socket
+import time
+from typing import NamedTuple
+
+from detcore.contract.errors import DistributedError
+from detcore.distributed import handshake
+from detcore.distributed.wire import Channel, LinkLost
+
+logger = logging.getLogger(__name__)
+
+_PROOF_TIME_S = 10.0  # handshake timeout
+_MAX_STRANGERS = 256
+_REFUSALS_S = 5.0  # how long to retry after failed proofs: the port may change hands
+
+
+class Address(NamedTuple):
+    """Address of a group's first rank: the path of a Unix socket, or a host and a port."""
+
+    path: str = ""
+    host: str = ""
+    port: int = 0
+
+    def __str__(self) -> str:
+        return self.path or f"{self.host}:{self.port}"
+
+
+class _Refused(Exception):
+    """The other end did not prove that it belongs to the job."""
+
+
+def listen(address: Address, backlog: int) -> tuple[socket.socket, Address]:
+    """Listen at an address; port 0 lets the system choose.
+
+    Raises:
+        DistributedError: If the port is in use, or the host is not this machine.
+    """
+    if address.path:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(address.path)
+    else:
+        found = _resolve(address)
+        listener = socket.socket(found[0], socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(found[1])
+        except OSError as error:
+            listener.close()
+            raise DistributedError(
+                f"rank 0 cannot listen on {address}: {error.strerror}.\n"
+                "A port belongs to one job at a time, and chief_ip is an address of rank 0's "
+                "machine.\nPass another pub_port or a port_offset, the same on all workers."
+            ) from error
+        address = address._replace(port=listener.getsockname()[1])
+    listener.listen(backlog)
+    return listener, address
+
+
+def _resolve(address: Address) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise DistributedError(f"chief_ip={address.host!r} is no known address: {error}") from error
+    host, port = found[0][4][:2]
+    return found[0][0], (str(host), int(port))
+
+
+class _Caller(NamedTuple):
+    connection: socket.socket
+    challenge: bytes
+    received: bytearray
+    until: float
+
+
+def accept_group(
+    listener: socket.socket, *, key: bytes, size: int, deadline: float
+) -> tuple[dict[int, Channel], dict[int, Channel]]:
+    """Wait until every other rank of the group has connected twice and proven to know the key.
+
+    Peers that fail authentication are disconnected and logged.
+
+    Returns:
+        Index in the group -> connection for collectives; and the same for questions.
+
+    Raises:
+        DistributedError: If a rank has not connected by the deadline.
+    """
+    listener.setblocking(False)
+    poller = select.poll()
+    poller.register(listener, select.POLLIN)
+    callers: dict[int, _Caller] = {}
+    channels: dict[int, dict[int, Channel]] = {handshake.CALLS: {}, handshake.QUESTIONS: {}}
+    try:
+        while any(len(found) < size - 1 for found in channels.values()):
+            now = time.monotonic()
+            if now > deadline:
+                raise _missing(size, channels)
+            for descriptor, caller in list(callers.items()):
+                if now > caller.until:
+                    _drop(poller, callers, descriptor, "it said nothing in time")
+            for descriptor, _ in poller.poll(min(deadline - now, 0.25) * 1000):
+                if descriptor == listener.fileno():
+                    _greet(listener, poller, callers)
+                elif descriptor in callers:
+                    _hear(poller, callers, descriptor, channels, key=key, size=size)
+    except BaseException:
+        for found in channels.values():
+            for channel in found.values():
+                channel.close()
+        raise
+    finally:
+        for caller in callers.values():
+            caller.connection.close()
+    return channels[handshake.CALLS], channels[handshake.QUESTIONS]
+
+
+def _missing(size: int, channels: dict[int, dict[int, Channel]]) -> DistributedError:
+    every = channels.values()
+    absent = [str(r) for r in range(1, size) if not all(r in found for found in every)]
+    return DistributedError(
+        f"rank{'s' * (len(absent) > 1)} {', '.join(absent)} of {size} did not join in time.\n"
+        "They may have died before, or were started with other settings or another job key.\n"
+        "Look at their output. Without DETCORE_JOB_KEY (or key=...) the workers of a machine must "
+        "have the same parent process.\nMore time: connect_timeout_s."
+    )
+
+
+def _greet(listener: socket.socket, poller: select.poll, callers: dict[int, _Caller]) -> None:
+    try:
+        connection, _ = listener.accept()
+    except OSError:
+        return
+    challenge = handshake.new_nonce()
+    connection.setblocking(False)
+    if len(callers) >= _MAX_STRANGERS:
+        connection.close()
+        return
+    with contextlib.suppress(OSError):  # a failure shows when its answer is due
+        connection.send(challenge)
+    until = time.monotonic() + _PROOF_TIME_S
+    callers[connection.fileno()] = _Caller(connection, challenge, bytearray(), until)
+    poller.register(connection, select.POLLIN)
+
+
+def _hear(
+    poller: select.poll,
+    callers: dict[int, _Caller],
+    descriptor: int,
+    channels: dict[int, dict[int, Channel]],
+    *,
+    key: bytes,
+    size: int,
+) -> None:
+    caller = callers[descriptor]
+    try:
+        data = caller.connection.recv(handshake.CALLER_SIZE - len(caller.received))
+    except BlockingIOError:
+        return
+    except OSError:
+        data = b""
+    caller.received.extend(data)
+    if not data:
+        _drop(poller, callers, descriptor, "it hung up")
+        return
+    if len(caller.received) < handshake.CALLER_SIZE:
+        return
+    claim = handshake.read_claim(key, caller.challenge, bytes(caller.received))
+    if claim is None:
+        _drop(poller, callers, descriptor, "it does not know the job's key")
+        return
+    verdict = handshake.ACCEPTED
+    if claim.size != size:
+        verdict = handshake.OTHER_SIZE
+    elif not 0 < claim.rank < size or claim.purpose not in channels:
+        verdict = handshake.OUTSIDE
+    elif claim.rank in channels[claim.purpose]:
+        verdict = handshake.TAKEN
+    try:
+        caller.connection.send(claim.verdict(key, verdict))
+    except OSError:
+        _drop(poller, callers, descriptor, "it hung up")
+        return
+    if verdict != handshake.ACCEPTED:
+        _drop(poller, callers, descriptor, f"rank {claim.rank}: {handshake.VERDICTS[verdict]}")
+        return
+    poller.unregister(descriptor)
+    del callers[descriptor]
+    from_caller, from_listener = claim.session_keys(key)
+    channels[claim.purpose][claim.rank] = Channel(caller.connection, (from_listener, from_caller))
+
+
+def _drop(poller: select.poll, callers: dict[int, _Caller], descriptor: int, reason: str) -> None:
+    caller = callers.pop(descriptor)
+    poller.unregister(descriptor)
+    try:
+        peer = caller.connection.getpeername() or "this machine"
+    except OSError:
+        peer = "an address that is gone"
+    caller.connection.close()
+    logger.warning("a connection from %s was refused: %s", peer, reason)
+
+
+def call(
+    address: Address,
+    key: bytes,
+    *,
+    rank: int,
+    size: int,
+    deadline: float,
+    purpose: int = handshake.CALLS,
+) -> Channel:
+    """Connect to the rank that listens, with retries until it does.
+
+    Args:
+        address: Its address.
+        key: The key of the group.
+        rank: Index in the group.
+        size: Number of ranks in the group.
+        deadline: Time to give up, on the clock of ``time.monotonic``.
+        purpose: Purpose of the connection.
+
+    Raises:
+        DistributedError: If the other rank is not there in time, or does not accept this rank.
+    """
+    reason: object = "no rank is listening yet"
+    refused_since = None
+    pause = 0.002
+    while time.monotonic() < deadline:
+        try:
+            return _call_once(address, key, rank, size, purpose, deadline)
+        except _Refused as refusal:
+            reason = refusal
+            refused_since = refused_since or time.monotonic()
+            if time.monotonic() - refused_since > _REFUSALS_S:
+                break
+        except (OSError, LinkLost) as error:
+            reason, refused_since = error, None
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.1)
+    raise DistributedError(
+        f"rank {rank} could not join rank 0 at {address}: {reason}.\n"
+        "Rank 0 has died, was not started, or has other settings or another job key.\n"
+        "Look at its output. Without DETCORE_JOB_KEY (or key=...) the workers of a machine must "
+        "have the same parent process.\nMore time: connect_timeout_s."
+    )
+
+
+def _call_once(
+    address: Address, key: bytes, rank: int, size: int, purpose: int, deadline: float
+) -> Channel:
+    if address.path:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        target: str | tuple[str, int] = address.path
+    else:
+        family, target = _resolve(address)
+        connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(max(min(deadline - time.monotonic(), _PROOF_TIME_S), 0.01))
+        connection.connect(target)
+        challenge = _exactly(connection, handshake.NONCE_SIZE)
+        claim = handshake.Claim(rank, size, challenge, handshake.new_nonce(), purpose)
+        connection.sendall(claim.message(key))
+        verdict = claim.read_verdict(key, _exactly(connection, handshake.LISTENER_SIZE))
+    except BaseException:
+        connection.close()
+        raise
+    if verdict == handshake.ACCEPTED:
+        return Channel(connection, claim.session_keys(key))
+    connection.close()
+    if verdict is None:
+        raise _Refused("it did not prove that it knows the job's key")
+    raise DistributedError(
+        f"rank {rank} of {size} was not accepted at {address}: {handshake.VERDICTS[verdict]}.\n"
+        "Two jobs may have got the same settings, or a worker was started twice.\n"
+        "Give each job a DETCORE_JOB_KEY (or key=...), or a port_offset."
+    )
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = connection.recv(count - len(data))
+        if not more:
+            raise _Refused("it hung up while the job's key was being proven")
+        data += more
+    return data

@@ -1,0 +1,311 @@
+"""Find the other ranks of a job, and set up the groups of all ranks and of the node."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from detcore.contract.errors import DistributedError
+from detcore.distributed import handshake
+from detcore.distributed.connect import Address, accept_group, call, listen
+from detcore.distributed.launcher_settings import DEFAULT_PORT, Numbers, Settings
+from detcore.distributed.rank_failures import lost
+from detcore.distributed.rank_group import Group, Hub, Spoke
+from detcore.distributed.wire import WELCOME, Channel, LinkLost
+from detcore.environment import read_variables
+
+_LOOPBACK = "127.0.0.1"
+# Values that are the same in all processes of one job and differ between jobs.
+_JOB_VARIABLES = (
+    "TORCHELASTIC_RUN_ID",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "OMPI_MCA_ess_base_jobid",
+    "PMIX_NAMESPACE",
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT",
+)
+
+
+def join(numbers: Numbers, settings: Settings) -> tuple[Group, Group | None]:
+    """Connect to the other ranks.
+
+    Args:
+        numbers: The six numbers; more than one rank.
+        settings: Settings of the connections.
+
+    Returns:
+        The group of all ranks, and the group of this node's ranks (None if it has only one).
+
+    Raises:
+        DistributedError: If the ranks do not find each other in time.
+    """
+    deadline = time.monotonic() + settings.connect_timeout_s
+    rank, size = numbers.rank, numbers.size
+    members = list(range(size))
+    if size == numbers.local_size:
+        identity = (settings.job_key() or job_identity().encode()) + repr(
+            (size, settings.chosen_port())
+        ).encode()
+        here = _join_here(identity, rank, members, settings, deadline)
+        return here, here
+    everybody = _join_across(rank, members, settings, deadline)
+    try:
+        return everybody, _join_node(everybody, numbers, settings, deadline)
+    except BaseException as error:
+        everybody.close(f"could not join the ranks of its node: {error!r}")
+        raise
+
+
+def _join_here(
+    identity: bytes, index: int, members: list[int], settings: Settings, deadline: float
+) -> Group:
+    """Join ranks of this machine, through the user's private folder."""
+    place = MeetingPlace(identity)
+    address = Address(path=place.socket_path)
+    if index:
+        return _spoke(address, identity, index, members, settings, deadline)
+    place.take()
+    try:
+        listener, _ = listen(address, len(members))
+        return _hub(listener, identity, members, settings, deadline, place.release)
+    finally:
+        place.release()
+
+
+def _join_across(rank: int, members: list[int], settings: Settings, deadline: float) -> Group:
+    """Join ranks of several machines, by TCP to rank 0."""
+    key = settings.job_key()
+    if not key:
+        raise DistributedError(
+            "workers on several nodes need the job's key, which keeps strangers out.\n"
+            "Set DETCORE_JOB_KEY to the same secret on all workers, or pass key=..."
+        )
+    port = settings.chosen_port()
+    if port is None:
+        port = 0 if settings.announce else DEFAULT_PORT
+    address = Address(host=settings.chief_ip or _LOOPBACK, port=port)
+    if rank == 0:
+        try:
+            listener, address = listen(address, len(members))
+        except DistributedError as error:
+            if settings.announce:
+                settings.announce(str(error))  # the others are waiting for a port
+            raise
+        if settings.announce:
+            settings.announce(tuple(address))
+        return _hub(listener, key, members, settings, deadline)
+    if settings.announce:
+        told = settings.announce(None)
+        if isinstance(told, str):
+            raise DistributedError(told)
+        address = Address(*told)
+    return _spoke(address, key, rank, members, settings, deadline)
+
+
+def _join_node(
+    everybody: Group, numbers: Numbers, settings: Settings, deadline: float
+) -> Group | None:
+    """Join the ranks of one node of several; all ranks of the job call this together."""
+    # Only ranks that receive the random name over authenticated connections know it.
+    identity = secrets.token_bytes(32)
+    entry = {**numbers._asdict(), "host": socket.gethostname(), "identity": identity}
+    entries = everybody.exchange("joining the nodes", "allgather", entry) or []
+    first = _first_of_node(entries, entry)
+    mates = [other for other in entries if _first_of_node(entries, other) is first]
+    mates.sort(key=lambda mate: int(mate["local_rank"]))
+    if [mate["local_rank"] for mate in mates] != list(range(numbers.local_size)):
+        raise DistributedError(
+            f"rank {numbers.rank} is one of local_size={numbers.local_size} workers on node "
+            f"{entry['host']}, but these local ranks are there: "
+            f"{[mate['local_rank'] for mate in mates]}.\n"
+            "Check the numbers that the launcher gave to the workers."
+        )
+    if len(mates) == 1:
+        return None
+    members = [int(mate["rank"]) for mate in mates]
+    name: bytes = first["identity"]
+    return _join_here(name, numbers.local_rank, members, settings, deadline)
+
+
+def _first_of_node(entries: list[dict[str, Any]], mine: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry of the first rank of a rank's node.
+
+    Horovod counts ``cross_rank`` only among ranks of equal local rank, so with uneven nodes the
+    machine's name is more reliable; several nodes on one machine differ by ``cross_rank``.
+    """
+    firsts = [e for e in entries if e["local_rank"] == 0 and e["host"] == mine["host"]]
+    if len(firsts) > 1:
+        firsts = [e for e in firsts if e["cross_rank"] == mine["cross_rank"]]
+    if len(firsts) != 1:
+        raise DistributedError(
+            f"node {mine['cross_rank']} ({mine['host']}) has {len(firsts)} workers with "
+            "local_rank=0.\nEvery node has one; check the numbers that the launcher gave."
+        )
+    return firsts[0]
+
+
+def _hub(
+    listener: socket.socket,
+    key: bytes,
+    members: list[int],
+    settings: Settings,
+    deadline: float,
+    release: Callable[[], None] | None = None,
+) -> Group:
+    size = len(members)
+    try:
+        channels, probes = accept_group(listener, key=key, size=size, deadline=deadline)
+    finally:
+        listener.close()
+        if release is not None:
+            release()
+    # The name must be free for the next context before any rank learns that all are here.
+    for index, channel in channels.items():
+        try:
+            channel.send(WELCOME, {}, deadline=deadline)
+        except LinkLost as error:
+            for other in (*channels.values(), *probes.values()):
+                other.close()
+            raise lost(members[index], f"died while joining ({error})", {}).error() from error
+    return Hub(channels, members, timeout_s=settings.timeout_s, probes=probes)
+
+
+def _spoke(
+    address: Address,
+    key: bytes,
+    index: int,
+    members: list[int],
+    settings: Settings,
+    deadline: float,
+) -> Group:
+    size = len(members)
+    probe = None
+    channel = call(address, key, rank=index, size=size, deadline=deadline)
+    try:
+        purpose = handshake.QUESTIONS
+        probe = call(address, key, rank=index, size=size, deadline=deadline, purpose=purpose)
+        _await_welcome(channel, members, deadline)
+    except BaseException:
+        channel.close()
+        if probe is not None:
+            probe.close()
+        raise
+    return Spoke(channel, index, members, timeout_s=settings.timeout_s, probe=probe)
+
+
+def _await_welcome(channel: Channel, members: list[int], deadline: float) -> None:
+    try:
+        # The first rank gives up slightly earlier, and knows which ranks are missing.
+        frame = channel.wait(deadline + 1.0)
+    except LinkLost as error:
+        how = f"gave up or died while the workers joined ({error})"
+        raise lost(members[0], how, {}).error() from error
+    if frame is None or frame.kind != WELCOME:
+        raise DistributedError(
+            f"rank {members[0]} did not say in time that all workers are there.\n"
+            "It waits for workers that have not come; look at its output."
+        )
+
+
+def job_identity() -> str:
+    """Return an identity of this job among those on this machine, for use without a key.
+
+    It consists of the launcher's variables, or else the parent process.
+    """
+    values = read_variables(_JOB_VARIABLES)
+    if values:
+        return repr(sorted(values.items()))
+    parent = os.getppid()
+    started = ""
+    with contextlib.suppress(OSError, IndexError):
+        # Process ids are reused; field 22 is the time at which the process started.
+        started = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
+    return f"parent {parent} {started}"
+
+
+def private_folder() -> Path:
+    """Return the user's folder for sockets, made with mode 0700.
+
+    Raises:
+        DistributedError: If another user owns the folder, or others may enter it.
+    """
+    # A socket's path has to fit into 107 bytes, so a long TMPDIR cannot be used.
+    root = Path("/tmp") if os.access("/tmp", os.W_OK) else Path(tempfile.gettempdir())
+    folder = root / f"detcore-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise DistributedError(
+            f"{folder} is not a folder of this user alone.\n"
+            "The workers of a machine meet there, and other users must not enter.\n"
+            f"Remove it, or run: chmod 700 {folder}"
+        )
+    return folder
+
+
+class MeetingPlace:
+    """The name under which one group of ranks meets; held by the rank that listens.
+
+    Args:
+        identity: Text that only the ranks of this group share.
+    """
+
+    def __init__(self, identity: bytes) -> None:
+        name = hashlib.sha256(b"detcore meeting|" + identity).hexdigest()[:32]
+        folder = private_folder()
+        self.socket_path = str(folder / f"{name}.sock")
+        self._lock_path = folder / f"{name}.lock"
+        self._lock: int | None = None
+
+    def take(self) -> None:
+        """Become the listener of this name; remove leftovers of a dead one.
+
+        Raises:
+            DistributedError: If a living process listens here.
+        """
+        import fcntl
+
+        while self._lock is None:
+            lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(lock)
+                raise DistributedError(
+                    "another process is waiting for workers under the same name.\n"
+                    "Two jobs with the same parent process look alike without a key.\n"
+                    "Give each job a DETCORE_JOB_KEY (or key=...), or a port_offset."
+                ) from error
+            # The file may have been removed between the two calls above.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(lock), self._lock_path.stat()):
+                    self._lock = lock
+                    break
+            os.close(lock)
+        self._remove()
+
+    def release(self) -> None:
+        """Remove the name; the connections made here stay."""
+        if self._lock is None:
+            return
+        self._remove()
+        self._lock_path.unlink(missing_ok=True)
+        os.close(self._lock)
+        self._lock = None
+
+    def _remove(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.socket_path)

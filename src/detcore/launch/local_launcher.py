@@ -1,0 +1,409 @@
+"""Workers as processes of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+import os
+import pkgutil
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from detcore.contract.errors import PluginError, WorkerError
+from detcore.contract.launch import Line, OutputSink, RendezvousService, WorkerEvent, WorkerGroup
+from detcore.contract.values import TrialInfo
+from detcore.environment import read_environment
+from detcore.launch.job_variables import LocalJob
+from detcore.launch.output_lines import RewriteLimit
+from detcore.launch.worker_processes import (
+    WorkerProcess,
+    Workers,
+    find_stop_timeout_s,
+    start_process,
+)
+
+if TYPE_CHECKING:
+    from detcore.plugins import PluginManager
+
+_READ_BYTES = 1 << 16
+_WORKER = (sys.executable, "-m", "detcore.launch.worker")
+
+# The workers of a trial class end together; one may hang while it takes its framework down.
+_LINGER_S = 60.0
+# How often a progress bar's state becomes a line.
+_UPDATE_INTERVAL_S = 10.0
+
+
+class LocalSettings(BaseModel):
+    """Settings of the launcher ``local`` in an experiment file: it has none."""
+
+
+def _make_stop_timeout(info: TrialInfo) -> Callable[[int], float]:
+    """Return a function that returns how long a trial may take to end after a signal."""
+    grace_s = info.settings.preemption_grace_s
+    if grace_s is None:
+        grace_s = read_environment().grace_s
+    # A pause, too, sends SIGINT.
+    return functools.partial(find_stop_timeout_s, grace_s=grace_s, interrupt_timeout_s=math.inf)
+
+
+class LocalLauncher:
+    """Starts the workers of a trial as processes of this machine.
+
+    Args:
+        fork_frameworks: Names of the frameworks that one process imports, from which the workers
+            of trials with one worker are forked (Linux only). None: every worker starts plainly.
+        notice: Called with messages for the user.
+        plugins: Provide services for trials of several workers; None: each trial looks for them.
+        environment: All variables of the only worker of each trial, but for those that say which
+            trial it is; None: those of this process, and those of its place.
+    """
+
+    def __init__(
+        self,
+        *,
+        fork_frameworks: Sequence[str] | None = None,
+        notice: Callable[[str], None] = lambda text: None,
+        plugins: PluginManager | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._environment = environment
+        self._plugins = plugins
+        self._fork_server = None
+        if fork_frameworks is not None and sys.platform == "linux":
+            from detcore.launch.forked_workers import ForkServer
+
+            self._fork_server = ForkServer(fork_frameworks, notice)
+
+    def start(
+        self,
+        info: TrialInfo,
+        *,
+        home: Path,
+        slots: int = 1,
+        keep_open: tuple[int, ...] = (),
+        on_output: OutputSink,
+        disabled_plugins: frozenset[str] = frozenset(),
+        allowed_plugins: frozenset[str] | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> LocalWorkerGroup:
+        """Start the workers; see `detcore.launch.Launcher.start`.
+
+        Raises:
+            WorkerError: If a process cannot be started.
+            PluginError: If a service of a plugin cannot be imported.
+        """
+        from detcore.plugins.delivery import write_run
+
+        told = _worker_variables(
+            home,
+            disabled_plugins,
+            allowed_plugins,
+            variables=variables or {},
+            trial_info=str(write_run(info)),
+        )
+        is_class = info.settings.is_trial_class
+        start_worker = functools.partial(
+            self._start_worker, cwd=Path(info.model_dir), can_fork=slots == 1 and is_class
+        )
+        services = self._make_services(slots, disabled_plugins, allowed_plugins)
+        channels: list[socket.socket] = []
+        with contextlib.ExitStack() as on_failure:
+            job = LocalJob(slots, services=services, gradients=info.settings.gradients)
+            on_failure.callback(job.close)
+            wake = Wake()
+            on_failure.callback(wake.close)
+            workers = Workers(
+                LineSink(on_output),
+                linger_s=_LINGER_S if is_class else None,
+                stop_s=_make_stop_timeout(info),
+                on_end=wake.set,
+            )
+            on_failure.callback(workers.close)
+            on_failure.callback(workers.kill)
+            for rank in range(slots):
+                environment = job.environment(rank, told)
+                if self._environment is not None:
+                    environment = {**self._environment, **told}
+                process, channel = start_worker(rank, environment, () if rank else keep_open)
+                on_failure.callback(channel.close)
+                channels.append(channel)
+                workers.adopt(process)
+            on_failure.pop_all()
+        return LocalWorkerGroup(workers, job, channels=channels, wake=wake)
+
+    def _make_services(
+        self, slots: int, disabled_plugins: frozenset[str], allowed_plugins: frozenset[str] | None
+    ) -> dict[str, RendezvousService]:
+        """Return the services by which workers find each other; one worker needs none."""
+        if slots == 1:
+            return {}
+        if self._plugins is not None:
+            return make_services(self._plugins)
+        return find_services(disabled_plugins=disabled_plugins, allowed_plugins=allowed_plugins)
+
+    def _start_worker(
+        self,
+        rank: int,
+        environment: Mapping[str, str],
+        keep_open: Sequence[int],
+        *,
+        cwd: Path,
+        can_fork: bool,
+    ) -> tuple[WorkerProcess, socket.socket]:
+        """Start a worker; return its process, and the runner's end of its channel.
+
+        Args:
+            rank: Its rank, for messages.
+            environment: All of its variables but ``DETCORE_CHANNEL_FD``.
+            keep_open: Descriptors that it inherits, in addition to its end of the channel.
+            cwd: Its current folder.
+            can_fork: Whether it may be forked from the process that has its imports already.
+
+        Raises:
+            WorkerError: If it cannot be started.
+        """
+        server = self._fork_server if can_fork else None
+        try:
+            here, there = socket.socketpair()
+            with there, contextlib.ExitStack() as on_failure:
+                on_failure.callback(here.close)
+                variables = {**environment, "DETCORE_CHANNEL_FD": str(there.fileno())}
+                inherited = (there.fileno(), *keep_open)
+                forked = server.start(variables, cwd=cwd, keep_open=inherited) if server else None
+                process: WorkerProcess = forked or start_process(
+                    _WORKER, variables, inherited, cwd=cwd
+                )
+                on_failure.pop_all()
+        except OSError as error:
+            raise WorkerError(f"rank {rank} ({sys.executable}) did not start: {error}") from error
+        return process, here
+
+    def close(self) -> None:
+        """End the process kept between trials, with the workers that it has forked."""
+        if self._fork_server is not None:
+            self._fork_server.close()
+            self._fork_server = None
+
+
+def _worker_variables(
+    home: Path,
+    disabled_plugins: frozenset[str],
+    allowed_plugins: frozenset[str] | None,
+    *,
+    variables: Mapping[str, str],
+    trial_info: str,
+) -> dict[str, str]:
+    """Return the variables of all workers of a trial, but for their places and channels.
+
+    Args:
+        home: The folder of records and default checkpoints.
+        disabled_plugins: Plugins that are switched off.
+        allowed_plugins: The only plugins that are on, or None for all.
+        variables: More variables.
+        trial_info: Path of the file that says which trial it is.
+    """
+    told = {
+        **variables,
+        "DETCORE_HOME": str(home),
+        "DETCORE_TRIAL_INFO": trial_info,
+        "DETCORE_DISABLE_PLUGINS": ",".join(sorted(disabled_plugins)),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if allowed_plugins is not None:
+        told["DETCORE_PLUGINS"] = ",".join(sorted(allowed_plugins))
+    return told
+
+
+class LineSink:
+    """Passes lines on as text; of a progress bar, its final state and some earlier ones."""
+
+    def __init__(self, on_output: OutputSink) -> None:
+        self._on_output = on_output
+        self._limit = RewriteLimit(_UPDATE_INTERVAL_S)
+
+    def __call__(self, rank: int, stream: str, line: Line) -> None:
+        if self._limit.lets_through(rank, stream, line):
+            self._on_output(rank, stream, line.text.decode("utf-8", "replace"))
+
+
+def find_services(
+    *,
+    disabled_plugins: frozenset[str] = frozenset(),
+    allowed_plugins: frozenset[str] | None = None,
+) -> dict[str, RendezvousService]:
+    """Return the services that plugins have registered, by name.
+
+    Args:
+        disabled_plugins: Plugins that are switched off.
+        allowed_plugins: The only plugins that are on, or None for all.
+
+    Raises:
+        PluginError: If a service cannot be imported.
+    """
+    from detcore.plugins import PluginManager
+
+    return make_services(
+        PluginManager(read_environment(), disabled=disabled_plugins, allowed=allowed_plugins)
+    )
+
+
+def make_services(plugins: PluginManager) -> dict[str, RendezvousService]:
+    """Return the services that plugins have registered, by name; see `find_services`."""
+    return {name: _make(name, kind.service) for name, kind in plugins.rendezvous().items()}
+
+
+def _make(name: str, service: str) -> RendezvousService:
+    try:
+        made: RendezvousService = pkgutil.resolve_name(service)()
+    except (ImportError, AttributeError) as error:
+        raise PluginError(
+            f"the rendezvous {name!r} ({service}) cannot be imported: {error}"
+        ) from error
+    return made
+
+
+class LocalWorkerGroup(WorkerGroup):
+    """Workers that are processes of this machine; see `WorkerGroup`.
+
+    Args:
+        workers: The processes; they call `wake` when one has ended.
+        job: Lets them find each other; closed with the group.
+        channels: The runner's ends of the workers' channels, by rank; closed with the group.
+        wake: Readable when a process has ended.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        job: LocalJob,
+        *,
+        channels: Sequence[socket.socket],
+        wake: Wake,
+    ) -> None:
+        self._workers = workers
+        self._job = job
+        self._channels = channels
+        self._chief = channels[0]
+        self._wake = wake
+        self._buffer = b""
+        self._unsent = b""
+        self._is_open = True
+        self._is_alive = True
+        self._chief.setblocking(False)
+
+    @property
+    def pid(self) -> int:
+        return self._workers.pids[0]
+
+    @property
+    def pids(self) -> list[int]:
+        return self._workers.pids
+
+    @property
+    def first_failed(self) -> int | None:
+        return self._workers.first_failed
+
+    @property
+    def is_alive(self) -> bool:
+        return self._is_alive
+
+    def fileno(self) -> int:
+        # At its end the channel would be readable all the time.
+        return self._chief.fileno() if self._is_open else self._wake.fileno()
+
+    def poll(self) -> list[WorkerEvent]:
+        self._wake.clear()
+        self._workers.poll()
+        # Checked before reading, so that all events sent before the end are read.
+        is_running = self._workers.is_alive
+        events: list[WorkerEvent] = []
+        while self._is_open:
+            try:
+                data = self._chief.recv(_READ_BYTES)
+            except BlockingIOError:
+                break
+            except ConnectionResetError:  # it ended with answers unread
+                data = b""
+            self._is_open = bool(data)
+            events += self._parse(data)
+        self._is_alive = is_running
+        self._send_replies()
+        return events
+
+    def _parse(self, data: bytes) -> Iterator[WorkerEvent]:
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            fields = json.loads(line)
+            yield WorkerEvent(str(fields.pop("type")), fields)
+
+    def reply(self, **fields: Any) -> None:
+        self._unsent += json.dumps(fields).encode() + b"\n"
+        self._send_replies()
+
+    def _send_replies(self) -> None:
+        """Send as much as the channel has room for; the next `poll` sends the rest."""
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self._chief.send(self._unsent) :]
+        except BlockingIOError:
+            pass
+        except (BrokenPipeError, ConnectionResetError):
+            self._unsent = b""  # the worker is gone
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        self._workers.signal(number)
+
+    def kill(self) -> None:
+        self._workers.kill()
+
+    def close(self) -> int:
+        code = self._workers.close()
+        self._job.close()
+        self._wake.close()
+        for channel in self._channels:
+            channel.close()
+        return code
+
+
+class Wake:
+    """A pipe that one thread writes to so that another one stops waiting."""
+
+    def __init__(self) -> None:
+        self._read_fd, self._write_fd = os.pipe()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        os.set_blocking(self._read_fd, False)
+        os.set_blocking(self._write_fd, False)
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable after `set`."""
+        return self._read_fd
+
+    def set(self) -> None:
+        """Make it readable; from any thread, also after `close`."""
+        with self._lock, contextlib.suppress(BlockingIOError):
+            if not self._is_closed:
+                os.write(self._write_fd, b"\0")
+
+    def clear(self) -> None:
+        """Make it unreadable."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._read_fd, 1024):
+                pass
+
+    def close(self) -> None:
+        """Release it."""
+        with self._lock:
+            self._is_closed = True
+            for descriptor in (self._read_fd, self._write_fd):
+                os.close(descriptor)

@@ -1,0 +1,585 @@
+"""Deliver the events of trials to observers: in order, once, and later if a service is unreachable.
+
+An observer is a reader of the event logs. Its cursors are rows of the records: one for each run
+that it observes, created in the transaction that starts the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import itertools
+import json
+import logging
+import os
+import threading
+import time
+import urllib.parse
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from detcore.atomic_files import replace_file
+from detcore.contract.errors import (
+    DatabaseError,
+    RunError,
+    StorageError,
+    UnavailableError,
+    in_one_line,
+)
+from detcore.contract.hook_values import CheckpointSaved, EventInfo
+from detcore.contract.values import TrialInfo
+from detcore.log import events
+from detcore.log.events import Event, TrialFinished, encode
+from detcore.log.lines import EventLine, EventLogDamagedError
+from detcore.log.reading import (
+    event_log_path,
+    is_event_log_in_use,
+    read_event_lines,
+    read_event_log,
+)
+from detcore.log.writing import EventLog
+
+if TYPE_CHECKING:
+    from detcore.plugins.plugin_entry import Observer
+    from detcore.records import Database, ObserverCursor
+
+__all__ = [
+    "Delivery",
+    "append_to_killed",
+    "deliver_events",
+    "drop_events",
+    "list_waiting",
+    "read_run",
+    "write_run",
+]
+
+_LOG = logging.getLogger("detcore.plugins")
+_POLL_INTERVAL_S = 1.0
+_MAX_PAUSE_S = 60.0
+# The other plugins do not wait longer for a plugin's hooks: they get another thread.
+_MAX_TURN_S = 2.0
+# The end waits at most this long for a service that was unreachable before.
+_UNREACHABLE_WAIT_S = 0.5
+_END_POLL_S = 0.05
+# The end is the last line, and short.
+_TAIL_BYTES = 16 * 1024
+_HOOKS: dict[type[Event], str] = {
+    events.TrialStarted: "detcore_trial_started",
+    events.TrainingMetrics: "detcore_training_metrics",
+    events.ValidationMetrics: "detcore_validation_metrics",
+    events.CheckpointCommitted: "detcore_checkpoint_saved",
+    events.TrialFinished: "detcore_trial_finished",
+}
+# Fields that the event of a checkpoint and the hook's argument have in common.
+_OF_CHECKPOINT = ("uuid", "steps_completed", "size_bytes", "stalled_s", "total_s")
+
+
+def _find_hook(line: EventLine, hooks: Collection[str]) -> str | None:
+    """Return the one of some hooks that the event of a line is for, or None."""
+    event = line.event
+    hook = None if event is None else _HOOKS.get(type(event))
+    return hook if hook in hooks else None
+
+
+def _build_arguments(line: EventLine, trial: TrialInfo, *, is_repeat: bool) -> Mapping[str, object]:
+    """Return the arguments for the hook of a line's event; nothing in them can be changed."""
+    event = line.event
+    info = EventInfo(number=line.seq, time=line.time, is_repeat=is_repeat)
+    common: dict[str, object] = {"trial": trial, "event": info}
+    if isinstance(event, events.TrainingMetrics | events.ValidationMetrics):
+        common.update(
+            steps_completed=event.steps_completed, metrics=MappingProxyType(event.metrics)
+        )
+        if isinstance(event, events.TrainingMetrics):
+            batches = event.batch_metrics
+            common["batch_metrics"] = (
+                None if batches is None else tuple(map(MappingProxyType, batches))
+            )
+    elif isinstance(event, events.CheckpointCommitted):
+        common["checkpoint"] = CheckpointSaved(
+            url=event.url or "",
+            path=None if event.path is None else Path(event.path),
+            **{name: getattr(event, name) for name in _OF_CHECKPOINT},
+        )
+    elif isinstance(event, TrialFinished):
+        common.update(state=event.state, error=event.error)
+    return common
+
+
+def append_to_killed(
+    database: Database, trial_dir: Path, *, trial_id: int, run_id: int, added: Sequence[Event]
+) -> bool:
+    """Append events to the log of a run whose process was killed before it could report them.
+
+    Args:
+        database: The records.
+        trial_dir: The trial's folder.
+        trial_id: The trial.
+        run_id: The run; its process has exited.
+        added: Checkpoints that recovery found whole, or the end of the run.
+
+    Returns:
+        Whether they were written: the run has observers, and its end is not in the log yet.
+    """
+    path = event_log_path(trial_dir, run_id)
+    if not added or not path.exists() or is_event_log_in_use(path):
+        return False
+    if isinstance(added[-1], TrialFinished):
+        tail = read_event_log(path, max(0, path.stat().st_size - _TAIL_BYTES), is_over=True)
+        lines = (line for line in tail.parse() if isinstance(line, EventLine))
+        if any(line.kind == TrialFinished.KIND for line in lines):
+            return False
+    if not database.reopen_cursors(trial_id, run_id):
+        return False
+    with EventLog(path, trial_id=trial_id, run_id=run_id) as log:
+        for event in added:
+            log.append(event.KIND, encode(event))
+    # A reader may have finished the run before these events were there.
+    return database.reopen_cursors(trial_id, run_id)
+
+
+def write_run(info: TrialInfo) -> Path:
+    """Write the file that says which trial a run is of; return its path.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    path = _run_path(Path(info.trial_dir), info.run_id)
+    # The configuration may hold credentials: no other user may read it.
+    text = json.dumps(info, indent=2, default=_plain)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Atomically: of several workers on this machine, one may read it already.
+        replace_file(path, text.encode(), mode=0o600)
+    except OSError as error:
+        raise StorageError(
+            f"{path}, which describes the trial, cannot be written: {error}."
+        ) from error
+    return path
+
+
+def read_run(trial_dir: Path, run_id: int) -> TrialInfo:
+    """Read which trial a run was of; its folder may have been moved since.
+
+    Raises:
+        RunError: If the file is missing or cannot be used.
+    """
+    path = _run_path(trial_dir, run_id)
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        names = {field.name for field in dataclasses.fields(TrialInfo)}
+        # Observers do not need the fields that a later release added.
+        known = {name: value for name, value in fields.items() if name in names}
+        return TrialInfo(**{**known, "trial_dir": str(trial_dir)})
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f"{path} does not say which trial run {run_id} was of: {error}") from error
+
+
+def _plain(value: object) -> Any:
+    """Return a value that JSON has no form for as one that it has."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    to_list = getattr(value, "tolist", None)  # NumPy's
+    if callable(to_list):
+        return to_list()
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def _run_path(trial_dir: Path, run_id: int) -> Path:
+    return trial_dir / f"run-{run_id}.json"
+
+
+def _find_trial_dir(home: Path, cursor: ObserverCursor) -> Path:
+    return home / "experiments" / str(cursor.experiment_id) / "trials" / str(cursor.trial_id)
+
+
+@contextlib.contextmanager
+def _lock_trial(trial_dir: Path, plugin: str) -> Iterator[bool]:
+    """Lock the deliveries of a trial to a plugin during the block, unless they are locked.
+
+    The lock is a file because an event log can be read on one home only, also where several homes
+    share their records, and because the kernel releases it when the process is killed. It is of
+    one trial because a slow hook must not delay the trials of other processes.
+    """
+    folder = trial_dir / "observers"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{urllib.parse.quote(plugin, safe='')}.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        yield False
+    else:
+        try:
+            yield True
+        finally:
+            # Explicitly: a process that was forked meanwhile has the file open, too.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
+
+
+class _Reader:
+    """Delivers events to a plugin, in order, from its cursors on. Not thread-safe.
+
+    An event counts as delivered when its hook returned or failed. Before each call, the cursor is
+    moved behind the events before and marks the event as being delivered, so that the process after
+    a kill knows which event it repeats: one transaction for each event.
+
+    Args:
+        database: The records, with the cursors.
+        home: `Environment.home`; the event logs are below it.
+        observer: The plugin.
+
+    Attributes:
+        num_delivered: Number of delivered events, including those whose hook failed.
+        problem: The plugin's message about the current outage of its service, or None.
+    """
+
+    _cursor: ObserverCursor
+    _saved: ObserverCursor
+
+    def __init__(self, database: Database, home: Path, observer: Observer) -> None:
+        self._database = database
+        self._home = home
+        self._observer = observer
+        self._failures: Counter[str] = Counter()
+        self.num_delivered = 0
+        self.problem: str | None = None
+
+    def deliver(
+        self,
+        *,
+        experiment_id: int | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Deliver the events that have come so far, except those another process delivers now.
+
+        Args:
+            experiment_id: Only those of this experiment.
+            should_stop: Called between two events.
+
+        Returns:
+            False if it stopped before it had delivered all: it was asked to, or `problem` says why.
+
+        Raises:
+            DatabaseError: If the cursors cannot be read or moved. An event may be repeated later.
+        """
+        self.problem = None
+        name = self._observer.entry.name
+        cursors = self._database.list_cursors(plugin=name, experiment_id=experiment_id)
+        for trial_id, group in itertools.groupby(cursors, lambda cursor: cursor.trial_id):
+            runs = list(group)
+            trial_dir = _find_trial_dir(self._home, runs[0])
+            if not _has_news(trial_dir, runs):
+                continue
+            with _lock_trial(trial_dir, name) as is_locked:
+                if is_locked and not self._deliver_trial(trial_dir, trial_id, should_stop):
+                    return False
+        return True
+
+    def _deliver_trial(
+        self, trial_dir: Path, trial_id: int, should_stop: Callable[[], bool]
+    ) -> bool:
+        # Read again: another process may have moved them.
+        name = self._observer.entry.name
+        cursors = self._database.list_cursors(plugin=name, trial_id=trial_id)
+        for cursor in cursors:
+            path = event_log_path(trial_dir, cursor.run_id)
+            if not path.exists():  # not created yet, or below another home
+                continue
+            self._cursor = self._saved = cursor
+            is_newest = cursor is cursors[-1]
+            try:
+                if not self._deliver_run(path, cursor.run_id, is_newest, should_stop):
+                    return False
+            except (EventLogDamagedError, RunError, FileNotFoundError) as error:
+                _LOG.warning(
+                    "plugin %s cannot be told of run %d in %s: %s",
+                    self._observer.entry.label, cursor.run_id, trial_dir, error,
+                )  # fmt: skip
+                self._move(is_finished=True)
+            finally:
+                self._save()
+        return True
+
+    def _deliver_run(
+        self, path: Path, run_id: int, is_newest: bool, should_stop: Callable[[], bool]
+    ) -> bool:
+        """Deliver the remaining events of a run; return False if it stopped before their end."""
+        trial = read_run(path.parent, run_id)
+        is_finished = not is_newest
+        while True:
+            # Checked before the log is read, so that all events written before the end are read.
+            is_over = not is_newest or not is_event_log_in_use(path)
+            part = read_event_log(path, self._cursor.byte_offset, is_over=is_over)
+            if not part.lines:
+                break
+            for line in part.parse():
+                if isinstance(line, int):
+                    _LOG.warning(
+                        "plugin %s is not told of a line of %s, before byte %d, whose checksum is "
+                        "wrong",
+                        self._observer.entry.label, path, line,
+                    )  # fmt: skip
+                    continue
+                hook = _find_hook(line, self._observer.hooks)
+                if hook is not None and (should_stop() or not self._call(hook, line, trial)):
+                    return False
+                self._move(byte_offset=line.end, trying=0)
+                is_finished = is_finished or line.kind == TrialFinished.KIND
+            self._move(byte_offset=part.end, trying=0)
+        if is_finished:
+            self._save(is_finished=True)
+            # `append_to_killed` appends and then reopens: one of the two notices the other.
+            if read_event_log(path, self._cursor.byte_offset, is_over=True).lines:
+                self._move(is_finished=False)
+        return True
+
+    def _call(self, hook: str, line: EventLine, trial: TrialInfo) -> bool:
+        """Deliver one event; return whether that is done."""
+        is_repeat = self._cursor.trying == line.seq
+        self._save(trying=line.seq)
+        try:
+            self._observer.call(hook, _build_arguments(line, trial, is_repeat=is_repeat))
+        except UnavailableError as error:
+            self.problem = in_one_line(error) or "its service is not reachable"
+            return False
+        except BaseException as error:
+            is_main = threading.current_thread() is threading.main_thread()
+            if is_main and isinstance(error, KeyboardInterrupt):
+                raise  # the user's, in a command
+            self._log_failure(hook, error)
+        self.problem = None
+        self.num_delivered += 1
+        return True
+
+    def _move(self, **changes: Any) -> None:
+        self._cursor = dataclasses.replace(self._cursor, **changes)
+
+    def _save(self, **changes: Any) -> None:
+        cursor = dataclasses.replace(self._cursor, **changes)
+        if cursor != self._saved:
+            self._database.move_cursor(cursor)
+            self._cursor = self._saved = cursor
+
+    def _log_failure(self, hook: str, error: BaseException) -> None:
+        self._failures[hook] += 1
+        if self._failures[hook] == 1:
+            from detcore.plugins.plugin_loading import describe_error
+
+            _LOG.warning(
+                "plugin %s: %s failed; training continues: %s",
+                self._observer.entry.label, hook, describe_error(error),
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Log how often each hook failed."""
+        for hook, count in sorted(self._failures.items()):
+            if count > 1:
+                _LOG.warning(
+                    "plugin %s: %s failed %d times in all", self._observer.entry.label, hook, count
+                )
+
+
+def _has_news(trial_dir: Path, cursors: Sequence[ObserverCursor]) -> bool:
+    """Whether a trial may have undelivered events, or a run that has been followed by another."""
+    for cursor in cursors:
+        with contextlib.suppress(FileNotFoundError):
+            size = event_log_path(trial_dir, cursor.run_id).stat().st_size
+            if size > cursor.byte_offset or cursor is not cursors[-1]:
+                return True
+    return False
+
+
+@dataclasses.dataclass(slots=True)
+class _Turn:
+    """A plugin that a `Delivery` serves.
+
+    Attributes:
+        lock: Held by the thread that serves it.
+        experiment_id: Whose events it receives; None at its first turn: those of all.
+        pause_s: Time until its next turn if its service or the records were unreachable; else 0.
+        next_at: Time of its next turn.
+        is_served: Set at its last turn, after `close` was called.
+    """
+
+    label: str
+    reader: _Reader
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    experiment_id: int | None = None
+    pause_s: float = 0.0
+    next_at: float = 0.0
+    is_served: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+
+class Delivery:
+    """Delivers the waiting events under a home to observers, in one thread.
+
+    The thread serves the plugins in turn: first the events that earlier experiments left, then
+    every second those of the experiment. A plugin whose service is unreachable pauses, each time
+    longer. When a hook takes longer than two seconds, its thread is left to it and another thread
+    serves the other plugins.
+
+    Args:
+        database: The records; they may be unreachable at times.
+        home: `Environment.home`.
+        observers: The plugins; nothing else may use these objects.
+        experiment_id: The experiment whose events are delivered until the end.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        home: Path,
+        observers: Iterable[Observer],
+        *,
+        experiment_id: int,
+    ) -> None:
+        self._database = database
+        self._home = home
+        self._experiment_id = experiment_id
+        self._is_closing = threading.Event()
+        self._is_given_up = False
+        self._turns = {
+            observer: _Turn(observer.entry.label, _Reader(database, home, observer))
+            for observer in observers
+        }
+        if self._turns:
+            self._start_thread()
+
+    def close(self, timeout_s: float) -> dict[str, int]:
+        """Deliver the remaining events of the experiment, as far as time allows.
+
+        Returns:
+            The number of its trials with undelivered events, of each plugin that has any.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._is_closing.set()
+        for turn in self._turns.values():
+            left_s = max(0.0, deadline - time.monotonic())
+            turn.is_served.wait(min(left_s, _UNREACHABLE_WAIT_S) if turn.pause_s else left_s)
+        self._is_given_up = True
+        left: dict[str, int] = {}
+        for observer, turn in self._turns.items():
+            turn.reader.close()
+            name = observer.entry.name
+            with contextlib.suppress(DatabaseError):  # the run reports that
+                cursors = self._database.list_cursors(
+                    plugin=name, experiment_id=self._experiment_id
+                )
+                left[name] = len(list_waiting(self._home, cursors, observer.hooks))
+        return {name: count for name, count in left.items() if count}
+
+    def _start_thread(self) -> None:
+        self._thread = threading.Thread(target=self._serve, name="detcore-delivery", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        """Serve all plugins that no other thread serves, until the end."""
+        while not self._is_given_up:
+            is_last = self._is_closing.is_set()
+            for turn in sorted(self._turns.values(), key=lambda turn: turn.pause_s):
+                is_due = is_last or time.monotonic() >= turn.next_at
+                if is_due and not turn.is_served.is_set() and turn.lock.acquire(blocking=False):
+                    self._serve_plugin(turn, is_last=is_last)
+                if self._thread is not threading.current_thread():
+                    return  # its hook took long, and another thread has started
+            if all(turn.is_served.is_set() for turn in self._turns.values()):
+                return
+            self._is_closing.wait(_POLL_INTERVAL_S)
+            if is_last:
+                time.sleep(_END_POLL_S)  # for the plugins that other threads serve
+
+    def _serve_plugin(self, turn: _Turn, *, is_last: bool) -> None:
+        replacement = threading.Timer(_MAX_TURN_S, self._start_thread)
+        replacement.daemon = True
+        replacement.start()
+        try:
+            self._deliver(turn)
+            if is_last:
+                turn.is_served.set()
+        finally:
+            replacement.cancel()
+            turn.lock.release()
+
+    def _deliver(self, turn: _Turn) -> None:
+        reader, text = turn.reader, "its service is unreachable, and its events are kept for later"
+        try:
+            reader.deliver(experiment_id=turn.experiment_id, should_stop=lambda: self._is_given_up)
+            problem = reader.problem
+        except Exception as error:  # noqa: BLE001  (nothing is lost: the next turn continues)
+            problem, text = f"{type(error).__name__}: {error}", "its events cannot be delivered now"
+        turn.experiment_id = self._experiment_id
+        if problem is None:
+            turn.pause_s = 0.0
+            return
+        if not turn.pause_s:
+            _LOG.warning("plugin %s: %s: %s", turn.label, text, problem)
+        turn.pause_s = min(_MAX_PAUSE_S, max(_POLL_INTERVAL_S, 2 * turn.pause_s))
+        turn.next_at = time.monotonic() + turn.pause_s
+
+
+def deliver_events(
+    database: Database, home: Path, observer: Observer, *, experiment_id: int | None = None
+) -> tuple[int, str | None]:
+    """Deliver the waiting events under a home to one plugin.
+
+    Trials whose events another process is delivering are left out.
+
+    Args:
+        database: The records.
+        home: `Environment.home`.
+        observer: The plugin.
+        experiment_id: Only events of this experiment.
+
+    Returns:
+        How many events were delivered, and why the others were not, if its service is unreachable.
+    """
+    reader = _Reader(database, home, observer)
+    try:
+        reader.deliver(experiment_id=experiment_id)
+    finally:
+        reader.close()
+    return reader.num_delivered, reader.problem
+
+
+def list_waiting(
+    home: Path, cursors: Iterable[ObserverCursor], hooks: Collection[str]
+) -> dict[int, list[float]]:
+    """Return when the undelivered events of each trial that has any happened, in their order.
+
+    Args:
+        home: `Environment.home`.
+        cursors: The cursors of one plugin.
+        hooks: The plugin's observer hooks.
+    """
+    times: dict[int, list[float]] = {}
+    for cursor in cursors:
+        path = event_log_path(_find_trial_dir(home, cursor), cursor.run_id)
+        with contextlib.suppress(EventLogDamagedError, FileNotFoundError):  # reported at delivery
+            for line in read_event_lines(path, cursor.byte_offset):
+                if _find_hook(line, hooks) is not None:
+                    times.setdefault(cursor.trial_id, []).append(line.time)
+    return times
+
+
+def drop_events(database: Database, home: Path, cursors: Iterable[ObserverCursor]) -> int:
+    """Drop the undelivered events of some runs; return their number.
+
+    Trials whose events another process is delivering are left out.
+    """
+    number = 0
+    for cursor in cursors:
+        trial_dir = _find_trial_dir(home, cursor)
+        if trial_dir.is_dir():
+            with _lock_trial(trial_dir, cursor.plugin) as is_locked:
+                if is_locked:
+                    waiting = list_waiting(home, [cursor], _HOOKS.values())
+                    number += sum(map(len, waiting.values()))
+                    database.move_cursor(dataclasses.replace(cursor, is_finished=True))
+    return number

@@ -1,0 +1,90 @@
+"""Check all plugins for faults, including those that a run would not notice."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from detcore.plugins.plugin_entry import (
+    BUILT_IN,
+    PluginEntry,
+    PluginProblem,
+    PluginState,
+    install_command,
+    plugin_problem,
+)
+from detcore.version import __version__
+
+if TYPE_CHECKING:
+    from detcore.plugins.plugin_manager import PluginManager
+
+
+def diagnose(manager: PluginManager) -> list[PluginProblem]:
+    """Import every enabled plugin, collect its registrations, and return all faults.
+
+    No framework is imported, but the packages of registered classes are.
+
+    Args:
+        manager: The plugins; faults are also reported to its ``on_problem``, as usual.
+
+    Returns:
+        The faults, in order of the plugins' names.
+    """
+    manager.registrations_of(BUILT_IN)  # imports all plugins, and calls all register hooks
+    for entry in manager.index():
+        if entry.state is PluginState.LOADED:
+            for problem in _version_faults(entry):
+                manager.add_problem(problem)
+            for noun, item in manager.registrations_of(entry.name):
+                for problem in _registration_faults(entry, noun, item):
+                    manager.add_problem(problem)
+    return sorted(manager.problems(), key=lambda problem: (problem.plugin, problem.kind))
+
+
+def _version_faults(entry: PluginEntry) -> Iterator[PluginProblem]:
+    """Compare the version of detcore with the distribution's requirements."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.utils import canonicalize_name
+
+    # A folder of another name than the distribution's is not found by the distribution's name.
+    with contextlib.suppress(PackageNotFoundError):
+        for line in requires(entry.distribution) or ():
+            try:
+                found = Requirement(line)
+            except InvalidRequirement:
+                continue
+            wanted = found.specifier
+            is_ours = canonicalize_name(found.name) == "detcore" and found.marker is None
+            if is_ours and not wanted.contains(__version__, prereleases=True):
+                fault = f"it requires detcore{wanted}, but detcore {__version__} is installed"
+                mend = install_command("--upgrade", *entry.source, f"detcore{wanted}")
+                yield plugin_problem("detcore-version", entry, fault, mend=mend)
+
+
+def _registration_faults(entry: PluginEntry, noun: str, item: object) -> Iterator[PluginProblem]:
+    from detcore.contract.values import Framework
+    from detcore.plugins.plugin_loading import targets_of
+
+    for field, target in targets_of(noun, item):
+        module = target.partition(":")[0]
+        if not _exists(module):
+            fault = f"it registers a {noun} whose {field} is {target!r}, but there is no module "
+            yield plugin_problem("missing-target", entry, f"{fault}{module!r}")
+    if isinstance(item, Framework):
+        for module in item.requires:
+            if not _exists(module):
+                fault = f"its framework {item.name!r} needs the module {module!r}, which is not "
+                mend = item.install_hint or install_command(module.partition(".")[0])
+                yield plugin_problem("missing-framework", entry, f"{fault}installed", mend=mend)
+
+
+def _exists(module: str) -> bool:
+    """Whether a module could be imported; imports the packages that it is in."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except Exception:  # noqa: BLE001  (a package that cannot be imported has no modules)
+        return False

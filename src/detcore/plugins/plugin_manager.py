@@ -1,0 +1,334 @@
+"""Manage plugins: all code finds and calls them through `PluginManager`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from detcore.contract.errors import PluginNotFoundError, near_name
+from detcore.contract.hook_values import OBSERVER_HOOKS
+from detcore.plugins.plugin_entry import (
+    Observer,
+    PluginEntry,
+    PluginProblem,
+    PluginState,
+    Selection,
+    command_clash,
+    is_reserved,
+    switch_off_command,
+)
+
+if TYPE_CHECKING:
+    import click
+    import pluggy
+
+    from detcore.contract.hook_values import (
+        LauncherType,
+        RendezvousType,
+        RoutesType,
+        SearcherType,
+        StorageType,
+    )
+    from detcore.contract.values import Framework
+    from detcore.environment import Environment
+    from detcore.plugins.plugin_loading import Hooks, Registration
+
+    Caller: TypeAlias = tuple[PluginEntry, pluggy.HookCaller]
+    Registered: TypeAlias = (
+        Framework
+        | StorageType
+        | LauncherType
+        | RendezvousType
+        | SearcherType
+        | RoutesType
+        | click.Command
+    )
+
+
+_USABLE = (PluginState.READY, PluginState.LOADED)
+
+
+class PluginManager:
+    """Finds plugins, imports each when it is first needed, and calls their hooks.
+
+    One manager is made per run or command and passed to the code that needs plugins. Making it
+    does nothing. Failures of plugins are never raised from here: they become `PluginProblem`
+    objects. Not thread-safe.
+
+    Args:
+        environment: Enabled plugins (``DETCORE_PLUGINS``, ``DETCORE_DISABLE_PLUGINS``).
+        disabled: Further plugins to disable.
+        allowed: The only plugins to use besides the built-in one; None follows `environment`.
+        reserved_commands: Names of commands, each with the distribution whose plugins may register
+            it; "": it is built in.
+        on_problem: Called once with each problem when it is found; default: log a warning.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        disabled: Iterable[str] = (),
+        allowed: Iterable[str] | None = None,
+        reserved_commands: Mapping[str, str] | None = None,
+        on_problem: Callable[[PluginProblem], None] | None = None,
+    ) -> None:
+        self._selection = Selection(
+            disabled_by_variable=environment.disabled_plugins,
+            disabled_by_caller=frozenset(disabled),
+            allowed_by_variable=environment.allowed_plugins,
+            allowed_by_caller=None if allowed is None else frozenset(allowed),
+        )
+        self._reserved = dict(reserved_commands or {})
+        self._on_problem = on_problem or _log_problem
+        self._problems: list[PluginProblem] = []
+        self._entries: list[PluginEntry] | None = None
+        self._hooks: dict[str, Hooks | None] = {}
+        self._everything: pluggy.PluginManager | None = None
+        self._called: dict[str, list[Caller]] = {}
+        self._settled: dict[str, dict[str, Registration]] = {}
+
+    @property
+    def disabled(self) -> frozenset[str]:
+        """Names of the disabled plugins."""
+        return self._selection.disabled
+
+    @property
+    def allowed(self) -> frozenset[str] | None:
+        """Names of the only enabled plugins, or None for all."""
+        return self._selection.allowed
+
+    def index(self) -> list[PluginEntry]:
+        """Return the installed plugins in their current states; imports none of them."""
+        if self._entries is None:
+            from detcore.plugins.plugin_index import build_index
+
+            self._entries, problems = build_index(self._selection)
+            problems += [
+                command_clash(entry, name, self._reserved[name])
+                for entry in self._entries
+                if entry.state is PluginState.READY
+                for name in sorted(set(entry.commands))
+                if is_reserved(name, entry, self._reserved)
+            ]
+            for problem in problems:
+                self.add_problem(problem)
+        return list(self._entries)
+
+    def versions(self) -> dict[str, str]:
+        """Return the distribution and version of each plugin that is in use, by name."""
+        return {
+            entry.name: f"{entry.distribution} {entry.version}"
+            for entry in self.index()
+            if entry.state in _USABLE
+        }
+
+    def entry(self, name: str) -> PluginEntry:
+        """Return the plugin of that name.
+
+        Raises:
+            PluginNotFoundError: If it does not exist.
+        """
+        entries = {entry.name: entry for entry in reversed(self.index())}
+        if name not in entries:
+            near = near_name(name, entries)
+            hint = f"Did you mean {near!r}?" if near else f"Plugins here: {', '.join(entries)}."
+            raise PluginNotFoundError(f"no plugin is called {name!r}.\n{hint}")
+        return entries[name]
+
+    def problems(self) -> list[PluginProblem]:
+        """Return the problems found so far; `detcore.plugins.diagnose` checks everything."""
+        self.index()
+        return list(self._problems)
+
+    def add_problem(self, problem: PluginProblem) -> None:
+        """Record a problem found elsewhere, unless it is known already."""
+        if problem.plugin and problem.alternative is None and problem.kind != "duplicate-plugin":
+            off = switch_off_command(problem.plugin, self._selection.disabled_by_variable)
+            if off != problem.mend:
+                problem = dataclasses.replace(problem, alternative=off)
+        if problem not in self._problems:
+            self._problems.append(problem)
+            self._on_problem(problem)
+
+    def hooks_of(self, name: str) -> dict[str, Callable[..., object]]:
+        """Return a plugin's hook implementations by name; imports it. Empty if it is not usable."""
+        hooks = self._load(self.entry(name))
+        return {} if hooks is None else hooks.functions
+
+    def registrations_of(self, name: str) -> list[tuple[str, Registered]]:
+        """Return a plugin's registrations, as pairs such as ``("framework", Framework(...))``."""
+        from detcore.plugins.plugin_loading import KINDS
+
+        return [
+            (noun, registration.item)
+            for noun in KINDS
+            for registration in self._registrations(noun).values()
+            if registration.entry.name == name
+        ]
+
+    def frameworks(self) -> dict[str, Framework]:
+        """Return the registered frameworks by name."""
+        return self._items("framework")
+
+    def provider_of_framework(self, name: str) -> PluginEntry:
+        """Return the plugin of a framework from `frameworks`."""
+        return self._registrations("framework")[name].entry
+
+    def storage_types(self) -> dict[str, StorageType]:
+        """Return the registered storage types by name."""
+        return self._items("storage type")
+
+    def launchers(self) -> dict[str, LauncherType]:
+        """Return the registered launchers by name."""
+        return self._items("launcher")
+
+    def rendezvous(self) -> dict[str, RendezvousType]:
+        """Return the registered services for workers to find each other, by name."""
+        return self._items("rendezvous")
+
+    def searchers(self) -> dict[str, SearcherType]:
+        """Return the registered search methods by name."""
+        return self._items("searcher")
+
+    def routes(self) -> dict[str, RoutesType]:
+        """Return the registered routes of the server by name."""
+        return self._items("router")
+
+    def provider_of_routes(self, name: str) -> PluginEntry:
+        """Return the plugin of routes from `routes`."""
+        return self._registrations("router")[name].entry
+
+    def settings_models(self) -> dict[str, dict[str, str | None]]:
+        """Return `models` of `detcore.config.LoadOptions` for the installed plugins."""
+        sections: dict[str, Mapping[str, Any]] = {
+            "searcher": self.searchers(),
+            "checkpoint_storage": self.storage_types(),
+            "launcher": self.launchers(),
+        }
+        return {
+            section: {name: kind.settings or None for name, kind in kinds.items()}
+            for section, kinds in sections.items()
+        }
+
+    def commands(self) -> dict[str, click.Command]:
+        """Return the registered commands by name."""
+        return self._items("command")
+
+    def declared_commands(self) -> dict[str, PluginEntry]:
+        """Return the commands that usable plugins declare, by name; imports none of them.
+
+        Names that are reserved for others, and names that two plugins declare, are excluded.
+        """
+        owners: dict[str, list[PluginEntry]] = {}
+        for entry in self.index():
+            for name in entry.commands if entry.state in _USABLE else ():
+                if not is_reserved(name, entry, self._reserved):
+                    owners.setdefault(name, []).append(entry)
+        return {
+            name: found[0]
+            for name, found in sorted(owners.items())
+            if len({entry.distribution for entry in found}) == 1
+        }
+
+    def command(self, name: str) -> click.Command | None:
+        """Return a plugin's command, or None if it does not exist.
+
+        If it is declared, only the plugin that declares it is imported, else all are.
+        """
+        own = self._own_command(self.declared_commands().get(name), name)
+        return own or self.commands().get(name)
+
+    def declaring_plugin(self, distribution: str, name: str) -> PluginEntry | None:
+        """Return the plugin of a distribution that declares a command, or None.
+
+        If several do, a usable one is preferred. No plugin is imported.
+        """
+        found = [
+            entry
+            for entry in self.index()
+            if entry.distribution == distribution and name in entry.commands
+        ]
+        return min(found, key=lambda entry: entry.state not in _USABLE, default=None)
+
+    def command_of(self, distribution: str, name: str) -> click.Command | None:
+        """Return the command that a usable plugin of a distribution declares, or None.
+
+        No other plugin is imported.
+        """
+        return self._own_command(self.declaring_plugin(distribution, name), name)
+
+    def _own_command(self, entry: PluginEntry | None, name: str) -> click.Command | None:
+        if entry is None or entry.state not in _USABLE:
+            return None
+        from detcore.plugins.plugin_loading import KINDS, callers_of, make_pluggy
+
+        hooks = self._load(entry)
+        manager = make_pluggy({} if hooks is None else {entry: hooks})
+        callers = callers_of(manager, KINDS["command"].hook, [entry])
+        found = self._collect("command", callers).get(name)
+        return None if found is None else found.item
+
+    def observers(self) -> list[Observer]:
+        """Return the plugins that have observer hooks, in calling order; imports all plugins."""
+        callers: dict[PluginEntry, dict[str, pluggy.HookCaller]] = {}
+        for hook in OBSERVER_HOOKS:
+            for entry, caller in self._callers(hook):
+                callers.setdefault(entry, {})[hook] = caller
+        return [Observer(entry, found) for entry, found in callers.items()]
+
+    def _load(self, entry: PluginEntry) -> Hooks | None:
+        """Return a plugin's hooks; the first call imports it. None if it cannot be used."""
+        if entry.state in _USABLE and entry.name not in self._hooks:
+            from detcore.plugins.plugin_loading import load_plugin
+
+            hooks, problems = load_plugin(entry)
+            self._hooks[entry.name] = hooks
+            state = PluginState.BROKEN if hooks is None else PluginState.LOADED
+            self._entries = [
+                dataclasses.replace(known, state=state) if known == entry else known
+                for known in self.index()
+            ]
+            for problem in problems:
+                self.add_problem(problem)
+        return self._hooks.get(entry.name) if entry.state in _USABLE else None
+
+    def _callers(self, hook: str) -> list[Caller]:
+        """Return each plugin that implements a hook with a function to call it, in order."""
+        if hook not in self._called:
+            from detcore.plugins.plugin_loading import callers_of, make_pluggy
+
+            if self._everything is None:
+                for entry in self.index():
+                    self._load(entry)
+                found = {entry: self._load(entry) for entry in self.index()}
+                self._everything = make_pluggy({e: h for e, h in found.items() if h is not None})
+            self._called[hook] = callers_of(self._everything, hook, self.index())
+        return self._called[hook]
+
+    def _items(self, noun: str) -> dict[str, Any]:
+        """Return the registrations of all plugins of one kind, by name."""
+        return {name: found.item for name, found in self._registrations(noun).items()}
+
+    def _registrations(self, noun: str) -> dict[str, Registration]:
+        from detcore.plugins.plugin_loading import KINDS
+
+        if noun not in self._settled:
+            self._settled[noun] = self._collect(noun, self._callers(KINDS[noun].hook))
+        return self._settled[noun]
+
+    def _collect(self, noun: str, callers: Iterable[Caller]) -> dict[str, Registration]:
+        from detcore.plugins.plugin_loading import KINDS, collect
+
+        reserved = self._reserved if noun == "command" else {}
+        settled, problems = collect(KINDS[noun], callers, reserved)
+        for problem in problems:
+            self.add_problem(problem)
+        return settled
+
+
+def _log_problem(problem: PluginProblem) -> None:
+    import logging
+
+    logging.getLogger("detcore.plugins").warning("plugin %s", problem)

@@ -1,0 +1,145 @@
+"""Everything that is only for PostgreSQL. Nowhere else is there SQL that other databases lack.
+
+Transactions behave as on SQLite: one writes at a time, and one that reads sees one moment. So
+whatever is tested on one database is true of the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from sqlalchemy import URL, Connection
+
+from detcore.contract.errors import DatabaseError, StorageFullError
+from detcore.records.connections import MIGRATION_TIMEOUT_S, WAIT_S, DatabaseUnavailableError
+
+# Key of the advisory lock that writers hold; locks are per database.
+_LOCK = int.from_bytes(b"detcore", "big")
+# A statement, or a transaction that does nothing, is ended by the server after this long, so that
+# a process that was stopped, or a host that is gone, does not hold up all others.
+_STATEMENT_TIMEOUT_S = 120.0
+_IDLE_TIMEOUT_S = 60.0
+_CONNECT_TIMEOUT_S = 10
+# A broken network is noticed after about a minute.
+_NETWORK = {
+    "connect_timeout": _CONNECT_TIMEOUT_S,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+    "application_name": "detcore",
+}
+
+
+def normal_url(url: URL) -> URL:
+    """Return a URL with the driver that detcore uses, where it names none."""
+    if url.drivername in ("postgresql", "postgres"):
+        return url.set(drivername="postgresql+psycopg")
+    return url
+
+
+def connect_arguments(url: URL) -> dict[str, Any]:
+    """Return the arguments of a connection, except those that the URL itself sets."""
+    return {name: value for name, value in _NETWORK.items() if name not in url.query}
+
+
+def on_connect(connection: Any, _: object) -> None:
+    """Set up a connection: its timeouts."""
+    # Statements, because proxies between here and the server refuse options at the start.
+    settings = {
+        "lock_timeout": WAIT_S,
+        "statement_timeout": _STATEMENT_TIMEOUT_S,
+        "idle_in_transaction_session_timeout": _IDLE_TIMEOUT_S,
+    }
+    connection.autocommit = True
+    with contextlib.closing(connection.cursor()) as cursor:
+        for name, seconds in settings.items():
+            cursor.execute(f"SET {name} = {int(seconds * 1000)}")
+    connection.autocommit = False
+
+
+def begin(connection: Connection, *, write: bool, migrates: bool) -> None:
+    """Begin a transaction; one that writes waits for others first."""
+    if not write:
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        return
+    if migrates:
+        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(MIGRATION_TIMEOUT_S * 1000)}")
+    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+
+
+def require_unicode(connection: Connection) -> None:
+    """Refuse a database that cannot hold every text.
+
+    Raises:
+        DatabaseError: If its encoding is another one.
+    """
+    encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
+    if encoding != "UTF8":
+        name = connection.engine.url.database
+        raise DatabaseError(
+            f"the database {name} has the encoding {encoding}; expected UTF8.\n"
+            "Names and messages may have any letters.\n"
+            f"Create another one: createdb --encoding=UTF8 --template=template0 {name}"
+        )
+
+
+def explain(error: BaseException, reason: str, where: str) -> Exception | None:
+    """Return detcore's error for one of the server's, or None if it is not a special one.
+
+    Args:
+        error: The driver's error.
+        reason: Its message.
+        where: The database, without secrets.
+    """
+    code = getattr(error, "sqlstate", None) or ""
+    if code == "53100":
+        return StorageFullError(
+            f"no room for records: {where}: {reason}.\n"
+            "What was reported stays in the event log of its trial and is taken in later.\n"
+            "Free some space on the server, then go on."
+        )
+    if code == "55P03":
+        return DatabaseError(
+            f"the database {where} was locked by another process for {WAIT_S:.0f} s: {reason}.\n"
+            "A process holds a write transaction open.\n"
+            "Find it with: SELECT * FROM pg_stat_activity JOIN pg_locks USING (pid) "
+            "WHERE locktype = 'advisory'"
+        )
+    if code == "57014":
+        return DatabaseError(
+            f"the database {where} did not answer in {_STATEMENT_TIMEOUT_S:.0f} s: {reason}.\n"
+            "The server is overloaded, or somebody ended the statement. Try again."
+        )
+    if code in ("25006", "42501"):
+        return DatabaseError(
+            f"the database {where} may not be written: {reason}.\n"
+            "Records are read and written by all commands; tables are made on first use.\n"
+            "Grant the user the database (GRANT ALL ON DATABASE, and on SCHEMA public), and give "
+            "the address of the primary server."
+        )
+    if not code or code[:2] in ("08", "28", "3D") or code in ("57P01", "57P02", "57P03", "53300"):
+        return _unreachable(reason, where)
+    return None
+
+
+def _unreachable(reason: str, where: str) -> DatabaseError:
+    low = reason.lower()
+    kind = DatabaseError
+    if "does not exist" in low and "database" in low:
+        todo = "Create it: createdb --encoding=UTF8 NAME"
+    elif "password" in low or "authentication" in low or "role" in low:
+        todo = "Correct user and password in DETCORE_DB, or keep them in ~/.pgpass."
+    elif "too many" in low or "remaining connection slots" in low:
+        todo = "Raise max_connections of the server, or put a pooler before it."
+        kind = DatabaseUnavailableError
+    else:
+        todo = "Start the server, or correct the URL. The next use connects again."
+        kind = DatabaseUnavailableError
+    return kind(
+        f"the database server of {where} cannot be used: {reason}.\n"
+        "Records are kept there because DETCORE_DB says so; what is reported meanwhile stays in "
+        f"event logs and is taken in later.\n{todo}"
+    )

@@ -1,0 +1,352 @@
+"""The records, as `Database` returns them. Their columns are in `detcore.records.schema`."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from detcore.contract.values import Control, ExperimentState, Length, TrialState, Unit
+
+if TYPE_CHECKING:
+    from sqlalchemy import Row
+
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessIdentity:
+    """A process, named so that a later one with the same number is not taken for it.
+
+    Attributes:
+        host: Host name.
+        pid: Process number.
+        machine_id: Names the machine (a digest of the system's machine id), or None.
+        boot_id: Changes with every start of the machine; None where the system does not tell.
+        started: When the process started, as the system counts it, or None.
+        pid_namespace: Where `pid` counts (containers of one machine differ), or None.
+    """
+
+    host: str
+    pid: int
+    machine_id: str | None
+    boot_id: str | None
+    started: str | None
+    pid_namespace: str | None
+
+
+def read_length(recorded: Any) -> Length | None:
+    """Return a length of a recorded configuration, or None; a bare number counts batches.
+
+    Anything may be recorded there: other programs write records, too.
+    """
+    lengths = recorded if isinstance(recorded, Mapping) else {Unit.BATCHES.value: recorded}
+    for unit in Unit:
+        count = lengths.get(unit.value)
+        if isinstance(count, int) and count > 0:
+            return Length(count, unit)
+    return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSearcher:
+    """The section ``searcher`` of a recorded configuration; a script by itself may have none.
+
+    Attributes:
+        metric: The metric that ranks the trials, or None.
+        smaller_is_better: None without a metric.
+    """
+
+    name: str | None = None
+    metric: str | None = None
+    smaller_is_better: bool | None = None
+    max_length: Length | None = None
+    source_checkpoint_uuid: str | None = None
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> RecordedSearcher:
+        """Read the section of a configuration."""
+        section: Mapping[str, Any] = config.get("searcher") or {}
+        metric = section.get("metric") or None
+        return cls(
+            name=section.get("name"),
+            metric=metric,
+            smaller_is_better=section.get("smaller_is_better", True) if metric else None,
+            max_length=read_length(section.get("max_length")),
+            source_checkpoint_uuid=section.get("source_checkpoint_uuid"),
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentRecord:
+    """An experiment.
+
+    Attributes:
+        config: The configuration, defaults applied.
+        config_text: The experiment file as it was written, or None.
+        process: The process that runs it, or ran it last, or None. A script that has ended as its
+            author intended has none.
+        control: The request to its runner, or None.
+        progress: How much of its search is done, 0 to 1, or None.
+        archived: Whether lists leave it out.
+        notes: A longer text about it, or "".
+        ended_at: When it last stopped running; None while its state is RUNNING.
+    """
+
+    id: int
+    name: str
+    state: ExperimentState
+    error: str | None
+    config: Mapping[str, Any]
+    config_text: str | None
+    model_dir: str
+    process: ProcessIdentity | None
+    archived: bool = False
+    progress: float | None = None
+    created_at: datetime.datetime
+    ended_at: datetime.datetime | None
+    control: Control | None = None
+    notes: str = ""
+
+    @property
+    def searcher(self) -> RecordedSearcher:
+        """The section ``searcher`` of the configuration."""
+        return RecordedSearcher.from_config(self.config)
+
+    @property
+    def script_call(self) -> int:
+        """Which call of `core.init` in its script it belongs to, from 1."""
+        return int((self.config.get("script_start") or {}).get("call", 1))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One start of a trial; `process` started it."""
+
+    trial_id: int
+    run_id: int
+    process: ProcessIdentity
+    started_at: datetime.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecord:
+    """A trial.
+
+    Attributes:
+        state: PAUSED until it is first started.
+        trial_dir: Folder of the trial's files, or None.
+        current_run: Its newest start, or None.
+        search_index: Its number in the experiment's search, from 0, or None.
+        length: How far the search wants it trained, in the unit of ``searcher.max_length``, or
+            None.
+        rung: On which rung of a halving search it is, from 0, or None.
+        num_restarts: How often it was started again after a crash.
+        ended_at: When it last stopped running; None while its state is RUNNING.
+        control: How it was asked to end, alone of its search, or None.
+        labels: Words to find it by, sorted.
+        notes: A longer text about it, or "".
+    """
+
+    id: int
+    experiment_id: int
+    state: TrialState
+    error: str | None
+    hparams: Mapping[str, Any]
+    seed: int
+    trial_dir: str | None
+    current_run: RunRecord | None = None
+    num_restarts: int = 0
+    created_at: datetime.datetime
+    ended_at: datetime.datetime | None
+    search_index: int | None = None
+    length: int | None = None
+    rung: int | None = None
+    control: Control | None = None
+    labels: Sequence[str] = ()
+    notes: str = ""
+
+    @property
+    def run_id(self) -> int:
+        """Number of the newest start; 0 if it was never started."""
+        return self.current_run.run_id if self.current_run else 0
+
+    @property
+    def host(self) -> str | None:
+        """Host of the newest start."""
+        return self.current_run.process.host if self.current_run else None
+
+    @property
+    def pid(self) -> int | None:
+        """Process of the newest start."""
+        return self.current_run.process.pid if self.current_run else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRecord:
+    """A report of metrics.
+
+    Attributes:
+        kind: "training" or "validation".
+        metrics: Values by name; NaN and the infinities are floats.
+        batch_metrics: Values of each batch since the last report, oldest first, or None.
+        n_records: Over how many records they are, all workers together, or None.
+        reported_at: When it was reported; None lets `Database.add_metrics` take the time.
+        seq: Number in the run's event log, or None.
+    """
+
+    trial_id: int
+    run_id: int
+    kind: str
+    steps_completed: int
+    metrics: Mapping[str, Any]
+    batch_metrics: Sequence[Mapping[str, Any]] | None = None
+    n_records: int | None = None
+    reported_at: datetime.datetime | None = None
+    seq: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """A record of an event log other than metrics, such as progress.
+
+    An event of kind "damaged" stands for a line whose checksum was wrong.
+    """
+
+    trial_id: int
+    run_id: int
+    seq: int | None
+    kind: str
+    payload: Mapping[str, Any]
+    reported_at: datetime.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRecord:
+    """A checkpoint.
+
+    Attributes:
+        state: ACTIVE (being written), COMPLETED, DAMAGED, PARTIALLY_DELETED, DELETING or
+            DELETED.
+        metadata: Saved with it, or added by users.
+        resources: Its files and their sizes in bytes.
+    """
+
+    uuid: str
+    experiment_id: int
+    trial_id: int
+    storage_url: str
+    state: str
+    steps_completed: int
+    metadata: Mapping[str, Any]
+    resources: Mapping[str, int]
+    started_at: datetime.datetime
+    committed_at: datetime.datetime | None
+    deleted_at: datetime.datetime | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Sum of its files."""
+        return sum(self.resources.values())
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRecord:
+    """A model.
+
+    Attributes:
+        name: Unique.
+        metadata: The user's own; JSON values.
+        archived: Whether it is put away: shown, but not changed any more.
+        num_versions: How many versions it has.
+        updated_at: When it, or one of its versions, was changed last.
+    """
+
+    id: int
+    name: str
+    description: str
+    metadata: Mapping[str, Any]
+    labels: Sequence[str]
+    archived: bool
+    num_versions: int
+    created_at: datetime.datetime
+    updated_at: datetime.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ModelVersionRecord:
+    """A checkpoint in the registry.
+
+    Attributes:
+        model_id: Whose version it is.
+        number: From 1 within the model, never given twice.
+        checkpoint_uuid: The checkpoint.
+        name: Its name, or "".
+        comment: A line about it, or "".
+        notes: A longer text about it, or "".
+        metadata: The user's own; JSON values.
+    """
+
+    model_id: int
+    number: int
+    checkpoint_uuid: str
+    name: str
+    comment: str
+    notes: str
+    metadata: Mapping[str, Any]
+    created_at: datetime.datetime
+    updated_at: datetime.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line that a worker printed.
+
+    Attributes:
+        at: When, in seconds since 1970 (UTC).
+        run: The trial's run, from 1.
+        rank: The worker.
+        stream: "stdout", "stderr", or "detcore" for messages of the runner about it.
+        text: The line without its end.
+    """
+
+    at: float
+    run: int
+    rank: int
+    stream: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ObserverCursor:
+    """How far a plugin received the events of a run.
+
+    Attributes:
+        byte_offset: Byte of the event log behind the last delivered event.
+        trying: Number of the event that is being delivered; 0 = none.
+        is_finished: Whether the plugin received all events of the run.
+    """
+
+    experiment_id: int
+    trial_id: int
+    run_id: int
+    plugin: str
+    byte_offset: int
+    trying: int
+    is_finished: bool
+
+
+def read_rows(record: Callable[..., _T], rows: Iterable[Row[Any]]) -> list[_T]:
+    """Return the rows of a query as records.
+
+    Args:
+        record: Class of the records.
+        rows: The rows. Columns that are not fields are left out, and a field without a column has
+            its default.
+    """
+    names = {field.name for field in dataclasses.fields(record)}  # type: ignore[arg-type]
+    return [
+        record(**{name: value for name, value in row._mapping.items() if name in names})
+        for row in rows
+    ]

@@ -1,0 +1,349 @@
+"""Trials and their runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from sqlalchemy import Connection, Select, and_, func, select, update
+from sqlalchemy.sql.elements import ColumnElement
+
+from detcore.contract.values import TrialSettings, TrialState
+from detcore.log.reading import event_log_path
+from detcore.records.metric_queries import select_best
+from detcore.records.process_identity import identify_this_process, is_alive
+from detcore.records.queries import (
+    Queries,
+    among,
+    change,
+    checked_texts,
+    find,
+    now,
+    require,
+)
+from detcore.records.record_classes import ProcessIdentity, RunRecord, TrialRecord, read_rows
+from detcore.records.schema import cursors, experiments, metrics, runs, trials, validation_values
+
+
+class TrialQueries(Queries):
+    """Create, read, start and move on trials; compare their best metrics."""
+
+    def create_trial(self, *, experiment_id: int, hparams: Mapping[str, object], seed: int) -> int:
+        """Record a new trial, in state PAUSED until it is started.
+
+        Returns:
+            Its id, from 1, unique over all experiments.
+
+        Raises:
+            NotFoundError: If there is no such experiment.
+        """
+        with self._write() as connection:
+            require(connection, experiments, experiment_id)
+            return insert_trial(connection, experiment_id, hparams=hparams, seed=seed)
+
+    def get_trial(self, trial_id: int) -> TrialRecord:
+        """Return a trial.
+
+        Raises:
+            NotFoundError: If no trial has that id; the message lists the known ones.
+        """
+        with self._read() as connection:
+            found = read_trials(connection, trials.c.id == trial_id)
+            if not found:
+                require(connection, trials, trial_id)
+            return found[0]
+
+    def get_trials(self, trial_ids: Iterable[int]) -> dict[int, TrialRecord]:
+        """Return trials by id; unknown ones are left out."""
+        with self._read() as connection:
+            return {
+                trial.id: trial
+                for condition in among(trials.c.id, list(trial_ids))
+                for trial in read_trials(connection, condition)
+            }
+
+    def list_trials(
+        self,
+        experiment_id: int,
+        *,
+        states: Iterable[TrialState] | None = None,
+        newest_first: bool = False,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> list[TrialRecord]:
+        """Return the trials of an experiment.
+
+        Args:
+            experiment_id: Which experiment.
+            states: Only those in one of these states; None = all.
+            newest_first: Whether the newest is the first one, instead of the oldest.
+            limit: Maximum number of results; None = all.
+            offset: How many are left out at the beginning.
+
+        Raises:
+            NotFoundError: If there is no such experiment.
+        """
+        which = trials.c.experiment_id == experiment_id
+        if states is not None:
+            which = and_(which, trials.c.state.in_(states))
+        order = trials.c.id.desc() if newest_first else trials.c.id
+        with self._read() as connection:
+            if limit is not None or offset:
+                page = select(trials.c.id).where(which).order_by(order).limit(limit).offset(offset)
+                which = trials.c.id.in_(connection.execute(page).scalars().all())
+            found = read_trials(connection, which, newest_first=newest_first)
+            if not found:
+                require(connection, experiments, experiment_id)
+            return found
+
+    def count_trials(self) -> dict[int, int]:
+        """Return how many trials each experiment has that has any."""
+        with self._read() as connection:
+            rows = connection.execute(
+                select(trials.c.experiment_id, func.count()).group_by(trials.c.experiment_id)
+            )
+            return {row[0]: row[1] for row in rows}
+
+    def set_trial_state(
+        self, trial_id: int, state: TrialState, *, error: str | None = None
+    ) -> None:
+        """Record where a trial stands.
+
+        Args:
+            trial_id: Which.
+            state: The new state.
+            error: The reason for a failure, in one line; None removes an earlier one.
+
+        Raises:
+            NotFoundError: If no trial has that id.
+        """
+        running = state == TrialState.RUNNING
+        self._change(
+            trials,
+            trial_id,
+            state=state,
+            error=error,
+            ended_at=None if running else now(),
+        )
+
+    def set_trial_dir(self, trial_id: int, path: str) -> None:
+        """Record the folder of a trial's files; do so before its first `start_run`.
+
+        Raises:
+            NotFoundError: If no trial has that id.
+        """
+        self._change(trials, trial_id, trial_dir=path)
+
+    def update_trial(
+        self,
+        trial_id: int,
+        *,
+        notes: str | None = None,
+        labels: Iterable[str] | None = None,
+        add_labels: Iterable[str] = (),
+        remove_labels: Iterable[str] = (),
+    ) -> TrialRecord:
+        """Change a trial's notes or labels; None keeps a value.
+
+        Args:
+            trial_id: Which.
+            notes: A longer text about it.
+            labels: Replace all that it has.
+            add_labels: It has these afterwards.
+            remove_labels: It does not have these afterwards.
+
+        Raises:
+            NotFoundError: If no trial has that id.
+            ConfigError: If the labels are no list of texts.
+        """
+        added = set(checked_texts("labels", add_labels))
+        removed = set(checked_texts("labels", remove_labels))
+        given = None if labels is None else checked_texts("labels", labels)
+        changed: dict[str, object] = {} if notes is None else {"notes": notes}
+        with self._write() as connection:
+            if given is None and (added or removed):
+                query = select(trials.c.labels).where(trials.c.id == trial_id).with_for_update()
+                given = connection.execute(query).scalar() or []
+            if given is not None:
+                changed["labels"] = sorted({*given, *added} - removed)
+            if changed:
+                change(connection, trials, trial_id, **changed)
+            else:
+                require(connection, trials, trial_id)
+            return read_trials(connection, trials.c.id == trial_id)[0]
+
+    def start_run(self, trial_id: int, *, observers: Iterable[str] = ()) -> int:
+        """Record that the calling process starts a trial; its state becomes RUNNING.
+
+        Args:
+            trial_id: Which trial.
+            observers: Names of the plugins that receive the events of this run.
+
+        Returns:
+            The number of this start, from 1. Numbers whose event log lies in the trial's folder
+            already are left out: such an event log belongs to another database (or to this one
+            before it was deleted), and its records must not be mixed with these.
+
+        Raises:
+            NotFoundError: If no trial has that id.
+        """
+        with self._write() as connection:
+            trial_dir = find(connection, trials, trial_id).trial_dir
+            last = connection.execute(
+                select(func.max(runs.c.run_id)).where(runs.c.trial_id == trial_id)
+            ).scalar()
+            run_id = _free_run_id((last or 0) + 1, trial_dir)
+            connection.execute(
+                runs.insert().values(
+                    trial_id=trial_id,
+                    run_id=run_id,
+                    process=identify_this_process(),
+                    started_at=now(),
+                )
+            )
+            run = {"trial_id": trial_id, "run_id": run_id}
+            start = {"byte_offset": 0, "trying": 0, "is_finished": False}
+            for plugin in observers:
+                connection.execute(cursors.insert().values(plugin=plugin, **run, **start))
+            connection.execute(
+                update(trials)
+                .where(trials.c.id == trial_id)
+                .values(state=TrialState.RUNNING, error=None, ended_at=None)
+            )
+            return run_id
+
+    def list_runs(self, trial_id: int) -> list[RunRecord]:
+        """Return the starts of a trial, oldest first."""
+        query = select(runs).where(runs.c.trial_id == trial_id)
+        return self._read_all(RunRecord, query.order_by(runs.c.run_id))
+
+    def run_is_alive(self, trial_id: int) -> bool | None:
+        """Return whether the process that started a trial last is there.
+
+        Returns:
+            False also for a trial that was never started; None if the process is on another
+            host, where that cannot be determined.
+
+        Raises:
+            NotFoundError: If no trial has that id.
+        """
+        run = self.get_trial(trial_id).current_run
+        return False if run is None else is_alive(run.process)
+
+    def runs_alive(self, trial_ids: Iterable[int]) -> dict[int, bool | None]:
+        """Return what `run_is_alive` does, for many trials at once; unknown ones are False."""
+        numbers = list(trial_ids)
+        query = select(runs.c.trial_id, runs.c.process).order_by(runs.c.trial_id, runs.c.run_id)
+        newest: dict[int, ProcessIdentity] = {}
+        with self._read() as connection:
+            for condition in among(runs.c.trial_id, numbers):
+                newest |= {row[0]: row[1] for row in connection.execute(query.where(condition))}
+        alive: dict[ProcessIdentity | None, bool | None] = {None: False}
+        for process in set(newest.values()):  # one process may have started all
+            alive[process] = is_alive(process)
+        return {number: alive[newest.get(number)] for number in numbers}
+
+    def best_of_other_trials(
+        self, trial_id: int, metric: str, *, smaller_is_better: bool
+    ) -> float | None:
+        """Return the best value of a validation metric over the other trials of an experiment.
+
+        Args:
+            trial_id: The trial that is left out.
+            metric: Name of the metric.
+            smaller_is_better: Whether a smaller value is better.
+
+        Returns:
+            The value; None if no other trial has reported one.
+        """
+        values = validation_values.c
+        mine = select(trials.c.experiment_id).where(trials.c.id == trial_id).scalar_subquery()
+        others = and_(values.experiment_id == mine, values.trial_id != trial_id)
+        best = select(values.value).select_from(metrics)
+        found = self._read_value(select_best(best, others, metric, smaller_is_better))
+        return None if found is None else float(found)
+
+    def best_until(
+        self, trial_id: int, settings: TrialSettings, steps_completed: int
+    ) -> float | None:
+        """Return the best value of the searcher's metric that a trial reported until a step.
+
+        Of steps that several runs reported, all count: each was the truth when it was acted on.
+
+        Args:
+            trial_id: The trial.
+            settings: They name the metric.
+            steps_completed: The last step that counts.
+        """
+        if settings.metric is None:
+            return None
+        values = validation_values.c
+        best = func.min(values.value) if settings.smaller_is_better else func.max(values.value)
+        query = (
+            select(best)
+            .select_from(validation_values)
+            .join(metrics, metrics.c.id == values.metric_id)
+            .where(
+                values.trial_id == trial_id,
+                values.name == settings.metric,
+                metrics.c.steps_completed <= steps_completed,
+            )
+        )
+        found = self._read_value(query)
+        return None if found is None else float(found)
+
+
+def insert_trial(
+    connection: Connection,
+    experiment_id: int,
+    *,
+    hparams: Mapping[str, object],
+    seed: int,
+    search_index: int | None = None,
+) -> int:
+    """Add a trial, in state PAUSED; return its id."""
+    created = connection.execute(
+        trials.insert().values(
+            experiment_id=experiment_id,
+            state=TrialState.PAUSED,
+            hparams=hparams,
+            seed=seed,
+            search_index=search_index,
+            num_restarts=0,
+            labels=[],
+            notes="",
+            created_at=now(),
+        )
+    )
+    return int(created.inserted_primary_key[0])  # type: ignore[index]  # of a single row
+
+
+def read_trials(
+    connection: Connection, which: ColumnElement[bool], *, newest_first: bool = False
+) -> list[TrialRecord]:
+    """Return the trials of which a condition is true, with their newest runs, by id."""
+    newest = (
+        select(runs.c.trial_id, func.max(runs.c.run_id).label("run_id"))
+        .join(trials, trials.c.id == runs.c.trial_id)
+        .where(which)
+        .group_by(runs.c.trial_id)
+        .subquery()
+    )
+    query: Select[tuple[object, ...]] = select(runs).join(
+        newest, and_(newest.c.trial_id == runs.c.trial_id, newest.c.run_id == runs.c.run_id)
+    )
+    current = {run.trial_id: run for run in read_rows(RunRecord, connection.execute(query))}
+    order = trials.c.id.desc() if newest_first else trials.c.id
+    rows = connection.execute(select(trials).where(which).order_by(order))
+    return [
+        dataclasses.replace(trial, current_run=current.get(trial.id))
+        for trial in read_rows(TrialRecord, rows)
+    ]
+
+
+def _free_run_id(first: int, trial_dir: str | None) -> int:
+    run_id = first
+    while trial_dir is not None and event_log_path(Path(trial_dir), run_id).exists():
+        run_id += 1
+    return run_id

@@ -1,0 +1,38 @@
+"""An experiment from its first trial to its last."""
+
+from detcore.run.experiment_control import (
+    control_experiment,
+    control_trial,
+    experiment_lock,
+    settle_experiment,
+)
+from detcore.run.experiment_run import (
+    check_experiment,
+    find_refusals,
+    resume_experiment,
+    start_experiment,
+)
+from detcore.run.results import ExperimentResult, TrialResult, read_results
+from detcore.run.run_listener import NullListener, RunListener, RunSettings, TrialStatus
+from detcore.run.script import ScriptRun
+from detcore.run.trial_start import experiment_folder
+
+__all__ = [
+    "ExperimentResult",
+    "NullListener",
+    "RunListener",
+    "RunSettings",
+    "ScriptRun",
+    "TrialResult",
+    "TrialStatus",
+    "check_experiment",
+    "control_experiment",
+    "control_trial",
+    "experiment_folder",
+    "experiment_lock",
+    "find_refusals",
+    "read_results",
+    "resume_experiment",
+    "settle_experiment",
+    "start_experiment",
+]

@@ -1,0 +1,561 @@
+"""Start an experiment, or resume one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from detcore.config import ExperimentConfig, LoadedConfig, smoke_config
+from detcore.contract.errors import DetcoreError, RunError
+from detcore.contract.values import Control, ExperimentState
+from detcore.launch import num_cores
+from detcore.plugins import PluginManager
+from detcore.plugins.delivery import Delivery
+from detcore.records import (
+    Database,
+    DatabaseUnavailableError,
+    LogFollower,
+    ingest_event_logs,
+    keep_secrets,
+    restore_secrets,
+)
+from detcore.run.changed_settings import mend_experiment
+from detcore.run.checkpoint_source import find_source
+from detcore.run.experiment_control import experiment_lock, settle_trials
+from detcore.run.interrupts import Interrupts, Requests
+from detcore.run.live_retention import Retention
+from detcore.run.named_parts import (
+    find_launcher,
+    make_method,
+    ready_launcher,
+)
+from detcore.run.results import ExperimentResult, read_results
+from detcore.run.search_log import SearchLog
+from detcore.run.search_loop import SearchLoop
+from detcore.run.supervisor import Conclusion
+from detcore.run.trial_start import (
+    Slots,
+    TrialStarter,
+    copy_model_code,
+    count_slots,
+    experiment_folder,
+    trials_folder,
+)
+from detcore.search import Search
+
+if TYPE_CHECKING:
+    from detcore.launch import Launcher
+    from detcore.records import ExperimentRecord
+    from detcore.run.run_listener import RunListener, RunSettings
+    from detcore.storage import StorageBackend
+
+
+_JOIN_S = 5.0
+
+
+def start_experiment(
+    loaded: LoadedConfig, model_dir: Path, settings: RunSettings, *, test_mode: bool = False
+) -> ExperimentResult:
+    """Record a new experiment and run it to its end, or until it is interrupted.
+
+    Args:
+        loaded: The experiment file.
+        model_dir: Folder of the user's code.
+        settings: Environment, plugins and listener of the run.
+        test_mode: One batch, one validation, one checkpoint.
+
+    Raises:
+        RunError: If the configuration asks for something that is not available here, or for a
+            checkpoint to start from that is not there.
+        SearchError: If the search method cannot be made.
+        WorkerError: If the launcher could not start its trials; nothing is recorded then.
+    """
+    with _open_checked(loaded, settings, test_mode=test_mode) as (config, database, storage):
+        plain = config.model_dump(mode="json")
+        with ready_launcher(config, model_dir, settings) as launcher:
+            experiment_id = database.create_experiment(
+                config=plain,
+                config_text=loaded.text,
+                model_dir=str(model_dir),
+                name=config.name,
+            )
+            keep_secrets(settings.environment.home, experiment_id, plain)
+            folder = experiment_folder(settings.environment, experiment_id)
+            with experiment_lock(folder, experiment_id) as lock:
+                run = ExperimentRun(
+                    database,
+                    settings,
+                    experiment_id,
+                    lock,
+                    config=config,
+                    model_dir=model_dir,
+                    test_mode=test_mode,
+                )
+                return run.run(launcher, storage)
+
+
+def check_experiment(
+    loaded: LoadedConfig, settings: RunSettings, *, test_mode: bool = False
+) -> ExperimentConfig:
+    """Find the faults of an experiment before anything of it is recorded.
+
+    Args:
+        loaded: The experiment file.
+        settings: As for `start_experiment`.
+        test_mode: As for `start_experiment`.
+
+    Returns:
+        The configuration to record, with the checkpoint that it starts from.
+
+    Raises:
+        RunError: If the configuration asks for something that is not available here, or for a
+            checkpoint to start from that is not there.
+        SearchError: If the search method cannot be made.
+    """
+    with _open_checked(loaded, settings, test_mode=test_mode) as (config, _, _):
+        return config
+
+
+@contextlib.contextmanager
+def _open_checked(
+    loaded: LoadedConfig, settings: RunSettings, *, test_mode: bool
+) -> Iterator[tuple[ExperimentConfig, Database, StorageBackend]]:
+    """Check an experiment as `check_experiment` does; yield the open records and storage, too."""
+    config = smoke_config(loaded.config) if test_mode else loaded.config
+    Search(make_method(config, settings.plugins), seed=config.reproducibility.experiment_seed)
+    find_launcher(config, settings.plugins)
+    count_slots(config, max_slots=settings.max_slots)
+    with (
+        Database.open(settings.environment.database_url) as database,
+        _open_storage(config, settings) as storage,
+    ):
+        storage.probe()
+        source = find_source(
+            config.trial_settings(),
+            database=database,
+            storage=storage,
+            environment=settings.environment,
+            plugins=settings.plugins,
+        )
+        if source is not None:
+            searcher = config.searcher.model_copy(update=source.pinned)
+            config = config.model_copy(update={"searcher": searcher})
+        yield config, database, storage
+
+
+def find_refusals(loaded: LoadedConfig, plugins: PluginManager) -> dict[str, DetcoreError]:
+    """Return the errors that plugins raise for an otherwise valid experiment file, by section.
+
+    A plugin's search method is made and asked for its first trials, and its launcher is looked
+    up. For detcore's own, the check of the experiment file is enough.
+
+    Args:
+        loaded: The experiment file.
+        plugins: Provide search methods and launchers.
+    """
+    config = loaded.config
+
+    def check_searcher() -> None:
+        method = plugins.searchers().get(config.searcher.name)
+        if method is not None and not method.method.startswith("detcore."):
+            Search(make_method(config, plugins), seed=config.reproducibility.experiment_seed)
+
+    checks: dict[str, Callable[[], object]] = {
+        "searcher": check_searcher,
+        "launcher": lambda: find_launcher(config, plugins),
+    }
+    found: dict[str, DetcoreError] = {}
+    for section, check in checks.items():
+        try:
+            check()
+        except DetcoreError as error:
+            found[section] = error
+    return found
+
+
+def resume_experiment(
+    experiment_id: int,
+    settings: RunSettings,
+    *,
+    slots: int | None = None,
+    launcher: str | None = None,
+    test_mode: bool = False,
+    changes: Mapping[str, object] = {},
+) -> ExperimentResult:
+    """Resume an experiment: its search from its log, its trials from their checkpoints.
+
+    One that is complete is left alone.
+
+    Args:
+        experiment_id: Which one.
+        settings: As for `start_experiment`.
+        slots: Number of workers of each trial from now on; default: as recorded.
+        launcher: Name of the launcher that starts them from now on; default: as recorded.
+        test_mode: Whether it was recorded as a smoke run.
+        changes: New values of settings, by dotted names; see `mend_experiment`.
+
+    Raises:
+        NotFoundError: If there is no such experiment.
+        ConfigError: If a changed setting cannot be used.
+        RunError: If it is running, if a script by itself recorded it, if its batches are too small
+            for so many workers, or if a change would contradict the training so far.
+        WorkerError: If the launcher could not start its trials; the experiment stays as it was.
+    """
+    environment = settings.environment
+    with Database.open(environment.database_url) as database:
+        _check_resumable(database.get_experiment(experiment_id))
+        folder = experiment_folder(environment, experiment_id)
+        with experiment_lock(folder, experiment_id, records=database) as lock:
+            ingest_event_logs(database, environment.home)
+            # Read again: the process that held the lock until now may have completed it.
+            record = database.get_experiment(experiment_id)
+            if changes:
+                record = _change_settings(record, changes, database, settings)
+            run = ExperimentRun(
+                database,
+                settings,
+                experiment_id,
+                lock,
+                config=_restore_config(record, settings, slots=slots, launcher=launcher),
+                model_dir=Path(record.model_dir),
+                test_mode=test_mode,
+            )
+            if settings.is_looked_after and record.state is not ExperimentState.RUNNING:
+                return run.result()  # it was ended while this process started
+            if record.state == ExperimentState.COMPLETED:
+                settings.listener.notice(f"experiment {experiment_id} is complete already")
+                run.clean_up()
+                return run.result()
+            if settings.is_looked_after:
+                return run.run()  # its record then says why it was refused
+            with ready_launcher(run.config, run.model_dir, settings) as ready:
+                return run.run(ready)
+
+
+def _check_resumable(record: ExperimentRecord) -> None:
+    """Raise a RunError if no runner can resume an experiment."""
+    if record.config.get("is_standalone"):
+        raise RunError(
+            f"experiment {record.id} was recorded by a script by itself, which no runner "
+            "started.\nStart the script again; with core.init(resume=True) it continues."
+        )
+    if not Path(record.model_dir).is_dir():
+        raise RunError(
+            f"experiment {record.id} trains the code in {record.model_dir}, "
+            "which is not there any more.\nPut the folder back, then resume again."
+        )
+
+
+def _change_settings(
+    record: ExperimentRecord,
+    changes: Mapping[str, object],
+    database: Database,
+    settings: RunSettings,
+) -> ExperimentRecord:
+    """Change settings of an experiment, and show that; return its new record."""
+    lines = mend_experiment(
+        record,
+        changes,
+        database=database,
+        environment=settings.environment,
+        plugins=settings.plugins,
+    )
+    for line in lines:
+        settings.listener.notice(f"experiment {record.id}: {line}")
+    return database.get_experiment(record.id)
+
+
+class ScriptTrial(NamedTuple):
+    """A script that is the one trial of its experiment.
+
+    Attributes:
+        num_workers: Its processes; >= 1.
+        keeps_all: Whether all of its checkpoints are kept.
+    """
+
+    num_workers: int
+    keeps_all: bool
+
+
+class ExperimentRun:
+    """One runner at work on one experiment.
+
+    Args:
+        database: The records.
+        settings: Environment, plugins and listener of the run.
+        experiment_id: Which experiment.
+        lock_fd: Its lock, which the workers inherit.
+        config: Its configuration, with secrets.
+        model_dir: Folder of the user's code.
+        test_mode: One batch, one validation, one checkpoint.
+        script: The script that is its one trial, and which runs already; None: trials are started.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: RunSettings,
+        experiment_id: int,
+        lock_fd: int,
+        *,
+        config: ExperimentConfig,
+        model_dir: Path,
+        test_mode: bool,
+        script: ScriptTrial | None = None,
+    ) -> None:
+        self._interrupts = Interrupts()
+        self._database = database.waiting(
+            settings.listener.notice, should_stop=lambda: self._interrupts.is_urgent
+        )
+        self._impatient = database
+        self._settings = settings
+        self._experiment_id = experiment_id
+        self._lock_fd = lock_fd
+        self.config = config
+        self.model_dir = model_dir
+        self._test_mode = test_mode
+        self._script = script
+        self._keeps_all = script is not None and script.keeps_all
+        self._retention = Retention(
+            database,
+            experiment_id,
+            home=settings.environment.home,
+            open_storage=lambda: _open_storage(self.config, settings),
+            notice=settings.listener.notice,
+        )
+        self._conclusion: Conclusion | None = None
+
+    def run(
+        self, launcher: Launcher | None = None, storage: StorageBackend | None = None
+    ) -> ExperimentResult:
+        """Run the rest of the experiment.
+
+        Args:
+            launcher: Starts the trials; default: the launcher that the experiment names.
+            storage: Holds the checkpoints; default: the storage that the experiment names.
+        """
+        database, experiment_id = self._database, self._experiment_id
+        if not self._settings.is_looked_after:
+            database.request_control(experiment_id, None)
+        database.set_experiment_state(experiment_id, ExperimentState.RUNNING)
+        conclusion = Conclusion(state=ExperimentState.ERROR)
+        try:
+            with _deliver(self._impatient, self._settings, experiment_id):
+                conclusion = self._run(launcher, storage)
+        except KeyboardInterrupt:  # before the first trial was started
+            conclusion = Conclusion(state=ExperimentState.PAUSED, is_from_outside=True)
+            raise
+        except DetcoreError as error:
+            conclusion = Conclusion(
+                state=ExperimentState.ERROR, error=str(error).partition("\n")[0]
+            )
+            if isinstance(error, DatabaseUnavailableError) and self._settings.is_looked_after:
+                conclusion = Conclusion(state=ExperimentState.PAUSED, is_from_outside=True)
+            raise
+        finally:
+            state = self._record_end(conclusion)
+        self._conclusion = conclusion
+        # A paused one, perhaps because the machine ends, is resumed or pruned by hand.
+        if state not in (ExperimentState.PAUSED, ExperimentState.RUNNING):
+            self.clean_up()
+        return self.result()
+
+    def _record_end(self, conclusion: Conclusion) -> ExperimentState:
+        """Record the end, or a request since the last trial's end; return the recorded state."""
+        database, experiment_id = self._database, self._experiment_id
+        goes_on = conclusion.is_from_outside and self._settings.is_looked_after
+        while True:
+            state = conclusion.state
+            asked = database.requested_control(experiment_id)
+            if state is ExperimentState.PAUSED:
+                if asked in (Control.CANCEL, Control.KILL):
+                    state = ExperimentState.CANCELED
+                    settle_trials(database, experiment_id, state)
+                elif asked is None and goes_on:
+                    # The machine ended it, its records were away, or the user who paused it
+                    # has resumed it. A request that comes now stays for the server.
+                    return ExperimentState.RUNNING
+            if database.conclude_experiment(
+                experiment_id, state, asked=asked, error=conclusion.error
+            ):
+                return state
+
+    def _run(self, launcher: Launcher | None, storage: StorageBackend | None) -> Conclusion:
+        config, settings, listener = self.config, self._settings, self._settings.listener
+        code_dir: Path | None = None
+        if self._script is None:
+            num_workers, slots = count_slots(config, max_slots=settings.max_slots)
+            folder = experiment_folder(settings.environment, self._experiment_id)
+            code_dir = copy_model_code(self.model_dir, folder, config)
+        else:
+            num_workers, slots = self._script.num_workers, Slots(1, 1)
+        listener.search_started(config)
+        with contextlib.ExitStack() as stack:
+            if storage is None:
+                storage = stack.enter_context(_open_storage(config, settings))
+            log = SearchLog(
+                self._database,
+                self._experiment_id,
+                config,
+                settings.plugins,
+                trials_dir=trials_folder(settings.environment, self._experiment_id),
+            )
+            if self._script is None:
+                _tell_if_crowded(num_workers, slots, log, listener)
+            if launcher is None:
+                ready = ready_launcher(config, self.model_dir, settings)
+                launcher = stack.enter_context(ready)
+            follower = LogFollower(self._impatient)
+            stack.callback(follower.stop, _JOIN_S)
+            starter = TrialStarter(
+                database=self._database,
+                impatient=self._impatient,
+                run=settings,
+                experiment_id=self._experiment_id,
+                config=config,
+                code_dir=code_dir,
+                model_dir=str(self.model_dir),
+                test_mode=self._test_mode,
+                num_workers=num_workers,
+                storage=storage,
+                launcher=launcher,
+                lock_fd=self._lock_fd,
+                follower=follower,
+            )
+            stack.enter_context(self._interrupts.listen())
+            loop = SearchLoop(
+                starter,
+                log,
+                slots,
+                interrupts=self._interrupts,
+                requests=Requests(self._impatient, self._experiment_id),
+                max_restarts=config.max_restarts,
+                starts_once=self._script is not None,
+            )
+            if not self._keeps_all:
+                stack.enter_context(self._retention.at_work())
+            return loop.run()
+
+    def clean_up(self) -> None:
+        """Delete the checkpoints that the experiment does not keep.
+
+        The next pass, `detcore checkpoint prune`, deletes those that cannot be deleted now.
+        """
+        if self._keeps_all:
+            return
+        try:
+            plan = self._retention.apply()
+        except (DetcoreError, OSError) as error:
+            self._settings.listener.notice(
+                f"checkpoints that are not kept were not all deleted: {error}\n"
+                f"Try again: detcore checkpoint prune {self._experiment_id}"
+            )
+            return
+        number = self._retention.num_deleted
+        if number:
+            self._settings.listener.notice(
+                f"{number} checkpoint{'s' if number > 1 else ''} deleted, {len(plan.kept)} kept "
+                "(checkpoint_storage.save_experiment_best, save_trial_best, save_trial_latest)"
+            )
+
+    def result(self) -> ExperimentResult:
+        """Read the state and the results of the experiment."""
+        searcher, conclusion = self.config.searcher, self._conclusion
+        return ExperimentResult(
+            experiment_id=self._experiment_id,
+            state=self._database.get_experiment(self._experiment_id).state,
+            trials=read_results(
+                self._database,
+                self._experiment_id,
+                metric=searcher.metric,
+                smaller_is_better=searcher.smaller_is_better,
+            ),
+            metric=searcher.metric,
+            smaller_is_better=searcher.smaller_is_better,
+            error=conclusion.error if conclusion else None,
+            reported_metrics=tuple(
+                name
+                for kind, name in self._database.metric_names(self._experiment_id)
+                if kind == "validation"
+            ),
+            was_cut_short=conclusion.was_cut_short if conclusion else False,
+        )
+
+
+@contextlib.contextmanager
+def _deliver(database: Database, settings: RunSettings, experiment_id: int) -> Iterator[None]:
+    """Deliver in the background during the block, and for a moment after it.
+
+    Events left by earlier runs under the same home are delivered first, then the reports of the
+    experiment's own trials. The rest stays for the next run.
+    """
+    environment = settings.environment
+    delivery = Delivery(
+        database, environment.home, settings.plugins.observers(), experiment_id=experiment_id
+    )
+    try:
+        yield
+    finally:
+        left_s, wait_s = settings.seconds_left(), environment.delivery_wait_s
+        wait_s = wait_s if left_s is None else min(wait_s, left_s / 2)
+        for name, trials in sorted(delivery.close(wait_s).items()):
+            some = f"{trials} trial{'s' if trials > 1 else ''}"
+            settings.listener.notice(
+                f"plugin {name} was not told everything of {some} yet; it is kept, and delivered "
+                "by the next run, or now by: detcore plugins deliver"
+            )
+
+
+@contextlib.contextmanager
+def _open_storage(config: ExperimentConfig, settings: RunSettings) -> Iterator[StorageBackend]:
+    from detcore.storage import open_storage
+
+    storage = open_storage(
+        config.trial_settings().checkpoint_storage,
+        home=settings.environment.home,
+        plugins=settings.plugins,
+    )
+    with contextlib.closing(storage):
+        yield storage
+
+
+def _restore_config(
+    record: ExperimentRecord, settings: RunSettings, *, slots: int | None, launcher: str | None
+) -> ExperimentConfig:
+    """Return a recorded configuration with its secrets, and with other slots or launcher."""
+    restored = restore_secrets(settings.environment.home, record.id, record.config)
+    if restored.missing:
+        settings.listener.notice(
+            f"{' and '.join(restored.missing)} of the experiment file are not in "
+            f"{restored.path}: the environment's credentials are used"
+        )
+    config = ExperimentConfig.model_validate(restored.config)
+    if slots is not None:
+        config = _with_slots(config, slots)
+    if launcher is not None:
+        config = config.model_copy(update={"launcher": launcher})
+    return config
+
+
+def _with_slots(config: ExperimentConfig, slots: int) -> ExperimentConfig:
+    batch_size = config.hyperparameters.get("global_batch_size")
+    if isinstance(batch_size, int) and batch_size < slots:
+        raise RunError(
+            f"{slots} workers, but hyperparameters.global_batch_size is {batch_size}: each worker "
+            f"needs at least one record per batch.\nGo on with at most {batch_size}."
+        )
+    resources = config.resources.model_copy(update={"slots_per_trial": slots})
+    return config.model_copy(update={"resources": resources})
+
+
+def _tell_if_crowded(num_workers: int, slots: Slots, log: SearchLog, listener: RunListener) -> None:
+    cores = num_cores()
+    trials = min(slots.at_once, log.search.num_training)
+    workers = num_workers * max(1, trials)
+    if workers > cores:
+        listener.notice(
+            f"{workers} workers share {cores} CPU core{'s' if cores > 1 else ''}: without a GPU "
+            f"each, more than {cores} make training slower, not faster"
+        )

@@ -1,0 +1,483 @@
+"""The runs of a script by itself: which one a call of `core.init` continues.
+
+A start of a script is the unit of resume: if it did not finish, the n-th call of the next start
+continues the n-th run. The records show which runs a process has opened, so nothing is kept in it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from detcore.contract.errors import DetcoreError, RunError
+from detcore.contract.values import ExperimentState
+from detcore.records import Database, hide_secrets, identify_process
+from detcore.run.experiment_control import experiment_lock, is_locked, settle_killed
+from detcore.run.trial_start import experiment_folder
+
+if TYPE_CHECKING:
+    from detcore.core import ScriptExperiment
+    from detcore.environment import Environment
+    from detcore.plugins import PluginManager
+    from detcore.records import ExperimentRecord, TrialRecord
+
+
+_POLL_S = 0.05
+# Settling takes a moment, or longer where the storage is slow.
+_SETTLED_S = 60.0
+_ARGUMENTS = "script_arguments"
+_START = "script_start"
+# Of one run, and of how it came about: they may differ between two starts.
+_VARIABLE = (_START, "name")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptCall:
+    """One call of `core.init` in a start of a script.
+
+    Attributes:
+        number: Its number in the start, from 1.
+        first: The experiment of the start's first call; None in the first call.
+        session: The process that may open runs in any order, in which calls have no numbers: an
+            interactive session, or the parent of a child process (multiprocessing, fork). None in
+            the process of a script.
+    """
+
+    number: int = 1
+    first: int | None = None
+    session: dict[str, Any] | None = None
+
+    @classmethod
+    def find(cls, database: Database) -> ScriptCall:
+        """Return the call that the calling process is making."""
+        session = _find_session_pid()
+        if session is not None:
+            return cls(session=dataclasses.asdict(identify_process(session)))
+        runs = database.list_script_runs()
+        if not runs:
+            return cls()
+        return cls(number=runs[-1].script_call + 1, first=runs[0].id)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The call as the experiment's configuration keeps it, under ``script_start``."""
+        return (
+            {"session": self.session}
+            if self.session
+            else {"call": self.number, "first": self.first}
+        )
+
+
+def record_end_at_exit(database_url: str) -> None:
+    """Record the end of this process's script when Python exits.
+
+    A start counts as finished if all of its runs are complete and Python exits without an
+    uncaught exception. The exit code is unknown at that moment.
+    """
+    atexit.unregister(_record_end)
+    atexit.register(_record_end, database_url, os.getpid())
+
+
+def _record_end(database_url: str, pid: int) -> None:
+    # Python sets this attribute for an exception that ends the script.
+    if os.getpid() != pid or getattr(sys, "last_value", None) is not None:
+        return
+    try:
+        with Database.open(database_url) as database:
+            database.finish_script()
+    except (DetcoreError, OSError) as error:
+        logging.getLogger("detcore").warning(
+            "the end of this script could not be recorded, so that its next start restores the "
+            "completed runs instead of training them again: %s",
+            error,
+        )
+
+
+def _find_session_pid() -> int | None:
+    """Return the process of the session that this process belongs to; None in a script."""
+    import multiprocessing
+
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        return parent.pid
+    if hasattr(sys, "ps1"):
+        return os.getpid()
+    is_forked = _read_command(os.getppid()) == _read_command(os.getpid()) is not None
+    return os.getppid() if is_forked else None
+
+
+def _read_command(pid: int) -> bytes | None:
+    """Return the command line of a process; None where the system does not show it."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() or None
+    except OSError:
+        return None
+
+
+class TakenOver(NamedTuple):
+    """A run that a script continues; this process holds its lock."""
+
+    experiment_id: int
+    lock: int
+
+
+class ScriptRuns:
+    """The runs of scripts by themselves in the records.
+
+    Args:
+        database: The records.
+        environment: Its `home` holds the trials' folders.
+        plugins: Open their storages.
+    """
+
+    def __init__(
+        self, database: Database, environment: Environment, plugins: PluginManager
+    ) -> None:
+        self._database = database
+        self._environment = environment
+        self._plugins = plugins
+
+    def settle_killed(self) -> None:
+        """Settle what scripts of this machine have left that were killed, or ended while saving."""
+        database = self._database
+        running = database.list_experiments(states=[ExperimentState.RUNNING])
+        saving = database.list_checkpoints(states=["ACTIVE"])
+        for number in sorted(
+            {each.id for each in running} | {each.experiment_id for each in saving}
+        ):
+            is_script = database.get_experiment(number).config.get("is_standalone")
+            # None: it runs on another machine, and the next script there settles it.
+            if not is_script or database.experiment_is_alive(number) is not False:
+                continue
+            if is_locked(experiment_folder(self._environment, number)):
+                continue  # another script settles it, or continues it
+            try:
+                settle_killed(
+                    number,
+                    database=database,
+                    environment=self._environment,
+                    plugins=self._plugins,
+                )
+            except RunError:
+                continue  # another script was faster
+            except (DetcoreError, OSError) as failure:
+                # A storage that is away today must not keep an unrelated script from starting; the
+                # records stay as they are, and the next start looks again.
+                logging.getLogger("detcore").warning(
+                    "the leftovers of experiment %s could not be settled yet: %s", number, failure
+                )
+
+    def take_over(
+        self,
+        script: ScriptExperiment,
+        config: Mapping[str, Any],
+        call: ScriptCall,
+        stack: contextlib.ExitStack,
+    ) -> TakenOver | None:
+        """Take over the run that a call of the script continues.
+
+        The first call of a start continues the newest start whose first call had the same settings,
+        unless that start finished. The same are: name, folder, configuration (with the storage),
+        hyperparameters and seed. The length may differ, so that an interrupted script can be
+        trained longer. Starts that are in progress are skipped, and processes that start
+        concurrently take different ones. The n-th call continues the n-th run of that start.
+
+        ``script_arguments`` in the configuration are a library's arguments that the script did not
+        name as hyperparameters. If an unfinished start differs in these alone, the user decides
+        whether to continue it.
+
+        Args:
+            script: The experiment to record, with its name and folder.
+            config: Its configuration, as it would be recorded.
+            call: The call.
+            stack: Holds the lock of the run.
+
+        Returns:
+            The run, which may be complete. None where a new run begins: this is the first one, or
+            the last one was canceled or had hyperparameters that the script rejected.
+
+        Raises:
+            RunError: If the run to continue has other settings, or cannot be determined.
+        """
+        if call.first is not None:
+            return self._take_over_later_run(script, config, call, stack)
+        runs = self._list_runs(script)
+        wanted = _identity(script, config)
+        matches = [run for run in runs if _recorded(*run) == wanted]
+        for experiment, lock in self._find_unfinished(matches, call, stack):
+            _refuse_ambiguous(experiment, matches)
+            return TakenOver(experiment.id, lock)
+        if not call.session:
+            self._refuse_other_order(matches)
+            if not matches:
+                self._refuse_other_arguments(runs, script, config, call)
+        return None
+
+    def change_length(self, experiment_id: int, config: Mapping[str, Any]) -> None:
+        """Record the length of a run that is continued; with another one its search begins again.
+
+        Args:
+            experiment_id: The run.
+            config: The present configuration.
+        """
+        database = self._database
+        record = database.get_experiment(experiment_id)
+        before, now = (each["searcher"]["max_length"] for each in (record.config, config))
+        if before == now:
+            return
+        searcher = {**record.config["searcher"], "max_length": now}
+        database.change_config(
+            experiment_id,
+            config={**record.config, "searcher": searcher},
+            changes={"searcher.max_length": [before, now]},
+        )
+        database.restart_search(experiment_id)
+
+    def _find_unfinished(
+        self,
+        matches: list[tuple[ExperimentRecord, TrialRecord]],
+        call: ScriptCall,
+        stack: contextlib.ExitStack,
+    ) -> Iterator[tuple[ExperimentRecord, int]]:
+        """Yield the first runs of unfinished starts, up to a start that is not to be continued.
+
+        This process holds the lock of each until the next one, the last one's on the stack.
+        """
+        for experiment, _ in matches:
+            if experiment.script_call != 1:
+                continue
+            with contextlib.ExitStack() as held:
+                lock = self._try_lock(experiment, held)
+                if lock is None:
+                    continue
+                # As its last process has left it.
+                experiment = self._database.get_experiment(experiment.id)
+                is_over = call.session or experiment.process is None
+                is_complete = experiment.state is ExperimentState.COMPLETED
+                if self._is_rejected(experiment) or (is_complete and is_over):
+                    return
+                stack.push(held.pop_all())
+                yield experiment, lock
+
+    def _try_lock(self, experiment: ExperimentRecord, stack: contextlib.ExitStack) -> int | None:
+        """Take the lock of a run; None if its process is there, or is another machine's."""
+        if self._is_in_progress(experiment):
+            return None
+        folder = experiment_folder(self._environment, experiment.id)
+        deadline = time.monotonic() + _SETTLED_S
+        while True:
+            try:
+                return stack.enter_context(experiment_lock(folder, experiment.id))
+            except RunError:
+                # Another script settles the leftovers of a killed run, or was faster.
+                if self._is_in_progress(self._database.get_experiment(experiment.id)):
+                    return None
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_POLL_S)
+
+    def _is_in_progress(self, first: ExperimentRecord) -> bool:
+        """Whether the process of a start may open further runs, as far as this machine can know."""
+        is_alive = self._database.experiment_is_alive(first.id)
+        if is_locked(experiment_folder(self._environment, first.id)):
+            return is_alive is not False  # else processes that it has left hold the lock
+        # It runs on another machine with the same records, and the next script there settles it.
+        return is_alive is None and first.state is ExperimentState.RUNNING
+
+    def _list_runs(self, script: ScriptExperiment) -> list[tuple[ExperimentRecord, TrialRecord]]:
+        """Return the experiments of scripts with the same name, newest first."""
+        found = self._database.list_experiments(
+            name=str(script.name), archived=False, newest_first=True
+        )
+        return [
+            (experiment, trial)
+            for experiment in found
+            if experiment.name == script.name and experiment.config.get("is_standalone")
+            for trial in self._database.list_trials(experiment.id)
+        ]
+
+    def _take_over_later_run(
+        self,
+        script: ScriptExperiment,
+        config: Mapping[str, Any],
+        call: ScriptCall,
+        stack: contextlib.ExitStack,
+    ) -> TakenOver | None:
+        """Take over the run of a call after the first one."""
+        runs = self._database.list_script_runs(call.first)
+        former = [run for run in runs if run.script_call == call.number and not run.archived]
+        if not former:
+            return None
+        experiment = former[-1]
+        (trial,) = self._database.list_trials(experiment.id)
+        wanted, recorded = _identity(script, config), _recorded(experiment, trial)
+        if wanted != recorded:
+            raise RunError(
+                f"call {call.number} of core.init() would continue experiment {experiment.id}, "
+                f"which has other settings: {_describe_changes(recorded, wanted)}.\n"
+                f"This start of the script continues the start that began with experiment "
+                f"{call.first} and did not finish. Its n-th call continues the n-th run.\n"
+                "Make the same calls in the same order. To train all runs again instead: "
+                f"detcore experiment archive {call.first}"
+            )
+        lock = self._try_lock(experiment, stack)
+        if lock is None or self._is_rejected(experiment):
+            return None
+        return TakenOver(experiment.id, lock)
+
+    def _is_rejected(self, experiment: ExperimentRecord) -> bool:
+        """Whether a run was canceled, or its script rejected its hyperparameters."""
+        trials = self._database.list_trials(experiment.id)
+        is_invalid = any((trial.error or "").startswith("InvalidHP") for trial in trials)
+        return is_invalid or experiment.state is ExperimentState.CANCELED
+
+    def _refuse_other_order(self, matches: list[tuple[ExperimentRecord, TrialRecord]]) -> None:
+        """Check that the first call was not a later one in a start that did not finish.
+
+        Raises:
+            RunError: If it was.
+        """
+        for experiment, _ in matches:
+            if experiment.script_call == 1:
+                continue
+            first = self._database.get_experiment(experiment.config[_START]["first"])
+            if first.archived or first.process is None:
+                continue
+            if not self._is_in_progress(first):
+                raise RunError(
+                    f"the first call of core.init() has the settings of call "
+                    f"{experiment.script_call} (experiment {experiment.id}) in the last start of "
+                    "this script, which did not finish.\n"
+                    "The n-th call continues the n-th run, so the calls no longer correspond.\n"
+                    "Make the same calls in the same order. To train all runs again instead: "
+                    f"detcore experiment archive {first.id}"
+                )
+
+    def _refuse_other_arguments(
+        self,
+        runs: list[tuple[ExperimentRecord, TrialRecord]],
+        script: ScriptExperiment,
+        config: Mapping[str, Any],
+        call: ScriptCall,
+    ) -> None:
+        """Check that no unfinished start differs in the arguments alone.
+
+        A run without a checkpoint has nothing to continue.
+
+        Raises:
+            RunError: If one does.
+        """
+        wanted = _identity(script, config)
+        matches = [
+            run for run in runs if _without_arguments(_recorded(*run)) == _without_arguments(wanted)
+        ]
+        trials = {experiment.id: trial for experiment, trial in matches}
+        with contextlib.ExitStack() as stack:
+            for experiment, _ in self._find_unfinished(matches, call, stack):
+                trial = trials[experiment.id]
+                checkpoint = self._database.latest_checkpoint(trial.id)
+                if checkpoint is None:
+                    continue
+                changes = _describe_changes(_recorded(experiment, trial), wanted)
+                raise RunError(
+                    f"experiment {experiment.id} of this script did not finish (its latest "
+                    f"checkpoint is from step {checkpoint.steps_completed}), and the script has "
+                    f"other arguments now: {changes}.\n"
+                    "A run continues only with the arguments that it started with.\n"
+                    "Change them back. To start a new run instead: "
+                    f"detcore experiment archive {experiment.id}"
+                )
+
+
+def _refuse_ambiguous(
+    experiment: ExperimentRecord, matches: list[tuple[ExperimentRecord, TrialRecord]]
+) -> None:
+    """Check that no other run of the same session has the settings of a run.
+
+    Raises:
+        RunError: If one has.
+    """
+    start = experiment.config.get(_START) or {}
+    if not start.get("session"):
+        return
+    same = sorted(match.id for match, _ in matches if (match.config.get(_START) or {}) == start)
+    if len(same) > 1:
+        numbers = ", ".join(str(number) for number in same)
+        raise RunError(
+            f"experiments {numbers} have the same settings, and it is unknown which of them "
+            "continues here.\n"
+            "They ran in child processes of one script, or in one interactive session, where calls "
+            "of core.init() have no fixed order.\n"
+            'Give each run a hyperparameter of its own, such as hparams={"fold": 0}. To train '
+            f"again instead: detcore experiment archive {same[-1]}"
+        )
+
+
+def _identity(script: ScriptExperiment, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a script by which its runs are recognized."""
+    hidden, _ = hide_secrets(config, None)
+    return _settings(str(script.name), str(script.model_dir), hidden, script.hparams, script.seed)
+
+
+def _recorded(experiment: ExperimentRecord, trial: TrialRecord) -> dict[str, Any]:
+    return _settings(
+        experiment.name, experiment.model_dir, experiment.config, trial.hparams, trial.seed
+    )
+
+
+def _settings(
+    name: str,
+    folder: str,
+    config: Mapping[str, Any],
+    hparams: Mapping[str, Any],
+    seed: int,
+) -> dict[str, Any]:
+    """Return settings without the length and the call, as a record holds them."""
+    searcher = {key: value for key, value in config["searcher"].items() if key != "max_length"}
+    told = {key: value for key, value in config.items() if key not in _VARIABLE}
+    arguments = told.pop(_ARGUMENTS, {})
+    values = {
+        "name": name,
+        "folder": folder,
+        "config": {**told, "searcher": searcher},
+        "hparams": hparams,
+        "seed": seed,
+        _ARGUMENTS: arguments,
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(values, default=_plain_value))
+    return plain
+
+
+def _without_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name != _ARGUMENTS}
+
+
+def _describe_changes(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Return the settings that differ, with both values."""
+    before, now = _flat(recorded), _flat(wanted)
+    return ", ".join(
+        f"{name} is {now.get(name)!r} instead of {before.get(name)!r}"
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    )
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    values = dict(settings)
+    values |= values.pop(_ARGUMENTS)
+    for name in ("config", "hparams"):
+        values |= {f"{name}.{key}": value for key, value in values.pop(name).items()}
+    return values
+
+
+def _plain_value(value: object) -> object:
+    return dict(value) if isinstance(value, Mapping) else str(value)

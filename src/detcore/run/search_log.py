@@ -1,0 +1,166 @@
+"""The search of an experiment and its log: every event applied to one is in the other."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.contract.errors import DetcoreError
+from detcore.records import TrialDraft, TrialTarget
+from detcore.run.named_parts import make_method
+from detcore.run.supervisor import LogEntry
+from detcore.search import (
+    Create,
+    Event,
+    Exited,
+    ExitReason,
+    Operation,
+    Search,
+    Train,
+    Validated,
+    event_from_json,
+    event_to_json,
+)
+
+if TYPE_CHECKING:
+    from detcore.config import ExperimentConfig
+    from detcore.plugins import PluginManager
+    from detcore.records import Database
+
+
+class SearchLog:
+    """The search of an experiment; its events are in the records before they are acted on.
+
+    Args:
+        database: The records.
+        experiment_id: Whose search; the caller holds the experiment's lock.
+        config: The experiment's configuration.
+        plugins: Provide search methods.
+        trials_dir: The folder with the folders of the trials.
+
+    Attributes:
+        search: The search, with the method's decisions so far.
+        trial_ids: Records of the trials, by their index in the search.
+        entries: The log as this process found it.
+        rungs: How often each trial has reported, by index.
+        best: The best metric of each trial that has reported, by index.
+
+    Raises:
+        SearchError: If the log is not one of this search.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        experiment_id: int,
+        config: ExperimentConfig,
+        plugins: PluginManager,
+        *,
+        trials_dir: Path,
+    ) -> None:
+        self._database = database
+        self._experiment_id = experiment_id
+        self._make_method = functools.partial(make_method, config, plugins)
+        self._seed = config.reproducibility.experiment_seed
+        self._trials_dir = trials_dir
+        self._pick = min if config.searcher.smaller_is_better else max
+        self.entries: list[LogEntry] = []
+        self.rungs: dict[int, int] = {}
+        self._exits: dict[int, ExitReason] = {}
+        self.best: dict[int, float] = {}
+        self.search = Search(self._make_method(), seed=self._seed)
+        self.trial_ids = {
+            trial.search_index: trial.id
+            for trial in database.list_trials(experiment_id)
+            if trial.search_index is not None
+        }
+        self.entries.append(LogEntry(None, self.search.first))
+        logged = database.list_search_events(experiment_id)
+        if logged:
+            self._replay(logged[1:])
+        else:
+            self._write(None, self.search.first)
+
+    def _replay(self, logged: Sequence[Mapping[str, Any] | None]) -> None:
+        for document in logged:
+            event = event_from_json(document or {})
+            operations = self.search.apply(event)
+            self._note(event)
+            self.entries.append(LogEntry(event, operations, (document or {}).get("error")))
+
+    def record(self, event: Event, *, error: str | None = None) -> tuple[Operation, ...] | None:
+        """Apply an event and log it with the resulting operations, which are returned.
+
+        A failure that would end the search without one trained trial is left out, so that the
+        trial can be tried again; the result is None then.
+
+        Args:
+            event: The event.
+            error: The error of a trial that ended, in one line.
+
+        Raises:
+            SearchError: If it cannot have happened, or the method fails.
+            DatabaseError: If it cannot be logged.
+        """
+        if isinstance(event, Exited) and self._would_end_in_failure(event):
+            return None
+        operations = self.search.apply(event)
+        self._note(event)
+        self._write(event, operations, error=error)
+        return operations
+
+    def _would_end_in_failure(self, event: Exited) -> bool:
+        """Whether the search would be over with this event, without one trained trial."""
+        if event.reason is ExitReason.STOPPED:
+            return False
+        if self.search.num_open > 1:
+            return False
+        others = [index for index in range(len(self.search.trials)) if index != event.trial]
+        if any(self._exits.get(each, ExitReason.STOPPED) is ExitReason.STOPPED for each in others):
+            return False
+        search = Search.replay(self._make_method(), self.search.events, seed=self._seed)
+        try:
+            search.apply(event)
+        except DetcoreError:
+            return False
+        return search.is_finished
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, Validated):
+            self.rungs[event.trial] = self.rungs.get(event.trial, 0) + 1
+            known = self.best.get(event.trial, event.metric)
+            self.best[event.trial] = self._pick(known, event.metric)
+        else:
+            self._exits[event.trial] = event.reason
+
+    def _write(
+        self, event: Event | None, operations: Sequence[Operation], *, error: str | None = None
+    ) -> None:
+        created = [
+            TrialDraft(search_index=each.trial, hparams=each.hparams, seed=each.seed)
+            for each in operations
+            if isinstance(each, Create) and each.trial not in self.trial_ids
+        ]
+        targets = [
+            TrialTarget(
+                search_index=each.trial, length=each.length, rung=self.rungs.get(each.trial, 0)
+            )
+            for each in operations
+            if isinstance(each, Train)
+        ]
+        document: dict[str, Any] | None = None
+        if event is not None:
+            document = event_to_json(event)
+            if error is not None:
+                document["error"] = error
+        self.trial_ids |= self._database.add_search_event(
+            self._experiment_id,
+            number=0 if event is None else len(self.search.events),
+            event=document,
+            created=created,
+            targets=targets,
+            progress=self.search.progress,
+            folder=self._trials_dir,
+        )

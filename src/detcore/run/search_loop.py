@@ -1,0 +1,380 @@
+"""Carries out the supervisor's decisions: several trials at once, to the end of their search."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detcore.contract.errors import DatabaseError, DetcoreError, StorageFullError
+from detcore.contract.values import TrialState
+from detcore.describe import flatten
+from detcore.log.events import CheckpointDamaged, TrialFinished
+from detcore.plugins.delivery import append_to_killed
+from detcore.run.run_listener import TrialStatus
+from detcore.run.running_trial import RunningTrial
+from detcore.run.supervisor import (
+    Action,
+    Advance,
+    Advanced,
+    Conclusion,
+    CountRestart,
+    Ending,
+    Event,
+    Finish,
+    Record,
+    Reply,
+    Reported,
+    Say,
+    Signal,
+    Start,
+    State,
+    Tick,
+    decide,
+    resume,
+)
+from detcore.search import Create
+
+if TYPE_CHECKING:
+    from detcore.contract.values import TrialInfo
+    from detcore.launch import WorkerEvent
+    from detcore.run.interrupts import Interrupts, Requests
+    from detcore.run.search_log import SearchLog
+    from detcore.run.trial_start import Slots, TrialStarter
+
+
+_WAIT_MS = 100
+_TICK_EVERY_S = 0.1
+# The smallest change of the progress that is reported to displays.
+_LEAST_PROGRESS = 0.001
+
+
+class SearchLoop:
+    """Trains the trials of a search, as many at once as there are slots.
+
+    Args:
+        starter: Starts the trials.
+        log: The search.
+        slots: The places for trials.
+        interrupts: Signals of this process.
+        requests: Requests of other processes.
+        max_restarts: How often a trial that fails starts again.
+        starts_once: Whether the trial is a script, which only its owner starts again.
+    """
+
+    def __init__(
+        self,
+        starter: TrialStarter,
+        log: SearchLog,
+        slots: Slots,
+        *,
+        interrupts: Interrupts,
+        requests: Requests,
+        max_restarts: int,
+        starts_once: bool,
+    ) -> None:
+        self._starter = starter
+        self._database = starter.database
+        self._listener = starter.run.listener
+        self._log = log
+        self._slots = slots
+        self._interrupts = interrupts
+        self._requests = requests
+        self._state = State(free=(), max_restarts=max_restarts, starts_once=starts_once)
+        self._running: dict[int, RunningTrial] = {}
+        self._ended: RunningTrial | None = None
+        self._conclusion: Conclusion | None = None
+        self._percent = 0
+        self._told_progress = -1.0
+        self._is_metric_checked = False
+        self._digests: dict[str, TrialInfo] = {}  # of reports, with the first such trial
+        self._has_warned_of_equal = False
+        self._tick_at = 0.0
+        self._inexact: set[str] = set()  # frameworks that were reported as such
+
+    def run(self) -> Conclusion:
+        """Train until the search is complete or the run is stopped.
+
+        Raises:
+            DetcoreError: If the search fails, or the records; all workers have ended then.
+        """
+        try:
+            self._settle()
+            while True:
+                self._happen(*self._interrupts.observe(), *self._requests.observe())
+                self._happen(Tick(time.monotonic()))
+                if self._conclusion is not None:
+                    return self._conclusion
+                self._observe_workers()
+                self._tick()
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _settle(self) -> None:
+        """Bring the records up to date with the search log."""
+        trials = {trial.id: trial for trial in self._database.list_trials(self._experiment_id)}
+        self._state, actions = resume(
+            self._log.entries,
+            {index: trials[trial_id] for index, trial_id in self._log.trial_ids.items()},
+            max_restarts=self._state.max_restarts,
+            num_places=self._slots.at_once,
+            starts_once=self._state.starts_once,
+        )
+        for action in actions:
+            self._perform(action)
+        self._tell_progress()
+
+    def _observe_workers(self) -> None:
+        poll = select.poll()
+        for trial in self._running.values():
+            poll.register(trial.workers.fileno(), select.POLLIN)
+        poll.poll(_WAIT_MS)
+        for trial in list(self._running.values()):
+            for event in trial.poll():
+                self._take_event(trial, event)
+            if not trial.workers.is_alive:
+                self._end(trial)
+
+    def _take_event(self, trial: RunningTrial, event: WorkerEvent) -> None:
+        if event.type == "searcher_completed":
+            self._check_metric(trial)
+            length, metric = int(event.fields["length"]), float(event.fields["metric"])
+            report = Reported(trial.index, length, metric)
+            self._happen(*self._interrupts.observe(), report)
+            return
+        if event.type == "question":
+            trial.workers.reply(**self._starter.answer(trial.info, event.fields))
+            return
+        if event.type == "inexact_resume":
+            self._tell_inexact(str(event.fields["framework"]), str(event.fields["reason"]))
+            return
+        trial.note(event)
+        if trial.progress is not None:
+            self._show_progress(trial.index, trial.progress)
+        self._listener.event(trial.info, event)
+
+    def _show_progress(self, index: int, part: float) -> None:
+        """Record and show how much of its length a trial has trained, 0 to 1.
+
+        It is recorded at most once for each percent of the search. Waiting for a database that is
+        away would hold up signals to the trials.
+        """
+        search = self._log.search
+        if not search.trials[index].is_closed:
+            search.trained[index] = part
+        progress = search.progress
+        if int(progress * 100) != self._percent:
+            self._percent = int(progress * 100)
+            # Progress is only displayed: waiting would hold up signals to the trials.
+            with contextlib.suppress(DatabaseError, StorageFullError):
+                self._starter.impatient.set_search_progress(self._experiment_id, progress)
+        if abs(progress - self._told_progress) >= _LEAST_PROGRESS:
+            self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        """Show how much of the search is done."""
+        search = self._log.search
+        self._told_progress = search.progress
+        self._listener.search_progress(search.progress, search.planned_length)
+
+    def _check_metric(self, trial: RunningTrial) -> None:
+        """Say once that a script reports no metric of the name that the searcher has.
+
+        The search goes by the number that it gives to ``report_completed``, but lists, the best
+        checkpoint, and which ones are kept go by the name.
+        """
+        metric = self._starter.config.searcher.metric
+        if self._is_metric_checked or not trial.validated or not metric:
+            return
+        self._is_metric_checked = True
+        if metric not in trial.validated:
+            names = ", ".join(sorted(trial.validated))
+            self._listener.notice(
+                f"searcher.metric is {metric!r}, but the validations of trial "
+                f"{trial.info.trial_id} report: {names}. So no best trial or checkpoint is known. "
+                "Correct the name in the file, or report a metric of that name."
+            )
+
+    def _check_reports(self, trial: RunningTrial) -> None:
+        """Warn once if trials with different hyperparameters report the same metrics."""
+        digest = trial.reports_digest
+        if digest is None or self._has_warned_of_equal:
+            return
+        first = self._digests.setdefault(digest, trial.info)
+        before, after = flatten(first.hparams), flatten(trial.info.hparams)
+        names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        if names:
+            self._has_warned_of_equal = True
+            self._listener.notice(
+                f"trials {first.trial_id} and {trial.info.trial_id} differ in {', '.join(names)}, "
+                "but report exactly the same metrics at the same steps. Check that the code uses "
+                "these hyperparameters."
+            )
+
+    def _end(self, trial: RunningTrial) -> None:
+        del self._running[trial.index]
+        self._ended = trial
+        self._release(trial)
+        latest = None
+        if trial.ending is Ending.DAMAGED and trial.damaged is not None:
+            self._database.record_checkpoint(CheckpointDamaged(uuid=trial.damaged[0]))
+        if trial.ending in (Ending.CRASHED, Ending.DAMAGED):
+            latest = self._database.latest_checkpoint(trial.info.trial_id)
+        if trial.early_end and not self._state.trials[trial.index].was_told_end:
+            trial.output.say(trial.early_end)
+        if trial.ending is Ending.WELL:
+            self._check_reports(trial)
+        end = trial.describe_end(latest, now=time.monotonic())
+        # A signal to this process may also have ended the workers, so it is handled first.
+        self._happen(*self._interrupts.observe(), end)
+
+    def _release(self, trial: RunningTrial) -> None:
+        """Release the resources of workers, and take in their reports."""
+        trial.close()
+        for report in trial.read_reports():
+            self._take_event(trial, report)
+        self._starter.release(trial.info)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        if now >= self._tick_at:
+            self._tick_at = now + _TICK_EVERY_S
+            self._listener.tick()
+
+    def _happen(self, *events: Event) -> None:
+        """Perform the actions for events, and for the answers to questions."""
+        for event in events:
+            next_event: Event | None = event
+            while next_event is not None:
+                self._state, actions = decide(self._state, next_event)
+                next_event = None
+                for action in actions:
+                    next_event = self._perform(action)
+
+    def _perform(self, action: Action) -> Event | None:
+        """Perform an action; return the answer to a question."""
+        match action:
+            case Start():
+                self._start(action)
+            case Reply(index, length):
+                self._reply(self._running[index], length)
+            case Signal(index, number):
+                if index in self._running:  # else they ended, which is the supervisor's next event
+                    self._running[index].signal(number)
+            case Record():
+                self._record(action)
+            case CountRestart(index):
+                self._database.count_restart(self._log.trial_ids[index])
+            case Say(text, None):
+                self._listener.notice(text)
+            case Say(text, int(index)):
+                speaker = self._running.get(index) or self._ended
+                assert speaker is not None  # it has, or just had, workers
+                speaker.output.say(text)
+            case Finish():
+                self._finish(action)
+            case Advance():
+                return self._advance(action)
+            case Conclusion(failure=None):
+                self._conclusion = action
+            case Conclusion(failure=DetcoreError() as failure):
+                raise failure
+        return None
+
+    def _tell_inexact(self, framework: str, reason: str) -> None:
+        """Say once in a run that its trials do not resume bit for bit."""
+        if framework not in self._inexact:
+            self._inexact.add(framework)
+            self._listener.notice(
+                f"{framework}: a trial that is interrupted does not go on bit for bit: {reason}"
+            )
+
+    def _reply(self, trial: RunningTrial, length: int | None) -> None:
+        """Tell workers that reached their length how far to train next; None: no further."""
+        if length is None:
+            trial.workers.reply(type="end")
+            return
+        trial.extended(length)
+        trial.workers.reply(type="train", length=length)
+
+    def _start(self, start: Start) -> None:
+        index, length, place = start
+        try:
+            self._running[index] = self._starter.start(
+                index,
+                self._log.trial_ids[index],
+                length=length,
+                place=self._slots.places[place],
+                was_complete=self._state.trials[index].was_complete,
+            )
+        except BaseException:
+            self._record(Record(index, TrialState.PAUSED, None, is_new=True))
+            raise
+
+    def _record(self, record: Record) -> None:
+        index, state, error, is_new = record
+        log, trial_id = self._log, self._log.trial_ids[index]
+        if is_new:
+            self._database.set_trial_state(trial_id, state, error=error)
+        planned = log.search.trials[index]
+        self._listener.trial_changed(
+            TrialStatus(
+                trial_id=trial_id,
+                index=index,
+                state=state,
+                hparams=planned.hparams,
+                length=planned.length,
+                rung=log.rungs.get(index, 0),
+                metric=log.best.get(index),
+                is_waiting=planned.is_waiting and not planned.is_closed,
+                error=error,
+            )
+        )
+
+    def _advance(self, advance: Advance) -> Event:
+        event, error = advance
+        try:
+            operations = self._log.record(event, error=error)
+        except DetcoreError as failure:
+            return Advanced(event, error, None, failure=failure)
+        if operations is None:
+            return Advanced(event, error, None)
+        self._tell_progress()
+        created = [self._log.trial_ids[op.trial] for op in operations if isinstance(op, Create)]
+        return Advanced(event, error, operations, created)
+
+    def _finish(self, finish: Finish) -> None:
+        """Write the end of a trial for observers, if its workers could not report it."""
+        trial, decided = self._ended, self._state.trials[finish.trial]
+        assert trial is not None  # its workers have just ended
+        try:
+            if not finish.starts_again:
+                state = "INVALID_HP" if trial.is_invalid_hp else decided.state.value
+                append_to_killed(
+                    self._database,
+                    Path(trial.info.trial_dir),
+                    trial_id=decided.id,
+                    run_id=trial.info.run_id,
+                    added=[TrialFinished(state=state, error=decided.error)],
+                )
+        except (DetcoreError, OSError) as error:
+            self._listener.notice(f"plugins are not told of the end of trial {decided.id}: {error}")
+        trial.output.close()
+        self._ended = None
+
+    def _abandon(self) -> None:
+        """End all workers at once; the run fails."""
+        for trial in self._running.values():
+            trial.signal(signal.SIGKILL)
+        for trial in self._running.values():
+            self._release(trial)
+            trial.output.close()
+            self._database.set_trial_state(trial.info.trial_id, TrialState.PAUSED)
+
+    @property
+    def _experiment_id(self) -> int:
+        return self._starter.experiment_id

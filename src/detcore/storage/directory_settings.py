@@ -1,0 +1,92 @@
+"""Define the settings of the storage types of folders, and open them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from detcore.contract.errors import ConfigError
+from detcore.storage.local_storage import LocalStorage
+
+
+def _check_absolute(path: str) -> str:
+    if not path.startswith("/"):
+        raise ValueError(f"expected an absolute path, got {path!r}\nBegin it with '/'.")
+    if ".." in path.split("/"):
+        raise ValueError(f"{path!r} has a component '..'")
+    return path
+
+
+_Folder = Annotated[str, AfterValidator(_check_absolute)]
+
+
+class SharedFsSettings(BaseModel):
+    """A folder, local or on a file system that all machines share."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    host_path: _Folder = Field(description="An existing folder; absolute.")
+    storage_path: str | None = Field(
+        default=None,
+        description="Folder below host_path for the checkpoints; relative or absolute.",
+    )
+    propagation: str | None = Field(
+        default=None, description="Mount propagation; for clusters only."
+    )
+    container_path: str | None = Field(default=None, description="From earlier versions; ignored.")
+    checkpoint_path: str | None = Field(default=None, description="From earlier versions; ignored.")
+    tensorboard_path: str | None = Field(
+        default=None, description="From earlier versions; ignored."
+    )
+
+    @field_validator("storage_path")
+    @classmethod
+    def _check_below_host(cls, path: str | None, info: ValidationInfo) -> str | None:
+        host = Path(info.data.get("host_path", "/"))
+        root = host / (path or "")
+        if ".." in root.parts or not root.is_relative_to(host):
+            raise ValueError(
+                f"{path!r} leads out of host_path {str(host)!r}\n"
+                "Give a path relative to host_path, or an absolute one below it."
+            )
+        return path
+
+
+class DirectorySettings(BaseModel):
+    """A folder that exists on every machine."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    container_path: _Folder = Field(description="An existing folder; absolute.")
+
+
+def open_shared_fs(settings: SharedFsSettings) -> LocalStorage:
+    """Return the storage of ``type: shared_fs``.
+
+    Raises:
+        ConfigError: If ``host_path`` is not a folder.
+    """
+    return _open_below(Path(settings.host_path), settings.storage_path or "")
+
+
+def open_directory(settings: DirectorySettings) -> LocalStorage:
+    """Return the storage of ``type: directory``.
+
+    Raises:
+        ConfigError: If ``container_path`` is not a folder.
+    """
+    return _open_below(Path(settings.container_path), "")
+
+
+def _open_below(host: Path, path: str) -> LocalStorage:
+    """Open a folder below one that must exist, so that nothing is written to a mount point."""
+    if not os.path.isdir(host):
+        raise ConfigError(
+            f"the checkpoint storage's folder {host} is not there.\n"
+            "It must exist before, so that a file system that is not mounted is noticed.\n"
+            f"Mount it, or make it: mkdir -p {host}"
+        )
+    return LocalStorage(host / path)

@@ -1,0 +1,130 @@
+"""Open the storage of a recorded checkpoint, whose settings are those of its experiment."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.contract.errors import ConfigError, StorageError
+from detcore.storage.storage_opening import open_storage
+
+if TYPE_CHECKING:
+    from detcore.contract.storage import StorageBackend
+    from detcore.plugins import PluginManager
+    from detcore.records import CheckpointRecord, Database
+
+
+_SPEC = "checkpoint_storage"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedPlace:
+    """Location of a recorded checkpoint.
+
+    Attributes:
+        checkpoint: Its UUID.
+        spec: Specification that opens its storage, as ``checkpoint_storage`` of an experiment file;
+            may contain secrets.
+        url: The storage's URL, as recorded with the checkpoint.
+        missing: Names of settings whose secret was in the experiment file and is unknown here; the
+            environment's credentials are used instead.
+        secrets: The file that keeps such secrets.
+        home: The folder of records.
+        plugins: Registry of storage types.
+    """
+
+    checkpoint: str
+    spec: str | Mapping[str, Any]
+    url: str
+    missing: tuple[str, ...]
+    secrets: Path
+    home: Path
+    plugins: PluginManager | None
+
+    def open(self) -> StorageBackend:
+        """Open the storage; the caller closes it.
+
+        Raises:
+            ConfigError: If the settings are no longer valid.
+            StorageError: If a secret is missing, and the checkpoint cannot be reached without it.
+        """
+        if not self.missing:
+            return open_storage(self.spec, home=self.home, plugins=self.plugins)
+        try:
+            storage = open_storage(self.spec, home=self.home, plugins=self.plugins)
+            with contextlib.ExitStack() as stack:
+                stack.callback(storage.close)
+                storage.list(self.checkpoint)  # the first request shows whether it works
+                stack.pop_all()
+        except (ConfigError, OSError) as error:
+            raise StorageError(
+                f"checkpoint {self.checkpoint} is in {self.url}, which cannot be reached: "
+                f"{str(error).partition(chr(10))[0]}\n"
+                f"{' and '.join(self.missing)} of the experiment file are not among the records, "
+                f"and {self.secrets} is not there.\n"
+                "Put that file back, or give credentials by the environment (for S3: "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE)."
+            ) from error
+        return storage
+
+
+def find_place(
+    record: CheckpointRecord,
+    *,
+    database: Database,
+    home: Path,
+    plugins: PluginManager | None,
+) -> RecordedPlace:
+    """Find out how to open the storage of a recorded checkpoint.
+
+    Its URL does not include the endpoint and the credentials; the configuration of its experiment
+    does. Secrets come from the file that `keep_secrets` wrote.
+
+    Args:
+        record: The checkpoint.
+        database: The records.
+        home: The folder of records.
+        plugins: Registry of storage types.
+    """
+    from detcore.records import restore_secrets
+
+    config = database.get_experiment(record.experiment_id).config
+    restored = restore_secrets(home, record.experiment_id, config)
+    spec: Any = restored.config.get(_SPEC)
+    is_it = _leads_to(spec, record.storage_url, home, plugins)
+    return RecordedPlace(
+        checkpoint=record.uuid,
+        spec=spec if is_it else record.storage_url,
+        url=record.storage_url,
+        missing=restored.missing if is_it else (),
+        secrets=restored.path,
+        home=home,
+        plugins=plugins,
+    )
+
+
+def open_recorded(
+    record: CheckpointRecord,
+    *,
+    database: Database,
+    home: Path,
+    plugins: PluginManager | None,
+) -> StorageBackend:
+    """Open the storage of a recorded checkpoint; see `find_place` and `RecordedPlace.open`."""
+    return find_place(record, database=database, home=home, plugins=plugins).open()
+
+
+def _leads_to(spec: object, url: str, home: Path, plugins: PluginManager | None) -> bool:
+    """Whether a specification refers to the storage with a URL; does not connect."""
+    if not isinstance(spec, str | Mapping):
+        return False
+    try:
+        with contextlib.closing(open_storage(spec, home=home, plugins=plugins)) as storage:
+            return storage.url == url
+    except ConfigError:
+        # An unmounted folder, a plugin that is gone, or a secret that a type requires: opening the
+        # storage reports the reason.
+        return isinstance(spec, Mapping)

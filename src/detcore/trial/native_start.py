@@ -1,0 +1,251 @@
+"""Share code between the native forms of the frameworks: scripts whose model detcore trains."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore import core
+from detcore.contract.errors import ConfigError, InvalidExperimentError, describe
+from detcore.contract.trial import TrialSetup
+from detcore.contract.values import Framework, TrialInfo
+from detcore.environment import read_environment
+from detcore.trial.trial_loop import open_trial, prepare_process
+
+if TYPE_CHECKING:
+    from detcore.config import ExperimentConfig
+    from detcore.contract.trial import Trial, TrialContext
+    from detcore.core import ScriptExperiment
+    from detcore.distributed import DistributedContext
+
+
+_COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
+_LENGTH = "max_length"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NativeStart:
+    """Values from which a script's context is made; created by `start_native`.
+
+    Attributes:
+        framework: The framework that trains.
+        config: The configuration of a standalone script; None in a trial of ``detcore run``.
+        info: The trial's identity; for a standalone script its ids are 0 until training begins.
+        distributed: The workers.
+        has_length: Whether the configuration says how long to train.
+    """
+
+    framework: Framework
+    info: TrialInfo
+    distributed: DistributedContext
+    config: ExperimentConfig | None = None
+    has_length: bool = True
+
+    def setup(self) -> TrialSetup:
+        """Return the values from which the context is made."""
+        info = self.info
+        return TrialSetup(
+            config=info.config,
+            settings=info.settings,
+            hparams=info.hparams,
+            seed=info.trial_seed,
+            distributed=self.distributed,
+            info=info,
+            tensorboard_path=Path(info.trial_dir) / "tensorboard" if info.trial_dir else None,
+            cache_dir=read_environment().home / "cache",
+            steps_completed=info.steps_completed,
+            test_mode=info.test_mode,
+        )
+
+    def train(self, trial: Trial, context: TrialContext, length: Mapping[str, int] | None) -> None:
+        """Record the experiment, if this is a standalone script, and train.
+
+        Args:
+            trial: Adapter for the script's objects.
+            context: Made from `setup`.
+            length: Such as ``{"batches": 100}``; used if the configuration gives none.
+
+        Raises:
+            SystemExit: With code 75, if the trial was preempted and has saved a checkpoint.
+            DetcoreError: If the script violates a rule.
+        """
+        script = self._script(context, length)
+        storage = script.config.get("checkpoint_storage")
+        with core.init(
+            distributed=context.distributed, checkpoint_storage=storage, script=script
+        ) as opened:
+            with open_trial(opened, self.framework, context=context) as ready:
+                outcome = ready.train(trial, code_files=self._code_files())
+            if outcome.is_preempted:
+                raise SystemExit(_COME_BACK)
+
+    def _script(self, context: TrialContext, length: Mapping[str, int] | None) -> ScriptExperiment:
+        """Return the values to record for a standalone script."""
+        config = self.config
+        if config is None:
+            return core.ScriptExperiment()
+        if length is not None and not self.has_length:
+            plain = config.model_dump(mode="json")
+            plain["searcher"][_LENGTH] = dict(length)
+            config = type(config).model_validate(plain)
+        setup = context.setup
+        return core.ScriptExperiment(
+            config=config.model_dump(mode="json"),
+            hparams=setup.hparams,
+            seed=setup.seed,
+            name=setup.config.get("name"),
+            model_dir=Path(self.info.model_dir) if self.info.model_dir else None,
+            test_mode=setup.test_mode,
+        )
+
+    def _code_files(self) -> list[str] | None:
+        """Return the files to copy into checkpoints; None: all code of the trial's folder."""
+        if self.info.model_dir:  # a run's, or context_dir
+            return None
+        # The script's folder may contain anything, up to a whole home folder.
+        file = core.script_file()
+        return [file.name] if file is not None else []
+
+
+def start_native(
+    framework: Framework,
+    *,
+    config: Any = None,
+    local: object = False,
+    test: object = False,
+    context_dir: str | os.PathLike[str] = "",
+    command: object = None,
+    master_url: object = None,
+) -> NativeStart:
+    """Read the arguments of a native form's ``init``, and prepare this process for training.
+
+    Args:
+        framework: The framework that trains; its `metric` is used if the configuration names none.
+        config: A dictionary, the path of an experiment file, or None. Ignored in a trial of
+            ``detcore run``, which has a configuration.
+        local: Accepted for compatibility.
+        test: Whether to train one batch, validate on one, and save one checkpoint.
+        context_dir: Folder of the code to copy into checkpoints; "": only the script.
+        command: For clusters.
+        master_url: For clusters.
+
+    Raises:
+        InvalidExperimentError: If `command` or `master_url` requests a cluster, or the
+            configuration requests a search.
+        ConfigError: If an argument or the configuration has mistakes.
+    """
+    _refuse_cluster(command=command, master_url=master_url)
+    for name, value in (("local", local), ("test", test)):
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name} is {describe(value)}; it is True or False")
+    environment = read_environment()
+    if environment.trial_info is None:
+        return _of_a_script(framework, config, bool(test), _code_folder(context_dir))
+    if config is not None:
+        logging.getLogger("detcore.trial").info(
+            "the config given to init is not used: the experiment file's is"
+        )
+    return _of_a_run(framework, core.read_trial_info(environment))
+
+
+def _refuse_cluster(**given: Any) -> None:
+    named = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+    if named:
+        raise InvalidExperimentError(
+            f"init was given {' and '.join(named)}, which is for training on a cluster.\n"
+            "This release trains on this machine; clusters come with a later release.\n"
+            "Leave it out to train here, or write an experiment file with the script as its "
+            "entrypoint: detcore run CONFIG.yaml"
+        )
+
+
+def _code_folder(context_dir: str | os.PathLike[str]) -> str:
+    if not os.fspath(context_dir):
+        return ""
+    folder = Path(context_dir).absolute()
+    if not folder.is_dir():
+        raise ConfigError(f"context_dir is {os.fspath(context_dir)!r}: there is no folder {folder}")
+    return str(folder)
+
+
+def _of_a_run(framework: Framework, info: TrialInfo) -> NativeStart:
+    """Return the start of a trial of ``detcore run``."""
+    distributed = _workers()
+    prepare_process(framework, info, distributed)
+    return NativeStart(framework=framework, info=info, distributed=distributed)
+
+
+def _of_a_script(framework: Framework, given: Any, test: bool, code_folder: str) -> NativeStart:
+    """Return the start of a standalone script; its trial is recorded when training begins."""
+    from detcore.config import ExperimentConfig, resolve_constants, smoke_config, trial_seed
+
+    config, has_name, has_length = _read_config(given, framework.metric)
+    if config.searcher.name != "single":
+        raise InvalidExperimentError(
+            f"searcher.name is {config.searcher.name!r}, but a script by itself trains one trial.\n"
+            "Set it to 'single', or search with the script as the entrypoint of an experiment "
+            "file: detcore run CONFIG.yaml"
+        )
+    if test:
+        config, has_length = smoke_config(config), True
+    distributed = _workers()
+    if distributed.size > 1:
+        # Without a seed in the configuration each worker has drawn one: the chief's is used.
+        chiefs = distributed.broadcast(config.model_dump(mode="json"))
+        config = ExperimentConfig.model_validate(chiefs)
+    plain = config.model_dump(mode="json")
+    seed = config.reproducibility.experiment_seed
+    if not has_name:
+        plain["name"] = None
+    info = TrialInfo(
+        experiment_id=0,
+        trial_id=0,
+        run_id=1,
+        trial_seed=trial_seed(seed),
+        hparams=resolve_constants(config.hyperparameters, seed=seed),
+        config=plain,
+        model_dir=code_folder,
+        trial_dir="",
+        test_mode=test,
+        settings=config.trial_settings(),
+    )
+    prepare_process(framework, info, distributed)
+    return NativeStart(
+        framework=framework,
+        config=config,
+        info=info,
+        distributed=distributed,
+        has_length=has_length,
+    )
+
+
+def _workers() -> DistributedContext:
+    """Return the workers that detcore started, including this one; else only this one."""
+    alone = read_environment().num_workers == 1
+    return core.DistributedContext() if alone else core.DistributedContext.from_env()
+
+
+def _read_config(config: Any, metric: str) -> tuple[ExperimentConfig, bool, bool]:
+    """Return the configuration, and whether it gives a name and a length."""
+    from detcore.config import load_config, load_mapping
+
+    if isinstance(config, str | os.PathLike):
+        return load_config(Path(config)).config, True, True
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigError(
+            f"config is {describe(config)}; it is a dictionary, the path of an experiment file, or "
+            "None"
+        )
+    given = copy.deepcopy(dict(config or {}))
+    searcher = given.get("searcher", {})
+    if not isinstance(searcher, Mapping):
+        return load_mapping(given).config, False, False  # raises an error that explains it
+    has_length = _LENGTH in searcher
+    length = {} if has_length else {_LENGTH: 1}
+    given["searcher"] = {"name": "single", "metric": metric, **length, **searcher}
+    return load_mapping(given).config, "name" in given, has_length

@@ -1,0 +1,500 @@
+"""Run one trial in a worker process, from its first call to its outcome."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import random
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.contract.controllers import (
+    LoopingController,
+    PrepareOptions,
+    SteppingController,
+    SupportsFinish,
+    SupportsStartFrom,
+    SupportsStateTensors,
+)
+from detcore.contract.errors import CheckpointNotFoundError, InvalidExperimentError
+from detcore.contract.trial import TRIAL_FILE, TrialContext, TrialSetup
+from detcore.trial.clock import ScheduledAskedClock, ScheduledClock
+from detcore.trial.code_copy import list_code
+from detcore.trial.entrypoint import find_framework, import_object
+from detcore.trial.trial_loading import read_trial_file
+from detcore.trial.trial_saving import TrialSaver, read_clock, trial_record
+
+if TYPE_CHECKING:
+    from detcore.contract.controllers import AskedClock, Clock
+    from detcore.contract.trial import Trial
+    from detcore.contract.values import Framework, TrialInfo
+    from detcore.core import Context
+    from detcore.data import LedgerWriter, StepDigests
+    from detcore.distributed import DistributedContext
+
+
+_logger = logging.getLogger("detcore.trial")
+
+Controller = LoopingController | SteppingController
+
+# An interrupt is seen between two calls of `train`, so no call should last longer than this.
+_LONGEST_CALL_S = 0.5
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a trial's process ended.
+
+    Attributes:
+        reason: "completed", "stop requested" or "preempted".
+        steps_completed: Batches completed over all starts.
+    """
+
+    reason: str
+    steps_completed: int
+
+    @property
+    def is_preempted(self) -> bool:
+        """Whether the trial should be resumed later."""
+        return self.reason == "preempted"
+
+
+def run_trial(core: Context, trial_class: type[Trial]) -> Outcome:
+    """Train a trial until its search method has no more work for it, or it is interrupted.
+
+    Args:
+        core: An open context with the trial's identity (``core.info``).
+        trial_class: The user's class.
+
+    Returns:
+        Why training ended.
+
+    Raises:
+        InvalidHP: If the user's code rejects the hyperparameters.
+        DetcoreError: If the trial violates a rule of its API.
+    """
+    framework = find_framework(trial_class, core.plugins.frameworks())
+    with open_trial(core, framework) as opened:
+        return opened.train(trial_class(opened.context))
+
+
+class OpenTrial:
+    """A trial whose worker process is prepared and whose context exists; made by `open_trial`.
+
+    Attributes:
+        context: Context for the trial's code, of the framework's context class.
+    """
+
+    def __init__(
+        self,
+        core: Context,
+        framework: Framework,
+        context: TrialContext,
+    ) -> None:
+        self._core = core
+        self._framework = framework
+        self.context = context
+
+    def train(self, trial: Trial, *, code_files: Sequence[str] | None = None) -> Outcome:
+        """Train until the search method has no more work for the trial, or it is interrupted.
+
+        Args:
+            trial: An instance of the framework's trial class.
+            code_files: Files to copy into each checkpoint, relative to the folder of the code;
+                None: all source and settings files there.
+
+        Returns:
+            Why training ended.
+
+        Raises:
+            DetcoreError: If the trial violates a rule of its API.
+        """
+        core, framework = self._core, self._framework
+        assert core.info is not None  # checked by open_trial
+        controller: Controller = import_object(framework.controller)(trial, self.context)
+        core.checkpoint.versions.update(_versions(core, framework))
+        record = trial_record(core.info, framework.name, _entrypoint(core.info, type(trial)))
+        try:
+            return self._drive(controller, _make_saver(core, core.info, record, code_files))
+        except BaseException as error:
+            # A background save that writes copies of the state may need the controller.
+            core.finish_saving(error)
+            raise
+        finally:
+            controller.close()
+
+    def _drive(self, controller: Controller, saver: TrialSaver) -> Outcome:
+        """Restore, make the clock, and train to the end."""
+        core, context, framework = self._core, self.context, self._framework
+        batches_per_epoch = controller.batches_per_epoch()
+        state = _restore(core, controller, framework)
+        if context.digests is not None:
+            named: object = controller
+            context.digests.watch(
+                named.state_tensors if isinstance(named, SupportsStateTensors) else None
+            )
+        clock = ScheduledClock(
+            core, context, saver, state=state, batches_per_epoch=batches_per_epoch
+        )
+        _announce_start(core, clock)
+        if framework.inexact_resume:
+            core.channel.send(
+                "inexact_resume", framework=framework.name, reason=framework.inexact_resume
+            )
+        if clock.open(controller):
+            if isinstance(controller, LoopingController):
+                controller.run(clock)
+            else:
+                drive_stepping(controller, clock)
+        elif clock.stopped != "preempted" and isinstance(controller, SupportsFinish):
+            controller.finish(clock)
+        if clock.stopped is None:
+            raise InvalidExperimentError(
+                f"training ended at batch {clock.steps_completed} although the schedule wanted "
+                f"{clock.next_boundary} batches.\n"
+                f"The controller of {framework.name!r} must train until the clock says stop."
+            )
+        return Outcome(reason=clock.stopped, steps_completed=clock.steps_completed)
+
+
+@contextlib.contextmanager
+def open_trial(
+    core: Context,
+    framework: Framework,
+    *,
+    context: TrialContext | None = None,
+) -> Iterator[OpenTrial]:
+    """Prepare this process for a trial and make its context, before the trial exists.
+
+    Seeds every random generator, so the objects that the block builds are the same in every
+    process.
+
+    Args:
+        core: An open context with the trial's identity (``core.info``).
+        framework: The framework that trains it.
+        context: A context that was made before the trial was known, in a process that
+            `prepare_process` prepared; it is assigned to the trial here. Default: a new one.
+
+    Raises:
+        InvalidExperimentError: If the core context belongs to no trial.
+    """
+    info = core.info
+    if info is None:
+        raise InvalidExperimentError("a trial needs a core context that belongs to a trial")
+    _check_workers(framework, core.distributed.size)
+    if context is None:
+        prepare_process(framework, info, core.distributed)
+    with _open_ledger(core, info) as ledger, _open_digests(core, info) as digests:
+        setup = _make_setup(core, info, ledger, digests)
+        if context is None:
+            context = import_object(framework.context_class)(setup)
+        else:
+            context.setup, context.distributed = setup, setup.distributed
+        yield OpenTrial(core, framework, context)
+
+
+def prepare_process(
+    framework: Framework,
+    info: TrialInfo,
+    distributed: DistributedContext,
+) -> None:
+    """Seed every random generator, and call the framework plugin's preparation of a worker.
+
+    Args:
+        framework: The framework that trains.
+        info: The trial; its seed is the same on all workers.
+        distributed: The trial's workers.
+
+    Raises:
+        InvalidExperimentError: If there are several workers and the framework supports only one.
+    """
+    import numpy as np
+
+    random.seed(info.trial_seed)
+    np.random.seed(info.trial_seed)
+    if framework.prepare_worker is not None:
+        import_object(framework.prepare_worker)(
+            PrepareOptions(
+                seed=info.trial_seed,
+                deterministic_ops=info.settings.deterministic_ops,
+                rank=distributed.rank,
+                world_size=distributed.size,
+                local_rank=distributed.local_rank,
+                local_world_size=distributed.local_size,
+            )
+        )
+
+
+def _check_workers(framework: Framework, size: int) -> None:
+    if size > 1 and not framework.several_workers:
+        raise InvalidExperimentError(
+            f"the trial has {size} workers (resources.slots_per_trial), but trials of the "
+            f"framework {framework.name!r} train on one.\n"
+            f"They would train {size} models that know nothing of each other.\n"
+            "Set resources.slots_per_trial: 1."
+        )
+
+
+@contextlib.contextmanager
+def _open_ledger(core: Context, info: TrialInfo) -> Iterator[LedgerWriter | None]:
+    if not info.settings.data_ledger:
+        yield None
+        return
+    from detcore.data import LedgerWriter
+
+    rank, world_size = core.distributed.rank, core.distributed.size
+    name = f"ledger-{info.run_id}" if world_size == 1 else f"ledger-{info.run_id}-{rank}"
+    with contextlib.closing(
+        LedgerWriter(
+            Path(info.trial_dir) / f"{name}.bin",
+            run_id=info.run_id,
+            start_step=info.steps_completed,
+            rank=rank,
+            world_size=world_size,
+        )
+    ) as ledger:
+        yield ledger
+
+
+@contextlib.contextmanager
+def _open_digests(core: Context, info: TrialInfo) -> Iterator[StepDigests | None]:
+    every = info.settings.step_digests
+    if not every or info.test_mode:
+        yield None
+        return
+    from detcore.data import StepDigests
+
+    place = core.distributed
+    with contextlib.closing(
+        StepDigests.for_trial(info, every=every, rank=place.rank, world_size=place.size)
+    ) as digests:
+        digests.describe(plugins=core.plugins.versions())
+        yield digests
+
+
+def _make_setup(
+    core: Context,
+    info: TrialInfo,
+    ledger: LedgerWriter | None = None,
+    digests: StepDigests | None = None,
+) -> TrialSetup:
+    return TrialSetup(
+        config=info.config,
+        settings=info.settings,
+        hparams=info.hparams,
+        seed=info.trial_seed,
+        distributed=core.distributed,
+        info=info,
+        tensorboard_path=Path(core.train.get_tensorboard_path()),
+        cache_dir=core.environment.home / "cache",
+        ledger=ledger,
+        digests=digests,
+        steps_completed=info.steps_completed,
+        test_mode=info.test_mode,
+    )
+
+
+def open_clock(
+    core: Context,
+    *,
+    framework: str,
+    checkpoint: Path | None,
+    steps_per_epoch: int | None,
+    code_files: Sequence[str] | None = None,
+) -> AskedClock:
+    """Make the clock of a script whose framework owns its loop and its validation.
+
+    Args:
+        core: The script's open context.
+        framework: Name of the framework, recorded in the checkpoints.
+        checkpoint: The folder that `resumed_from` provides.
+        steps_per_epoch: Steps in one pass over the training data; None if unknown.
+        code_files: Files to copy into each checkpoint, as for `OpenTrial.train`.
+
+    Raises:
+        InvalidCheckpointError: If the checkpoint was written without a clock.
+        ScheduleError: If a length cannot be converted to steps; the message names the setting.
+    """
+    info = core.info
+    assert info is not None  # an open context has a trial
+    context = TrialContext(_make_setup(core, info))
+    context.get_hparams()  # the script reads them elsewhere: none is reported as unread
+    state = {} if checkpoint is None else read_clock(checkpoint, str(info.latest_checkpoint))
+    record = {"version": 1, "framework": framework, "trial_id": info.trial_id}
+    saver = _make_saver(core, info, record, code_files)
+    clock = ScheduledAskedClock(
+        core, context, saver, state=state, batches_per_epoch=steps_per_epoch
+    )
+    _announce_start(core, clock)
+    return clock
+
+
+def _announce_start(core: Context, clock: ScheduledAskedClock) -> None:
+    core.channel.send(
+        "started",
+        length=clock.operation_length,
+        batches_per_epoch=clock.batches_per_epoch,
+        steps_completed=clock.steps_completed,
+    )
+
+
+def _make_saver(
+    core: Context,
+    info: TrialInfo,
+    record: Mapping[str, object],
+    code_files: Sequence[str] | None,
+) -> TrialSaver:
+    # A runner's copy contains no secrets; workers on other machines do not have it.
+    is_copied = code_files is None and info.code_dir is not None and Path(info.code_dir).is_dir()
+    code_dir = Path(info.code_dir if is_copied and info.code_dir else info.model_dir)
+    return TrialSaver(
+        core=core,
+        record=record,
+        code_dir=code_dir,
+        code_files=list_code(code_dir) if code_files is None else code_files,
+        config=None if is_copied else info.config,
+        is_async=info.settings.checkpoint_async,
+    )
+
+
+def _restore(core: Context, controller: Controller, framework: Framework) -> dict[str, Any]:
+    """Restore the latest checkpoint into the controller; return the clock's saved state.
+
+    Without a checkpoint, start from another trial's, if the configuration says so.
+    """
+    with resumed_from(core) as path:
+        if path is not None and core.info is not None:
+            state = read_clock(path, str(core.info.latest_checkpoint))
+            controller.restore(path)
+            return state
+    _start_from_source(core, controller, framework)
+    return {}
+
+
+@contextlib.contextmanager
+def resumed_from(core: Context) -> Iterator[Path | None]:
+    """Provide the folder of the checkpoint from which a trial resumes; None at its first start.
+
+    A trial whose checkpoint is damaged resumes from the previous one at its next start.
+
+    Args:
+        core: The trial's open context. Several workers all enter the block.
+
+    Raises:
+        CheckpointNotFoundError: If the checkpoint is gone.
+        CheckpointCorruptError: If a file is missing or has changed.
+    """
+    uuid = None if core.info is None else core.info.latest_checkpoint
+    if uuid is None:
+        yield None
+        return
+    with core.checkpoint.restore_path(uuid) as path:
+        yield Path(path)
+
+
+def _start_from_source(core: Context, controller: object, framework: Framework) -> None:
+    """Pass the controller another trial's checkpoint, if the configuration names one."""
+    info = core.info
+    if info is None or info.source_checkpoint is None:
+        return
+    if not isinstance(controller, SupportsStartFrom):
+        raise InvalidExperimentError(
+            f"the trial is to start from checkpoint {info.source_checkpoint} "
+            "(searcher.source_checkpoint_uuid or source_trial_id), but trials of the framework "
+            f"{framework.name!r} cannot start from another trial's checkpoint.\n"
+            f"The controller of {framework.name!r} has no method start_from.\n"
+            "Take the setting out of the experiment file."
+        )
+    with _source_folder(core, info, info.source_checkpoint) as folder:
+        if (folder / TRIAL_FILE).exists():
+            read_trial_file(folder, framework.name)  # refuses one of another framework
+        controller.start_from(folder)
+    _logger.info(
+        "training starts from checkpoint %s: its variables, at batch 0", info.source_checkpoint
+    )
+
+
+@contextlib.contextmanager
+def _source_folder(core: Context, info: TrialInfo, source: str) -> Iterator[Path]:
+    if Path(source).is_absolute():
+        if not Path(source).is_dir():
+            raise CheckpointNotFoundError(
+                f"the trial starts from the folder {source}, which does not exist.\n"
+                "Put it back; the trial needs it until its first checkpoint."
+            )
+        yield Path(source)
+        return
+    if info.source_storage is None:
+        with core.checkpoint.restore_path(source) as folder:
+            yield folder
+        return
+    from detcore.storage import open_storage
+
+    home = core.environment.home
+    with (
+        contextlib.closing(
+            open_storage(info.source_storage, home=home, plugins=core.plugins)
+        ) as storage,
+        core.checkpoint.restore_path(source, storage=storage) as folder,
+    ):
+        yield folder
+
+
+def _versions(core: Context, framework: Framework) -> dict[str, str]:
+    """Return the versions of a framework and its plugin, as far as they are known."""
+    plugin = core.plugins.provider_of_framework(framework.name)
+    versions = {plugin.distribution: plugin.version}
+    for name in (*framework.requires, *framework.related):
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version is not None:
+            versions[name] = str(version)
+    return versions
+
+
+def _entrypoint(info: TrialInfo, trial_class: type[Trial]) -> str:
+    """Return the import path of a trial class."""
+    name = f"{trial_class.__module__}:{trial_class.__qualname__}"
+    entrypoint = info.settings.entrypoint
+    if isinstance(entrypoint, str) and entrypoint.endswith(f".py:{trial_class.__qualname__}"):
+        return entrypoint  # a file in a folder, which its module name does not identify
+    return name
+
+
+def drive_stepping(controller: SteppingController, clock: Clock) -> None:
+    """Train until the clock says stop.
+
+    A stretch up to the clock's next boundary is trained in calls of about half a second; their
+    metrics are averaged, weighted by their batches.
+
+    Args:
+        controller: The trial's controller.
+        clock: Says how far to train, and does the work that is due there.
+    """
+    pace = 1
+    going = True
+    while going:
+        done, sums = 0, dict[str, float]()
+        wanted = clock.next_boundary - clock.steps_completed
+        while done < wanted and not (done and clock.interrupt_requested):
+            count = min(pace, wanted - done)
+            began = time.monotonic()
+            metrics = controller.train(count)
+            pace = _next_pace(count, clock.slowest(time.monotonic() - began))
+            _add(sums, metrics, count)
+            done += count
+        means = {name: total / done for name, total in sums.items()}
+        going = clock.boundary(clock.steps_completed + done, means)
+
+
+def _next_pace(count: int, seconds: float) -> int:
+    """Return how many batches to train in the next call; at most twice as many as in this one."""
+    return max(1, min(2 * count, int(count * _LONGEST_CALL_S / max(seconds, 1e-6))))
+
+
+def _add(sums: dict[str, float], metrics: Mapping[str, float], count: int) -> None:
+    for name, value in metrics.items():
+        sums[name] = sums.get(name, 0.0) + float(value) * count

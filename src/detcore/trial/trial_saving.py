@@ -1,0 +1,165 @@
+"""Save a trial's checkpoints in one folder, to which every worker may add files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.contract.controllers import SupportsSnapshot, SupportsTensors
+from detcore.contract.errors import InvalidCheckpointError
+from detcore.contract.trial import CLOCK_FILE, TRIAL_FILE, WORKERS_FOLDER
+from detcore.storage import scratch_folder
+from detcore.trial.code_copy import copy_code
+
+if TYPE_CHECKING:
+    from detcore.contract.controllers import SavesState
+    from detcore.contract.values import TensorInfo, TrialInfo
+    from detcore.core import Context
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSaver:
+    """Saves a trial's checkpoints.
+
+    The chief writes the checkpoint's folder. Other workers send the files of their controllers to
+    it over the `DistributedContext`, and it puts them into ``workers/<rank>/``, so the workers
+    need not share a disk.
+
+    With asynchronous saves, training continues once the controller has copied its state (or
+    written it, without a `snapshot` method); all small files are written immediately.
+
+    Attributes:
+        core: The trial's context.
+        record: Content of ``trial.json``.
+        code_dir: Folder of the user's code.
+        code_files: Files in it to copy into each checkpoint, relative to it.
+        config: The experiment's configuration, whose secrets are masked in these copies; None: the
+            files in `code_dir` are masked already.
+        is_async: Whether training continues while a checkpoint is written and uploaded.
+    """
+
+    core: Context
+    record: Mapping[str, object]
+    code_dir: Path
+    code_files: Sequence[str]
+    config: Mapping[str, Any] | None
+    is_async: bool
+
+    def save(
+        self,
+        controller: SavesState,
+        *,
+        steps_completed: int,
+        clock: Mapping[str, Any],
+        has_deadline: bool = False,
+    ) -> None:
+        """Save a checkpoint; all workers call it at the same batch.
+
+        Args:
+            controller: This worker's controller, or what else writes its state.
+            steps_completed: Batches completed.
+            clock: State of the clock.
+            has_deadline: Whether the process will be killed soon. The save then runs in the
+                background in any case, so that waiting for the upload can be cut short.
+        """
+        distributed = self.core.distributed
+        if distributed.rank:
+            distributed.gather(_save_to_memory(self._writer(controller)))
+            return
+        write = self._writer(controller)
+        record = dict(self.record, steps_completed=steps_completed)
+        metadata = {"steps_completed": steps_completed, "framework": record.get("framework")}
+
+        def snapshot(path: Path) -> Callable[[], None] | None:
+            rest = write(path)
+            _write_json(path / CLOCK_FILE, {"version": 1, "workers": distributed.size, **clock})
+            _write_json(path / TRIAL_FILE, record)
+            copy_code(self.code_dir, self.code_files, path / "code", config=self.config)
+            files = distributed.gather(dict[str, bytes]()) or []
+            for rank, contents in enumerate(files[1:], 1):
+                _write_files(path / WORKERS_FOLDER / str(rank), contents)
+            return rest
+
+        def tensors() -> Sequence[TensorInfo]:
+            return controller.tensors() if isinstance(controller, SupportsTensors) else ()
+
+        checkpoint = self.core.checkpoint
+        if self.is_async or has_deadline:
+            checkpoint.save_async(snapshot, metadata, tensors=tensors)
+            return
+        with checkpoint.store_path(metadata, tensors=tensors) as (path, _uuid):
+            snapshot(path)
+
+    def _writer(self, controller: SavesState) -> Callable[[Path], Callable[[], None] | None]:
+        """Return the method that copies the controller's state, the same on all workers."""
+        if self.is_async and isinstance(controller, SupportsSnapshot):
+            return controller.snapshot
+        return controller.save
+
+
+def trial_record(info: TrialInfo, framework: str, trial_class: str) -> dict[str, object]:
+    """Return the description of a trial for its checkpoints.
+
+    Args:
+        info: The trial.
+        framework: Registered name of the framework that trains it.
+        trial_class: Import path of its class.
+    """
+    from detcore.masking import mask_config
+
+    return {
+        "version": 1,
+        "framework": framework,
+        "trial_class": trial_class,
+        "experiment_id": info.experiment_id,
+        "trial_id": info.trial_id,
+        "trial_seed": info.trial_seed,
+        "hparams": dict(info.hparams),
+        # A checkpoint may be passed on to users without the storage's credentials.
+        "config": mask_config(dict(info.config)),
+    }
+
+
+def read_clock(directory: Path, uuid: str) -> dict[str, Any]:
+    """Return the state of the clock in a checkpoint.
+
+    Raises:
+        InvalidCheckpointError: If it is not a trial's checkpoint.
+    """
+    clock_file = directory / CLOCK_FILE
+    if not clock_file.exists():
+        raise InvalidCheckpointError(
+            f"checkpoint {uuid} has no {CLOCK_FILE}: it was not written by "
+            "a trial of this program, so training cannot resume from it"
+        )
+    state: dict[str, Any] = json.loads(clock_file.read_text(encoding="utf-8"))
+    return state
+
+
+def _save_to_memory(
+    write: Callable[[Path], Callable[[], None] | None],
+) -> dict[str, bytes]:
+    with scratch_folder() as folder:
+        rest = write(folder)
+        if rest is not None:
+            rest()
+        return {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
+
+
+def _write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+    folder.mkdir(parents=True)
+    for name, data in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
