@@ -140,19 +140,27 @@ class Opening:
 
     def _identify(self) -> tuple[TrialInfo, StorageBackend, Channel]:
         """Return the trial, its storage and the channel to its runner."""
-        is_alone = self._environment.trial_info is None
-        info = None if is_alone else read_trial_info(self._environment)
-        storage = self._open_storage(info.settings.checkpoint_storage if info else None)
-        # A storage that cannot be written to is found out now, not after an hour of training.
-        storage.probe()
-        if info is not None:
+        if self._environment.trial_info is not None:
+            info = read_trial_info(self._environment)
+            storage = self._open_probed(info.settings.checkpoint_storage)
             return info, storage, Channel(self._environment.channel_fd)
         # The one place where a worker loads the runner: it runs in this process.
         from detcore.run import ScriptRun
 
-        run = ScriptRun(self._settings, self._preempt, plugins=self._plugins, storage=storage)
+        run = ScriptRun(
+            self._settings,
+            self._preempt,
+            plugins=self._plugins,
+            open_storage=lambda: self._open_probed(None),
+        )
         self._stack.callback(lambda: run.end(self.outcome))
-        return run.info, storage, Channel(run.channel_fd)
+        return run.info, run.storage, Channel(run.channel_fd)
+
+    def _open_probed(self, configured: str | Mapping[str, object] | None) -> StorageBackend:
+        """Open a storage; one that cannot be written to is found now, not after an hour."""
+        storage = self._open_storage(configured)
+        storage.probe()
+        return storage
 
     def _finish(self, records: TrialRecords) -> None:
         """Record how the run ended, once everything that it reported is recorded."""

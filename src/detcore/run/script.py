@@ -169,10 +169,11 @@ class ScriptRun:
         settings: The arguments of the script's context.
         preempt: Asked for a stop, from another thread, where a runner sends a signal.
         plugins: Search methods, storages and observers.
-        storage: The script's storage, open.
+        open_storage: Opens the script's storage, once its home is there.
 
     Attributes:
         info: The trial.
+        storage: The script's storage.
         channel_fd: The script's end of the channel to the runner.
     """
 
@@ -184,22 +185,20 @@ class ScriptRun:
         preempt: PreemptContext,
         *,
         plugins: PluginManager,
-        storage: StorageBackend,
+        open_storage: Callable[[], StorageBackend],
     ) -> None:
         self._script, self._num_workers = _named(settings.script), settings.distributed.size
         self._checkpoint_storage = settings.checkpoint_storage
         self._resumes = settings.resume
-        self._storage = storage
         self._stack = contextlib.ExitStack()
         self._first_lock: int | None = None
         self._locks: list[int] = []
-        self._workers = ScriptWorkers(preempt.request)
         self._started: queue.Queue[TrialInfo | Exception] = queue.Queue()
         self._failure: Exception | None = None
-        self.channel_fd = self._workers.channel_fd
         with contextlib.ExitStack() as stack:
             database = stack.enter_context(Database.open(settings.environment.database_url))
             self._database = database
+            self.storage = open_storage()
             self._settings = RunSettings(
                 environment=settings.environment,
                 plugins=plugins,
@@ -207,6 +206,8 @@ class ScriptRun:
                 seconds_left=lambda: preempt.seconds_left,
             )
             run = self._choose(stack)
+            self._workers = ScriptWorkers(preempt.request)
+            self.channel_fd = self._workers.channel_fd
             self._thread = threading.Thread(
                 target=self._run, args=(run,), name="detcore-runner", daemon=True
             )
@@ -218,6 +219,8 @@ class ScriptRun:
                 self._thread.join(_JOIN_S)
                 raise
             if isinstance(found, Exception):
+                self._workers.end(1)
+                self._workers.close()
                 raise found
             # As the script gave them: the records hold lists for tuples, and texts for paths.
             self.info = dataclasses.replace(found, hparams=self._script.hparams)
@@ -238,7 +241,7 @@ class ScriptRun:
         source = find_source(
             config.trial_settings(),
             database=database,
-            storage=self._storage,
+            storage=self.storage,
             environment=environment,
             plugins=self._settings.plugins,
         )
@@ -302,7 +305,7 @@ class ScriptRun:
     def _run(self, run: ExperimentRun) -> None:
         """Run the experiment to its end; in the runner's thread."""
         try:
-            run.run(ScriptLauncher(self._workers, self._started), self._storage)
+            run.run(ScriptLauncher(self._workers, self._started), self.storage)
         except Exception as error:  # noqa: BLE001  (raised in the script)
             self._failure = error
             self._started.put(error)
@@ -334,7 +337,7 @@ class ScriptRun:
             f"no room in {self._database.url} to record how trial {self.info.trial_id} ended "
             f"({how}).\n"
             f"Its reports are kept in {self.info.trial_dir}, its checkpoints in "
-            f"{self._storage.url}.\n"
+            f"{self.storage.url}.\n"
             "Free some space. The next detcore command takes the reports in, and the next "
             "script that calls core.init() settles the trial.",
             missing_bytes=full.missing_bytes,
