@@ -268,12 +268,12 @@ def describe_trials(
         smaller_is_better=smaller_is_better,
         trial_ids=[trial.id for trial in trials],
     )
-    alive = database.runs_alive(trial.id for trial in trials if trial.state.value == "RUNNING")
+    experiment, is_alive = database.observe_experiment(trials[0].experiment_id)
+    host = experiment.process.host if experiment.process else None
     details = _state_details(database, trials, summaries)
     return [
-        _describe_trial(
-            trial, summaries[trial.id], alive.get(trial.id, False), details.get(trial.id)
-        )
+        _describe_trial(trial, summaries[trial.id], details.get(trial.id))
+        | {"is_alive": is_alive if trial.state.value == "RUNNING" else False, "host": host}
         for trial in trials
     ]
 
@@ -319,14 +319,12 @@ def _state_details(
 
 
 def _describe_trial(
-    trial: TrialRecord, summary: TrialSummary, is_alive: bool | None, state_detail: str | None
+    trial: TrialRecord, summary: TrialSummary, state_detail: str | None
 ) -> dict[str, Any]:
     return {
         "id": trial.id,
         "state": trial.state.value,
         "state_detail": state_detail,
-        "is_alive": is_alive,
-        "host": trial.host,
         "error": trial.error,
         "num_runs": summary.num_runs,
         "num_restarts": trial.num_restarts,

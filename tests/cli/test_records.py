@@ -84,8 +84,7 @@ def test_a_process_of_another_host_is_said_to_be_there(records: Records) -> None
     trial = records.trained()
     with records.database._write() as connection:
         connection.exec_driver_sql(
-            "UPDATE runs SET process = json_set(process, '$.host', 'gpu-7') WHERE trial_id = ?",
-            (trial,),
+            "UPDATE experiments SET process = json_set(process, '$.host', 'gpu-7')"
         )
     described = records("trial", "describe", trial).stdout
     assert "RUNNING on gpu-7" in described

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import update
 
 from detcore.errors import DatabaseError, NotFoundError
 from detcore.log.events import (
@@ -22,7 +21,7 @@ from detcore.log.events import (
 )
 from detcore.records import Database, ExperimentRecord
 from detcore.records.queries import describe_ids
-from detcore.records.schema import runs
+from detcore.records.schema import experiments
 from detcore.types import ExperimentState, TrialState
 
 if TYPE_CHECKING:
@@ -72,11 +71,11 @@ def test_trials_and_their_runs(store: Store) -> None:
     second = database.create_trial(experiment_id=1, hparams={"lr": 0.1}, seed=2**31 - 1)
     database.set_trial_dir(second, "/t")
     trial = database.get_trial(second)
-    assert (trial.state, trial.run_id, trial.pid) == (TrialState.PAUSED, 0, None)
+    assert (trial.state, trial.run_id) == (TrialState.PAUSED, 0)
     assert (trial.hparams, trial.seed, trial.trial_dir) == ({"lr": 0.1}, 2**31 - 1, "/t")
     assert [database.start_run(second) for _ in range(3)] == [1, 2, 3]
     trial = database.get_trial(second)
-    assert (trial.run_id, trial.pid, trial.state) == (3, os.getpid(), TrialState.RUNNING)
+    assert (trial.run_id, trial.state) == (3, TrialState.RUNNING)
     assert [run.run_id for run in database.list_runs(second)] == [1, 2, 3]
     assert [(row.id, row.run_id) for row in database.list_trials(1)] == [(1, 1), (2, 3)]
     database.set_trial_dir(second, "/elsewhere")
@@ -119,25 +118,22 @@ def test_ids_are_described_shortly() -> None:
     assert describe_ids(range(0, 100, 2)).startswith("..., 60, 62")
 
 
-def test_a_run_lives_as_long_as_its_process(store: Store) -> None:
+def test_an_experiment_lives_as_long_as_its_process(store: Store) -> None:
     database = store.database
-    assert database.run_is_alive(1) is True
     assert database.experiment_is_alive(1) is True
     program = [sys.executable, str(PROGRAMS / "start_and_exit.py"), store.url, "1"]
     subprocess.run(program, check=True)
-    trial = database.get_trial(1)
-    assert (trial.run_id, trial.state) == (2, TrialState.RUNNING)
-    assert database.run_is_alive(1) is False
-    fresh = database.create_trial(experiment_id=1, hparams={}, seed=0)
-    assert database.run_is_alive(fresh) is False
-    other = database.create_trial(experiment_id=1, hparams={}, seed=0)
-    database.start_run(other)
-    assert database.get_trials([other, fresh, 99]) == {
-        fresh: database.get_trial(fresh),
-        other: database.get_trial(other),
+    assert database.get_experiment(1).state is ExperimentState.RUNNING
+    assert database.experiment_is_alive(1) is False
+
+
+def test_trials_are_found_by_their_ids(store: Store) -> None:
+    database = store.database
+    first, second = (database.create_trial(experiment_id=1, hparams={}, seed=0) for _ in range(2))
+    assert database.get_trials([second, first, 99]) == {
+        first: database.get_trial(first),
+        second: database.get_trial(second),
     }
-    found = database.runs_alive([1, fresh, other, 99])
-    assert found == {1: False, fresh: False, other: True, 99: False}
 
 
 CREATE_AND_WAIT = """
@@ -182,11 +178,10 @@ def test_an_experiment_that_ends_while_it_is_asked_for(
 
 
 def change_process(store: Store, **fields: Any) -> None:
-    """Record another process as the one that started the trial."""
-    (run,) = store.database.list_runs(1)
-    with store.database._write() as connection:
-        process = dataclasses.replace(run.process, **fields)
-        connection.execute(update(runs).values(process=process))
+    """Record another process as the one that runs the experiment."""
+    process = store.database.get_experiment(1).process
+    assert process is not None
+    store.database._change(experiments, 1, process=dataclasses.replace(process, **fields))
 
 
 @pytest.mark.parametrize(
@@ -204,8 +199,7 @@ def test_a_process_is_not_taken_for_another(
     store: Store, field: str, value: object, alive: bool | None
 ) -> None:
     change_process(store, **{field: value})
-    assert store.database.run_is_alive(1) is alive
-    assert store.database.runs_alive([1]) == {1: alive}
+    assert store.database.experiment_is_alive(1) is alive
 
 
 def test_a_zombie_is_not_alive(store: Store) -> None:
@@ -216,10 +210,10 @@ def test_a_zombie_is_not_alive(store: Store) -> None:
         os._exit(0)
     started = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[19]
     change_process(store, pid=child, started=started)
-    assert store.database.run_is_alive(1) is True
+    assert store.database.experiment_is_alive(1) is True
     os.write(writer, b"x")
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert store.database.run_is_alive(1) is False
+    assert store.database.experiment_is_alive(1) is False
     os.waitpid(child, 0)
     os.close(reader)
     os.close(writer)

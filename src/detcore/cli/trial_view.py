@@ -153,8 +153,7 @@ def _plain(facts: TrialFacts, series: MetricSeries | None) -> dict[str, Any]:
     names = [name for name in names if name not in ("control", "current_run")]
     return {name: getattr(trial, name) for name in names} | {
         "is_alive": facts.is_alive,
-        "host": trial.host,
-        "pid": trial.pid,
+        "host": facts.experiment.process.host if facts.experiment.process else None,
         "num_runs": facts.num_runs,
         "steps_completed": facts.steps_completed,
         "metric": searcher.metric,

@@ -132,7 +132,7 @@ class CheckpointFiles:
         uuids = {record.uuid for record in unsettled}
         trials = {(record.trial_id, record.storage_url): record for record in unsettled}
         for (trial_id, _), record in trials.items():
-            if self.database.run_is_alive(trial_id) is False:
+            if self.database.experiment_is_alive(record.experiment_id) is False:
                 checkpoint.recover_checkpoints(
                     self.database, self.storage(record), trial_id, uuids=uuids
                 )
@@ -153,7 +153,8 @@ class CheckpointFiles:
         Raises:
             CheckpointStateError: If it is.
         """
-        if record.state == "ACTIVE" and self.database.run_is_alive(record.trial_id) is not False:
+        is_alive = self.database.experiment_is_alive(record.experiment_id)
+        if record.state == "ACTIVE" and is_alive is not False:
             raise CheckpointStateError(
                 f"checkpoint {record.uuid} is being saved by trial {record.trial_id}.\n"
                 "Wait until it is complete, or end the trial first."

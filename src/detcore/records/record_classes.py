@@ -122,11 +122,10 @@ class ExperimentRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One start of a trial; `process` started it."""
+    """One start of a trial."""
 
     trial_id: int
     run_id: int
-    process: ProcessIdentity
     started_at: datetime.datetime
 
 
@@ -171,16 +170,6 @@ class TrialRecord:
     def run_id(self) -> int:
         """Number of the newest start; 0 if it was never started."""
         return self.current_run.run_id if self.current_run else 0
-
-    @property
-    def host(self) -> str | None:
-        """Host of the newest start."""
-        return self.current_run.process.host if self.current_run else None
-
-    @property
-    def pid(self) -> int | None:
-        """Process of the newest start."""
-        return self.current_run.process.pid if self.current_run else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

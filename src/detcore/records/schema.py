@@ -112,7 +112,6 @@ runs = Table(
     metadata,
     Column("trial_id", ForeignKey("trials.id"), primary_key=True),
     Column("run_id", Integer, primary_key=True, autoincrement=False),
-    Column("process", PROCESS, nullable=False),
     Column("started_at", TIME, nullable=False),
 )
 

@@ -12,7 +12,6 @@ from sqlalchemy.sql.elements import ColumnElement
 from detcore.contract.values import TrialSettings, TrialState
 from detcore.log.reading import event_log_path
 from detcore.records.metric_queries import select_best
-from detcore.records.process_identity import identify_this_process, is_alive
 from detcore.records.queries import (
     Queries,
     among,
@@ -22,7 +21,7 @@ from detcore.records.queries import (
     now,
     require,
 )
-from detcore.records.record_classes import ProcessIdentity, RunRecord, TrialRecord, read_rows
+from detcore.records.record_classes import RunRecord, TrialRecord, read_rows
 from detcore.records.schema import cursors, experiments, metrics, runs, trials, validation_values
 
 
@@ -195,12 +194,7 @@ class TrialQueries(Queries):
             ).scalar()
             run_id = _free_run_id((last or 0) + 1, trial_dir)
             connection.execute(
-                runs.insert().values(
-                    trial_id=trial_id,
-                    run_id=run_id,
-                    process=identify_this_process(),
-                    started_at=now(),
-                )
+                runs.insert().values(trial_id=trial_id, run_id=run_id, started_at=now())
             )
             run = {"trial_id": trial_id, "run_id": run_id}
             start = {"byte_offset": 0, "trying": 0, "is_finished": False}
@@ -217,32 +211,6 @@ class TrialQueries(Queries):
         """Return the starts of a trial, oldest first."""
         query = select(runs).where(runs.c.trial_id == trial_id)
         return self._read_all(RunRecord, query.order_by(runs.c.run_id))
-
-    def run_is_alive(self, trial_id: int) -> bool | None:
-        """Return whether the process that started a trial last is there.
-
-        Returns:
-            False also for a trial that was never started; None if the process is on another
-            host, where that cannot be determined.
-
-        Raises:
-            NotFoundError: If no trial has that id.
-        """
-        run = self.get_trial(trial_id).current_run
-        return False if run is None else is_alive(run.process)
-
-    def runs_alive(self, trial_ids: Iterable[int]) -> dict[int, bool | None]:
-        """Return what `run_is_alive` does, for many trials at once; unknown ones are False."""
-        numbers = list(trial_ids)
-        query = select(runs.c.trial_id, runs.c.process).order_by(runs.c.trial_id, runs.c.run_id)
-        newest: dict[int, ProcessIdentity] = {}
-        with self._read() as connection:
-            for condition in among(runs.c.trial_id, numbers):
-                newest |= {row[0]: row[1] for row in connection.execute(query.where(condition))}
-        alive: dict[ProcessIdentity | None, bool | None] = {None: False}
-        for process in set(newest.values()):  # one process may have started all
-            alive[process] = is_alive(process)
-        return {number: alive[newest.get(number)] for number in numbers}
 
     def best_of_other_trials(
         self, trial_id: int, metric: str, *, smaller_is_better: bool

@@ -39,8 +39,6 @@ READS = frozenset(
         "metrics",
         "observe_experiment",
         "registered_checkpoints",
-        "run_is_alive",
-        "runs_alive",
         "shared_beginnings",
         "summarize_trials",
         "top_checkpoints",
