@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from detcore.log.reading import is_event_log_in_use
 from detcore.run.experiment_control import is_locked
 
 SCRIPT = """
@@ -84,6 +85,7 @@ with core.init(resume=True) as context:
         process.kill()
         process.wait()
         assert not is_locked(folder)
+        assert not is_event_log_in_use(folder / "trials" / "1" / "events-1.jsonl")
         assert home.run(code)[1] == "run 2\n"
     finally:
         os.kill(child, signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import math
@@ -148,6 +149,19 @@ def test_a_second_process_may_not_report_for_the_same_run(store: Store, log: Eve
     )
     assert other.returncode == 1
     assert f"the event log {log.path} is in use by another process" in other.stderr
+
+
+def test_a_reader_that_looks_for_a_moment_does_not_keep_a_process_from_reporting(
+    store: Store, log: EventLog
+) -> None:
+    log.close()
+    descriptor = os.open(log.path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    release = threading.Timer(0.2, os.close, [descriptor])
+    release.start()
+    with EventLog(log.path, trial_id=store.trial_id, run_id=store.run_id) as again:
+        assert again.append("progress", {}) == 1
+    release.join()
 
 
 def test_an_event_log_of_another_run_is_refused(store: Store, log: EventLog) -> None:

@@ -316,9 +316,10 @@ def test_what_waits_is_counted_and_can_be_dropped(box: Box) -> None:
     box.failure = drop_meanwhile
     box.reader().deliver(should_stop=lambda: len(dropped) == 1)
     assert dropped == [0]  # a reader holds the lock
-    assert drop_events(box.database, box.home, box.database.list_cursors()) == 1
+    # Those of before it dropped nothing: the reader has moved them since.
+    assert drop_events(box.database, box.home, cursors) == 1
     assert box.waiting() == 0
-    assert box.open_runs() == []
+    assert box.open_runs() == [1], "it reports more, which is not dropped"
 
 
 def test_one_thread_serves_all_plugins(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import faulthandler
 import json
+import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -121,6 +122,7 @@ class Opening:
         info, storage, channel = self._identify()
         log = open_log(info)
         self._stack.callback(log.close)
+        os.register_at_fork(after_in_child=log.abandon)
         if not log.is_empty:
             raise RunError(
                 f"trial {info.trial_id} of detcore run has opened a context before.\n"

@@ -19,6 +19,9 @@ from detcore.log.lines import (
 )
 from detcore.log.reading import event_log_path, read_event_log
 
+# A reader that looks whether a process has the log open locks it for a moment.
+_PROBED_S = 1.0
+_POLL_S = 0.005
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -109,6 +112,13 @@ class EventLog:
                 os.close(self._fd)
                 self._fd = -1
 
+    def abandon(self) -> None:
+        """Close the file in a forked child, which may outlive this process with its lock."""
+        # Without `_lock`, which a thread may have held that the child does not have.
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
     def __enter__(self) -> EventLog:
         return self
 
@@ -116,14 +126,20 @@ class EventLog:
         self.close()
 
     def _claim(self) -> None:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        deadline = time.monotonic() + _PROBED_S
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() < deadline:  # a reader looks whether a process has it
+                    time.sleep(_POLL_S)
+                    continue
             raise DatabaseError(
                 f"the event log {self._path} is in use by another process.\n"
                 "Two processes that report for the same run would mix up its records.\n"
                 "End the other one first, or start the trial again, which gives it a new run."
-            ) from None
+            )
 
     def _continue(self, trial_id: int, run_id: int) -> int:
         """Make the file end with a whole line; return the last sequence number."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.atomic_files import replace_file
 from detcore.contract.errors import (
-    DatabaseError,
+    DetcoreError,
     RunError,
     StorageError,
     UnavailableError,
@@ -167,6 +167,7 @@ def read_run(trial_dir: Path, run_id: int) -> TrialInfo:
 
     Raises:
         RunError: If the file is missing or cannot be used.
+        StorageError: If it cannot be read now.
     """
     path = _run_path(trial_dir, run_id)
     try:
@@ -175,8 +176,12 @@ def read_run(trial_dir: Path, run_id: int) -> TrialInfo:
         # Observers do not need the fields that a later release added.
         known = {name: value for name, value in fields.items() if name in names}
         return TrialInfo(**{**known, "trial_dir": str(trial_dir)})
-    except (OSError, ValueError, TypeError) as error:
+    except (FileNotFoundError, ValueError, TypeError) as error:
         raise RunError(f"{path} does not say which trial run {run_id} was of: {error}") from error
+    except OSError as error:
+        raise StorageError(
+            f"{path}, which describes the trial, cannot be read: {error}."
+        ) from error
 
 
 def _plain(value: object) -> Any:
@@ -298,6 +303,8 @@ class _Reader:
                 if not self._deliver_run(path, cursor.run_id, is_newest, should_stop):
                     return False
             except (EventLogDamagedError, RunError, FileNotFoundError) as error:
+                if not path.exists():  # moved meanwhile
+                    continue
                 _LOG.warning(
                     "plugin %s cannot be told of run %d in %s: %s",
                     self._observer.entry.label, cursor.run_id, trial_dir, error,
@@ -468,7 +475,7 @@ class Delivery:
         for observer, turn in self._turns.items():
             turn.reader.close()
             name = observer.entry.name
-            with contextlib.suppress(DatabaseError):  # the run reports that
+            with contextlib.suppress(DetcoreError, OSError):  # the run reports that
                 cursors = self._database.list_cursors(
                     plugin=name, experiment_id=self._experiment_id
                 )
@@ -498,8 +505,9 @@ class Delivery:
     def _serve_plugin(self, turn: _Turn, *, is_last: bool) -> None:
         replacement = threading.Timer(_MAX_TURN_S, self._start_thread)
         replacement.daemon = True
-        replacement.start()
         try:
+            with contextlib.suppress(RuntimeError):  # no more threads: a hook may delay the others
+                replacement.start()
             self._deliver(turn)
             if is_last:
                 turn.is_served.set()
@@ -571,15 +579,32 @@ def list_waiting(
 def drop_events(database: Database, home: Path, cursors: Iterable[ObserverCursor]) -> int:
     """Drop the undelivered events of some runs; return their number.
 
-    Trials whose events another process is delivering are left out.
+    Trials whose events another process is delivering are left out. The events that a run reports
+    later are delivered.
     """
     number = 0
-    for cursor in cursors:
-        trial_dir = _find_trial_dir(home, cursor)
-        if trial_dir.is_dir():
-            with _lock_trial(trial_dir, cursor.plugin) as is_locked:
-                if is_locked:
-                    waiting = list_waiting(home, [cursor], _HOOKS.values())
-                    number += sum(map(len, waiting.values()))
-                    database.move_cursor(dataclasses.replace(cursor, is_finished=True))
+    for listed in cursors:
+        trial_dir = _find_trial_dir(home, listed)
+        path = event_log_path(trial_dir, listed.run_id)
+        if not path.exists():
+            continue
+        with _lock_trial(trial_dir, listed.plugin) as is_locked:
+            # Read again: another process may have moved them.
+            rows = database.list_cursors(plugin=listed.plugin, trial_id=listed.trial_id)
+            for cursor in rows if is_locked else ():
+                if cursor.run_id == listed.run_id:
+                    number += _drop_run(database, path, cursor)
+    return number
+
+
+def _drop_run(database: Database, path: Path, cursor: ObserverCursor) -> int:
+    # Checked before the log is read, so that all events written before the end are read.
+    is_over = not is_event_log_in_use(path)
+    number, end = 0, cursor.byte_offset
+    with contextlib.suppress(EventLogDamagedError):
+        for line in read_event_lines(path, end):
+            number += _find_hook(line, _HOOKS.values()) is not None
+            end = line.end
+    moved = dataclasses.replace(cursor, byte_offset=end, trying=0, is_finished=is_over)
+    database.move_cursor(moved)
     return number
