@@ -161,3 +161,14 @@ def test_a_script_answers_its_own_questions() -> None:
         "metric": "loss",
     }
     assert not channel.has_runner
+
+
+def test_a_closed_channel_writes_to_no_file_that_got_its_number(tmp_path: Path) -> None:
+    here, there = socket.socketpair()
+    channel = Channel(there.fileno())
+    channel.close()
+    there.close()
+    with (tmp_path / "users.txt").open("w"):
+        channel.send("status", status="done")
+    assert (tmp_path / "users.txt").read_text() == ""
+    here.close()

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import pytest
 from forked import call_in_child
-from processes import wait_until
 
 from detcore import core
 from detcore.environment import read_environment
@@ -414,22 +413,29 @@ def command(home: Any, *words: str) -> str:
     return done.stdout
 
 
+def step_to_end(script: Any) -> None:
+    """Let a script go on, step by step, until its runner has seen the request."""
+    while script.poll() is None:
+        with contextlib.suppress(BrokenPipeError):
+            script.stdin.write("\n")
+            script.stdin.flush()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            script.wait(1)
+    assert script.returncode == 75, script.stderr.read()
+
+
 def test_a_script_can_be_paused_and_canceled_by_a_command(home: Any) -> None:
     script = home.start(SCRIPT)
     advance(script, 13)
     command(home, "experiment", "pause", "1", "--no-wait")
-    # The runner looks for requests about twice a second.
-    wait_until(lambda: "pause:" in script.stderr.readline())
-    script.communicate("\n" * 3, timeout=60)
-    assert script.returncode == 75
+    step_to_end(script)
     with home.database() as database:
         assert database.get_experiment(1).state is ExperimentState.PAUSED
 
-    again = home.start(SCRIPT, until="from 14")
+    again = home.start(SCRIPT)
+    assert int(again.stdout.readline().removeprefix("from ")) >= 14
     command(home, "experiment", "cancel", "1", "--no-wait")
-    wait_until(lambda: "cancel:" in again.stderr.readline())
-    again.communicate("\n" * 3, timeout=60)
-    assert again.returncode == 75
+    step_to_end(again)
     with home.database() as database:
         assert database.get_experiment(1).state is ExperimentState.CANCELED
     assert "from 0\n" in finish(home.start(SCRIPT)), "a canceled run is not continued"
@@ -448,12 +454,42 @@ def test_a_script_that_runs_is_not_killed_through_the_records(home: Any) -> None
     finish(script)
 
 
-@pytest.mark.parametrize(("rules", "kept"), [("", 4), (', "save_trial_latest": 1', 1)])
+@pytest.mark.parametrize("place", ["argument", "configuration"])
+@pytest.mark.parametrize(
+    ("rules", "kept"),
+    [("", 4), (', "save_trial_best": 1', 4), (', "save_trial_latest": 1', 1)],
+    ids=["none", "no-metric", "latest"],
+)
 def test_a_script_keeps_all_checkpoints_unless_it_says_which(
-    home: Any, rules: str, kept: int
+    home: Any, place: str, rules: str, kept: int
 ) -> None:
     storage = f'{{"type": "shared_fs", "host_path": {str(home.path.parent)!r}{rules}}}'
     code = SCRIPT.replace("resume=True", f"resume=True, checkpoint_storage={storage}")
+    if place == "configuration":
+        config = f'config={{"checkpoint_storage": {storage}}}, hparams='
+        code = SCRIPT.replace("hparams=", config)
     finish(home.start(code))
     with home.database() as database:
         assert len(database.list_checkpoints(states=["COMPLETED"])) == kept
+
+
+def test_a_run_of_a_live_process_is_not_taken_over_although_its_lock_is_elsewhere(
+    home: Any,
+) -> None:
+    """As with another home, or in the moment before the lock is taken."""
+    script = home.start(SCRIPT)
+    advance(script, 11)
+    script.send_signal(signal.SIGTERM)
+    script.communicate("\n", timeout=60)
+    with home.database() as database:
+        database.set_experiment_state(1, ExperimentState.RUNNING)  # under this process
+        assert "from 0\n" in finish(home.start(SCRIPT))
+        assert database.get_experiment(1).state is ExperimentState.RUNNING
+
+
+def test_a_search_in_the_configuration_of_a_script_is_refused(alone: Open) -> None:
+    script = core.ScriptExperiment(
+        config={"searcher": {"name": "random", "metric": "loss", "max_trials": 3}}
+    )
+    with pytest.raises(ConfigError, match=r"searcher\.name is 'random', but a script by itself"):
+        alone(script=script).start()

@@ -106,6 +106,7 @@ def test_a_finished_start_is_not_continued(home: Any, start: Any) -> None:
 
 def test_complete_runs_are_not_trained_again(start: Any) -> None:
     start("2-bug")
+    start("0-opened")  # killed while it restores one
     output = start()
     assert f"[{TOTALS}, []]" in output
     assert output.count("completed by an earlier start of this script, restored from batch 6") == 3

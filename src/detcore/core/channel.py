@@ -137,6 +137,7 @@ class Channel:
                     break
                 select.select([], [self._fd], [], remaining_s)
                 self._write_pending()
+            self._fd = None  # its number may become that of another file
 
     def _deliver(self) -> None:
         """Wait until everything that was sent is in the socket, or the runner is gone."""

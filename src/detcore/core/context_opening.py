@@ -95,6 +95,8 @@ class Opening:
         from detcore.plugins import PluginManager
 
         self._stack.callback(self._distributed.close)
+        # Last: a signal must not end this process while the end of the trial is recorded.
+        self._stack.callback(self._preempt.close)
         if self._environment.trial_info is not None:
             self._write_stacks_at_signal()
         try:
@@ -219,7 +221,6 @@ class Opening:
             has_restored=lambda: checkpoint.has_restored,
         )
         self._stack.callback(train.close)
-        self._stack.callback(self._preempt.close)
         self._preempt.start()
         return Parts(
             info=info,

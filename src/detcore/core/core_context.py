@@ -60,8 +60,8 @@ def init(
     Args:
         distributed: This worker's place among several; default: one worker.
         checkpoint_storage: An absolute path, a URL that fsspec knows, or a dictionary with
-            ``type`` as in an experiment file. Default: that of the experiment file, else
-            ``checkpoints`` in ``DETCORE_HOME``.
+            ``type`` as in an experiment file. Default: that of the experiment file, or of
+            `script`'s configuration, else ``checkpoints`` in ``DETCORE_HOME``.
         preempt_mode: The workers that ask whether to stop early.
         tensorboard_mode: Whether reported metrics are written to event files.
         script: Configuration, hyperparameters and seed to record for a script by itself.
@@ -82,13 +82,16 @@ def init(
             has other numbers than the launcher assigned.
     """
     environment = read_environment()
+    script = set_length(script or ScriptExperiment(), max_length)
+    if checkpoint_storage is None and environment.trial_info is None:
+        checkpoint_storage = script.config.get("checkpoint_storage")
     settings = Settings(
         environment=environment,
         distributed=_find_place(distributed, environment),
         checkpoint_storage=checkpoint_storage,
         preempt_mode=preempt_mode,
         tensorboard_mode=tensorboard_mode,
-        script=set_length(script or ScriptExperiment(), max_length),
+        script=script,
         resume=resume,
         exit_timeout_s=checkpoint_exit_timeout_s,
         grace_s=grace_s,

@@ -7,7 +7,7 @@ import time
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from detcore.records import DatabaseUnavailableError
+from detcore.contract.errors import DatabaseError
 from detcore.run.supervisor import Requested, Signaled
 from detcore.stop_signals import find_stop_signals, handle_signals, leave_closed_terminal
 
@@ -69,7 +69,7 @@ class Requests:
         try:
             control = self._database.requested_control(self._experiment_id)
             trials = self._database.requested_trial_controls(self._experiment_id)
-        except DatabaseUnavailableError:
+        except DatabaseError:
             return []  # the trials continue; a process that has to record waits
         found = [Requested(each, index) for index, each in trials.items()]
         return found if control is None else [*found, Requested(control)]

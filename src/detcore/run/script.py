@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from detcore.config import RULES_LATER, ExperimentConfig
-from detcore.contract.errors import ConfigError, RunError, StorageFullError
+from detcore.contract.errors import ConfigError, DetcoreError, RunError, StorageFullError
 from detcore.contract.launch import WorkerEvent
 from detcore.contract.values import ExperimentState, TrialInfo
 from detcore.core import ScriptExperiment, script_file
@@ -159,7 +159,10 @@ class _ScriptListener(RunListener):
         info = self._info
         prefix = "" if info is None else f"experiment {info.experiment_id}, trial {info.trial_id}: "
         own = "" if info is None else f"trial {info.trial_id}: "
-        print(f"{prefix}{text.removeprefix(own)}", file=sys.stderr)
+        # A closed terminal, or a reader that has gone, must not end the runner.
+        with contextlib.suppress(OSError, ValueError):
+            if sys.stderr is not None:
+                print(f"{prefix}{text.removeprefix(own)}", file=sys.stderr)
 
 
 class ScriptRun:
@@ -252,7 +255,7 @@ class ScriptRun:
         recorded = _document(script, config, call)
         found = runs.take_over(script, recorded, call, stack) if self._resumes else None
         if found is None:
-            experiment_id = self._record(recorded)
+            experiment_id = self._create(recorded)
             lock = stack.enter_context(
                 experiment_lock(experiment_folder(environment, experiment_id), experiment_id)
             )
@@ -260,6 +263,7 @@ class ScriptRun:
             experiment_id, lock = found.experiment_id, found.lock
             runs.change_length(experiment_id, recorded)
         self._locks.append(lock)
+        stack.callback(self._locks.clear)
         _close_in_children(self._locks)
         if call.session is None:
             record_end_at_exit(environment.database_url)
@@ -279,11 +283,11 @@ class ScriptRun:
             test_mode=script.test_mode,
             script=ScriptTrial(
                 self._num_workers,
-                keeps_all=not _has_retention(self._checkpoint_storage, script),
+                keeps_all=not _has_retention(self._checkpoint_storage, config),
             ),
         )
 
-    def _record(self, recorded: Mapping[str, Any]) -> int:
+    def _create(self, recorded: Mapping[str, Any]) -> int:
         """Record an experiment with one trial; return its id."""
         database, environment, script = self._database, self._settings.environment, self._script
         experiment_id = database.create_experiment(
@@ -306,11 +310,14 @@ class ScriptRun:
         """Run the experiment to its end; in the runner's thread."""
         try:
             run.run(ScriptLauncher(self._workers, self._started), self.storage)
-        except Exception as error:  # noqa: BLE001  (raised in the script)
-            self._failure = error
-            self._started.put(error)
+        except BaseException as error:  # noqa: BLE001  (raised in the script)
+            self._failure = error if isinstance(error, Exception) else RunError(repr(error))
+            self._started.put(self._failure)
         else:
             self._started.put(RunError("the experiment was asked to end before its script began"))
+        finally:
+            with contextlib.suppress(OSError):  # it is closed already
+                self._workers.kill()
 
     def end(self, outcome: Outcome) -> None:
         """Record how the script ended, once everything that it reported is recorded.
@@ -320,16 +327,24 @@ class ScriptRun:
             DetcoreError: If it cannot be recorded.
         """
         with self._stack:
-            self._locks.clear()
             if self._first_lock is not None and outcome.state is ExperimentState.COMPLETED:
-                self._locks.append(os.dup(self._first_lock))
+                _close_in_children([os.dup(self._first_lock)])
             self._workers.end(outcome.exit_code)
             self._thread.join()
+            if isinstance(self._failure, DetcoreError):
+                self._record(outcome)
             if isinstance(self._failure, StorageFullError):
                 raise self._no_room(outcome, self._failure) from self._failure
             if self._failure is not None:
                 raise self._failure
             self._announce_end(outcome)
+
+    def _record(self, outcome: Outcome) -> None:
+        """Record the end of a script whose runner has failed, as far as that is possible."""
+        with contextlib.suppress(DetcoreError):
+            state, error = outcome.state, outcome.error
+            self._database.set_trial_state(self.info.trial_id, state, error=error)
+            self._database.set_experiment_state(self.info.experiment_id, state, error=error)
 
     def _no_room(self, outcome: Outcome, full: StorageFullError) -> StorageFullError:
         how = f"{outcome.label}: {outcome.error}" if outcome.error else outcome.label
@@ -386,6 +401,12 @@ def _configure(
     """
     given = copy.deepcopy(dict(script.config))
     searcher = dict(given.get("searcher") or {})
+    if searcher.get("name", "single") != "single":
+        raise ConfigError(
+            f"searcher.name is {searcher['name']!r}, but a script by itself trains one trial.\n"
+            "Set it to 'single', or search with the script as the entrypoint of an experiment "
+            "file: detcore run CONFIG.yaml"
+        )
     given |= {
         "name": script.name,
         # Not the URL of the default, which changes when the home is moved.
@@ -428,10 +449,12 @@ def _document(
     return document
 
 
-def _has_retention(storage: str | Mapping[str, object] | None, script: ScriptExperiment) -> bool:
+def _has_retention(storage: str | Mapping[str, object] | None, config: ExperimentConfig) -> bool:
     """Whether a script says which of its checkpoints are kept; else all are."""
-    given = script.config.get("checkpoint_storage") if storage is None else storage
-    return isinstance(given, Mapping) and any(name in given for name in _RETENTION)
+    if not isinstance(storage, Mapping) or not any(name in storage for name in _RETENTION):
+        return False
+    # Without a metric none is the best.
+    return bool(config.searcher.metric) or "save_trial_latest" in storage
 
 
 def _plain(spec: str | Mapping[str, object]) -> str | dict[str, object]:

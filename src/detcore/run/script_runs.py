@@ -65,7 +65,8 @@ class ScriptCall:
         runs = database.list_script_runs()
         if not runs:
             return cls()
-        return cls(number=runs[-1].script_call + 1, first=runs[0].id)
+        first = runs[0].config[_START].get("first") or runs[0].id
+        return cls(number=runs[-1].script_call + 1, first=first)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -215,7 +216,8 @@ class ScriptRuns:
         matches = [run for run in runs if _recorded(*run) == wanted]
         for experiment, lock in self._find_unfinished(matches, call, stack):
             _refuse_ambiguous(experiment, matches)
-            return TakenOver(experiment.id, lock)
+            if self._claim(experiment):
+                return TakenOver(experiment.id, lock)
         if not call.session:
             self._refuse_other_order(matches)
             if not matches:
@@ -231,16 +233,18 @@ class ScriptRuns:
         """
         database = self._database
         record = database.get_experiment(experiment_id)
-        before, now = (each["searcher"]["max_length"] for each in (record.config, config))
+        former = record.config.get("searcher") or {}
+        before, now = former.get("max_length"), config["searcher"]["max_length"]
         if before == now:
             return
-        searcher = {**record.config["searcher"], "max_length": now}
+        # First: a process that is killed in between does it again.
+        database.restart_search(experiment_id)
+        searcher = {**former, "max_length": now}
         database.change_config(
             experiment_id,
             config={**record.config, "searcher": searcher},
             changes={"searcher.max_length": [before, now]},
         )
-        database.restart_search(experiment_id)
 
     def _find_unfinished(
         self,
@@ -268,6 +272,12 @@ class ScriptRuns:
                 stack.push(held.pop_all())
                 yield experiment, lock
 
+    def _claim(self, experiment: ExperimentRecord) -> bool:
+        """Take over a locked run; return whether no process with another home was faster."""
+        if experiment.state is ExperimentState.RUNNING:
+            return self._database.adopt_experiment(experiment.id)
+        return self._database.claim_experiment(experiment.id, states=[experiment.state])
+
     def _try_lock(self, experiment: ExperimentRecord, stack: contextlib.ExitStack) -> int | None:
         """Take the lock of a run; None if its process is there, or is another machine's."""
         if self._is_in_progress(experiment):
@@ -290,8 +300,12 @@ class ScriptRuns:
         is_alive = self._database.experiment_is_alive(first.id)
         if is_locked(experiment_folder(self._environment, first.id)):
             return is_alive is not False  # else processes that it has left hold the lock
-        # It runs on another machine with the same records, and the next script there settles it.
-        return is_alive is None and first.state is ExperimentState.RUNNING
+        if is_alive is False:
+            return False
+        # Its process is on another machine, has another home, or is about to take the lock.
+        last = self._database.list_script_runs(first.id)[-1].state
+        is_over = last not in (ExperimentState.RUNNING, ExperimentState.COMPLETED)
+        return last is ExperimentState.RUNNING or (is_alive is None and not is_over)
 
     def _list_runs(self, script: ScriptExperiment) -> list[tuple[ExperimentRecord, TrialRecord]]:
         """Return the experiments of scripts with the same name, newest first."""
@@ -318,8 +332,10 @@ class ScriptRuns:
         if not former:
             return None
         experiment = former[-1]
-        (trial,) = self._database.list_trials(experiment.id)
-        wanted, recorded = _identity(script, config), _recorded(experiment, trial)
+        trials = self._database.list_trials(experiment.id)
+        if not trials:  # its process was killed before it had recorded one
+            return None
+        wanted, recorded = _identity(script, config), _recorded(experiment, trials[0])
         if wanted != recorded:
             raise RunError(
                 f"call {call.number} of core.init() would continue experiment {experiment.id}, "
@@ -330,7 +346,7 @@ class ScriptRuns:
                 f"detcore experiment archive {call.first}"
             )
         lock = self._try_lock(experiment, stack)
-        if lock is None or self._is_rejected(experiment):
+        if lock is None or self._is_rejected(experiment) or not self._claim(experiment):
             return None
         return TakenOver(experiment.id, lock)
 
@@ -442,7 +458,8 @@ def _settings(
     seed: int,
 ) -> dict[str, Any]:
     """Return settings without the length and the call, as a record holds them."""
-    searcher = {key: value for key, value in config["searcher"].items() if key != "max_length"}
+    section = config.get("searcher") or {}
+    searcher = {key: value for key, value in section.items() if key != "max_length"}
     told = {key: value for key, value in config.items() if key not in _VARIABLE}
     arguments = told.pop(_ARGUMENTS, {})
     values = {

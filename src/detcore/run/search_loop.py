@@ -31,6 +31,7 @@ from detcore.run.supervisor import (
     Say,
     Signal,
     Start,
+    Started,
     State,
     Tick,
     decide,
@@ -303,17 +304,20 @@ class SearchLoop:
 
     def _start(self, start: Start) -> None:
         index, length, place = start
+        decided = self._state.trials[index]
         try:
-            self._running[index] = self._starter.start(
+            trial = self._running[index] = self._starter.start(
                 index,
                 self._log.trial_ids[index],
                 length=length,
                 place=self._slots.places[place],
-                was_complete=self._state.trials[index].was_complete,
+                is_closed=decided.is_closed,
+                was_complete=decided.was_complete,
             )
         except BaseException:
             self._record(Record(index, TrialState.PAUSED, None, is_new=True))
             raise
+        self._state, _ = decide(self._state, Started(index, trial.info.is_complete))
 
     def _record(self, record: Record) -> None:
         index, state, error, is_new = record

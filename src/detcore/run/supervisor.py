@@ -124,6 +124,13 @@ class Tick(NamedTuple):
     now: float
 
 
+class Started(NamedTuple):
+    """The workers of a trial have started."""
+
+    trial: int
+    is_complete: bool  # a script restores what an earlier start completed
+
+
 class Reported(NamedTuple):
     """A trial trained to a length, and its workers wait for a reply."""
 
@@ -174,7 +181,7 @@ class Advanced(NamedTuple):
     failure: DetcoreError | None = None
 
 
-Event: TypeAlias = Tick | Reported | WorkersEnded | Signaled | Requested | Advanced
+Event: TypeAlias = Tick | Started | Reported | WorkersEnded | Signaled | Requested | Advanced
 
 
 class Start(NamedTuple):
@@ -306,6 +313,8 @@ def decide(state: State, event: Event) -> tuple[State, Sequence[Action]]:
     match event:
         case Tick(now):
             _start_trials(turn, now)
+        case Started(index, is_complete):
+            turn.change(index, was_complete=is_complete)
         case Reported():
             _take_report(turn, event)
         case WorkersEnded():

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint import find_whole_checkpoint
-from detcore.contract.errors import CheckpointCorruptError, RunError
+from detcore.contract.errors import CheckpointCorruptError, RunError, StorageError
 from detcore.contract.values import TrialInfo
 from detcore.environment import read_variables
 from detcore.launch import framework_variables
 from detcore.log.reading import event_log_path
 from detcore.log.writing import open_log
-from detcore.plugins.delivery import write_run
+from detcore.plugins.delivery import read_run, write_run
 from detcore.records import answer_question, ingest_event_logs
 from detcore.run.checkpoint_source import find_source, recover_trial
 from detcore.run.running_trial import RunningTrial, TrialOutput
@@ -151,6 +151,7 @@ class TrialStarter:
         *,
         length: int | None,
         place: Mapping[str, str],
+        is_closed: bool = False,
         was_complete: bool = False,
     ) -> RunningTrial:
         """Start the workers of a trial from its latest checkpoint; a new run of it begins.
@@ -160,12 +161,13 @@ class TrialStarter:
             trial_id: Its record.
             length: How far the search wants it trained first.
             place: Variables of the place where it runs.
-            was_complete: Whether a script restores it after its end.
+            is_closed: Whether the search trains it no further.
+            was_complete: Whether it is recorded as complete: a script restores it.
 
         Raises:
             RunError: If the workers cannot be started.
         """
-        info = self._info(trial_id, length, was_complete)
+        info = self._info(trial_id, length, is_closed=is_closed, was_complete=was_complete)
         self._open_log(info)
         frameworks = () if self.run.is_verbose else self.run.plugins.frameworks().values()
         notices = [notice for framework in frameworks for notice in framework.notices]
@@ -195,7 +197,9 @@ class TrialStarter:
             )
         return RunningTrial(index, info, workers, output)
 
-    def _info(self, trial_id: int, length: int | None, was_complete: bool) -> TrialInfo:
+    def _info(
+        self, trial_id: int, length: int | None, *, is_closed: bool, was_complete: bool
+    ) -> TrialInfo:
         trial = self.database.get_trial(trial_id)
         settings = self.config.trial_settings()
         folder = trials_folder(self.run.environment, self.experiment_id) / str(trial_id)
@@ -204,6 +208,8 @@ class TrialStarter:
             # Checkpoints that a killed worker left half written are settled first.
             recover_trial(self.database, self.storage, trial, trial_dir=folder)
             latest = self._find_checkpoint(trial_id)
+            # One that was killed while it restored a complete run has a state of its own.
+            was_complete = was_complete or (is_closed and _was_restoring(folder, trial))
             # Values after the checkpoint are of a run that is trained again.
             best = self.database.best_until(
                 trial_id, settings, latest.steps_completed if latest else 0
@@ -313,6 +319,14 @@ class TrialStarter:
         if not isinstance(value, int | float) or math.isnan(value):
             return None
         return float(value)
+
+
+def _was_restoring(folder: Path, trial: TrialRecord) -> bool:
+    """Whether the last start of a trial restored a complete run."""
+    try:
+        return read_run(folder, trial.run_id).is_complete
+    except (RunError, StorageError):
+        return False
 
 
 def has_no_length(config: ExperimentConfig) -> bool:

@@ -75,10 +75,7 @@ class NativeStart:
             DetcoreError: If the script violates a rule.
         """
         script = self._script(context, length)
-        storage = script.config.get("checkpoint_storage")
-        with core.init(
-            distributed=context.distributed, checkpoint_storage=storage, script=script
-        ) as opened:
+        with core.init(distributed=context.distributed, script=script) as opened:
             with open_trial(opened, self.framework, context=context) as ready:
                 outcome = ready.train(trial, code_files=self._code_files())
             if outcome.is_preempted:

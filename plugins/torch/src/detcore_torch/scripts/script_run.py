@@ -155,10 +155,8 @@ def open_run(
     """
     is_managed = read_environment().trial_info is not None
     script = _describe_script(plan)
-    storage = None if is_managed else script.config["checkpoint_storage"]
     with core.init(
         distributed=core.DistributedContext.from_env(),
-        checkpoint_storage=storage,
         script=script,
         resume=True,
     ) as context:
