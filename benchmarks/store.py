@@ -80,8 +80,8 @@ def main() -> None:
 # Each makes rows of trials :first to :last; all databases know this much SQL.
 _ROWS = (
     """
-    INSERT INTO runs (trial_id, run_id, process, started_at)
-    SELECT id, 1, :process, 1.0 FROM trials WHERE id BETWEEN :first AND :last
+    INSERT INTO runs (trial_id, run_id, started_at)
+    SELECT id, 1, 1.0 FROM trials WHERE id BETWEEN :first AND :last
     """,
     """
     INSERT INTO metrics
@@ -131,8 +131,7 @@ def _fill(url: str, num_trials: int, num_long: int) -> Place:
     """Record experiments and trials as users would, and the many rows in bulk."""
     from sqlalchemy import func, insert, select, text
 
-    from detcore.log.lines import encode_document
-    from detcore.records import Database, identify_process
+    from detcore.records import Database
     from detcore.records.queries import now
     from detcore.records.schema import trials
     from detcore.types import ExperimentState
@@ -156,7 +155,6 @@ def _fill(url: str, num_trials: int, num_long: int) -> Place:
                     "last": last,
                     "reports": REPORTS,
                     "every": REPORTS // CHECKPOINTS,
-                    "process": encode_document(dataclasses.asdict(identify_process(os.getpid()))),
                 }
                 for statement in _ROWS:
                     # Values of JSON are no parameters.

@@ -83,12 +83,10 @@ def init(
     """
     environment = read_environment()
     script = set_length(script or ScriptExperiment(), max_length)
-    if checkpoint_storage is None and environment.trial_info is None:
-        checkpoint_storage = script.config.get("checkpoint_storage")
     settings = Settings(
         environment=environment,
         distributed=_find_place(distributed, environment),
-        checkpoint_storage=checkpoint_storage,
+        checkpoint_storage=_choose_storage(checkpoint_storage, script, environment),
         preempt_mode=preempt_mode,
         tensorboard_mode=tensorboard_mode,
         script=script,
@@ -329,6 +327,15 @@ class Context:
                 "this context is not open.\nUse it inside the block: with core.init() as context:"
             )
         return self._parts
+
+
+def _choose_storage(
+    given: str | Mapping[str, object] | None, script: ScriptExperiment, environment: Environment
+) -> str | Mapping[str, object] | None:
+    """Return the storage of a call of `init`; a script by itself may name it in its experiment."""
+    if given is None and environment.trial_info is None:
+        return script.config.get("checkpoint_storage")
+    return given
 
 
 def _find_place(
