@@ -60,17 +60,16 @@ def init(
     Args:
         distributed: This worker's place among several; default: one worker.
         checkpoint_storage: An absolute path, a URL that fsspec knows, or a dictionary with
-            ``type`` as in an experiment file. Default: that of the experiment file, or of
-            `script`'s configuration, else ``checkpoints`` in ``DETCORE_HOME``.
+            ``type`` as in an experiment file. Default: that of the experiment file, or of `script`,
+            else ``checkpoints`` in ``DETCORE_HOME``.
         preempt_mode: The workers that ask whether to stop early.
         tensorboard_mode: Whether reported metrics are written to event files.
         script: Configuration, hyperparameters and seed to record for a script by itself.
         max_length: How far a script by itself trains, such as ``{"batches": 1000}`` (or records,
             or epochs); the length of its one operation.
         resume: Whether a script by itself continues its last start if that did not finish. The n-th
-            call then continues the n-th run, which must have the same settings (`max_length` may
-            differ); ``info.latest_checkpoint`` contains the checkpoint. A run that was complete is
-            restored, and ``info.is_complete`` is true.
+            call then continues the n-th run, which must have the same settings, but for
+            `max_length`. A run that was complete is restored, and ``info.is_complete`` is true.
         checkpoint_exit_timeout_s: Seconds that leaving the context waits for a checkpoint that is
             being saved behind the training; >= 0. Default: the experiment file's, else 3600.
         grace_s: Seconds between SIGTERM (or SIGUSR1) and the kill; > 0. Default: see
