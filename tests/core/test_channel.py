@@ -154,15 +154,6 @@ def test_a_runner_that_is_gone_answers_nothing(pair: list[int]) -> None:
         Channel(pair[0]).wait_for_length()
 
 
-def test_a_script_answers_its_own_questions() -> None:
-    channel = Channel(None, answerer=lambda question, fields: {"asked": question, **fields})
-    assert channel.ask("best_of_others", metric="loss") == {
-        "asked": "best_of_others",
-        "metric": "loss",
-    }
-    assert not channel.has_runner
-
-
 def test_a_closed_channel_writes_to_no_file_that_got_its_number(tmp_path: Path) -> None:
     here, there = socket.socketpair()
     channel = Channel(there.fileno())

@@ -8,13 +8,10 @@ import select
 import stat
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 from detcore.contract.errors import WorkerError
-
-Answerer: TypeAlias = Callable[[str, Mapping[str, Any]], "Mapping[str, Any] | None"]
-"""Answers a question in the process that asks it; None: it cannot be answered now."""
 
 # These are for displays, and later ones repeat or replace them.
 _DROPPABLE = frozenset({"progress", "status"})
@@ -31,17 +28,15 @@ class Channel:
     there is room. Nothing durable depends on it, because durable facts are in the log. Thread-safe.
     """
 
-    def __init__(self, fd: int | None, *, answerer: Answerer | None = None) -> None:
+    def __init__(self, fd: int | None) -> None:
         """Take a descriptor.
 
         Args:
             fd: One end of a socket pair; None, or anything that is no socket, means that no runner
                 listens. It is not closed, because its number belongs to the process that started
                 this one.
-            answerer: Answers questions where no runner does: in a script by itself.
         """
         self._fd = fd if fd is not None and _is_socket(fd) else None
-        self._answerer = answerer
         self._pending = b""
         self._sent: set[str] = set()
         self._lock = threading.Lock()
@@ -94,8 +89,6 @@ class Channel:
         Returns:
             The answer; None if no answer came in time or the records cannot be read now.
         """
-        if self._answerer is not None:
-            return self._answerer(question, fields)
         deadline = time.monotonic() + timeout_s
         with self._reading:
             self._num_questions += 1

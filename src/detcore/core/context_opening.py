@@ -173,9 +173,10 @@ class Opening:
     def _settle_own_storage(self, records: TrialRecords, storage: StorageBackend) -> None:
         """Settle the checkpoints that a killed process left in a storage that its script names.
 
-        The runner has done so already in the storage of the experiment file.
+        The runner has done so already in the storage of the experiment file, and in that of a
+        script by itself.
         """
-        if self._settings.checkpoint_storage is None:
+        if self._settings.checkpoint_storage is None or self._environment.trial_info is None:
             return
         from detcore.checkpoint import settle_checkpoints
 
