@@ -272,6 +272,63 @@ def _make(name: str, service: str) -> RendezvousService:
     return made
 
 
+class ChannelEnd:
+    """The runner's end of the channel to rank 0 of a trial; see `detcore.core.Channel`.
+
+    Args:
+        end: One end of a socket pair; not closed by this.
+
+    Attributes:
+        is_open: Whether more may come; as of the last `read`.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._end.setblocking(False)
+        self._buffer = b""
+        self._unsent = b""
+        self.is_open = True
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when there is something to read."""
+        return self._end.fileno()
+
+    def read(self) -> list[WorkerEvent]:
+        """Return the events that have come, and send replies that had no room before."""
+        events: list[WorkerEvent] = []
+        while self.is_open:
+            try:
+                data = self._end.recv(_READ_BYTES)
+            except BlockingIOError:
+                break
+            except ConnectionResetError:  # it ended with answers unread
+                data = b""
+            self.is_open = bool(data)
+            events += self._parse(data)
+        self._send_replies()
+        return events
+
+    def _parse(self, data: bytes) -> Iterator[WorkerEvent]:
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            fields = json.loads(line)
+            yield WorkerEvent(str(fields.pop("type")), fields)
+
+    def reply(self, **fields: Any) -> None:
+        """Send a reply as far as the channel has room; the next `read` sends the rest."""
+        self._unsent += json.dumps(fields).encode() + b"\n"
+        self._send_replies()
+
+    def _send_replies(self) -> None:
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self._end.send(self._unsent) :]
+        except BlockingIOError:
+            pass
+        except (BrokenPipeError, ConnectionResetError):
+            self._unsent = b""  # the worker is gone
+
+
 class LocalWorkerGroup(WorkerGroup):
     """Workers that are processes of this machine; see `WorkerGroup`.
 
@@ -293,13 +350,9 @@ class LocalWorkerGroup(WorkerGroup):
         self._workers = workers
         self._job = job
         self._channels = channels
-        self._chief = channels[0]
+        self._chief = ChannelEnd(channels[0])
         self._wake = wake
-        self._buffer = b""
-        self._unsent = b""
-        self._is_open = True
         self._is_alive = True
-        self._chief.setblocking(False)
 
     @property
     def pid(self) -> int:
@@ -319,46 +372,19 @@ class LocalWorkerGroup(WorkerGroup):
 
     def fileno(self) -> int:
         # At its end the channel would be readable all the time.
-        return self._chief.fileno() if self._is_open else self._wake.fileno()
+        return self._chief.fileno() if self._chief.is_open else self._wake.fileno()
 
     def poll(self) -> list[WorkerEvent]:
         self._wake.clear()
         self._workers.poll()
         # Checked before reading, so that all events sent before the end are read.
         is_running = self._workers.is_alive
-        events: list[WorkerEvent] = []
-        while self._is_open:
-            try:
-                data = self._chief.recv(_READ_BYTES)
-            except BlockingIOError:
-                break
-            except ConnectionResetError:  # it ended with answers unread
-                data = b""
-            self._is_open = bool(data)
-            events += self._parse(data)
+        events = self._chief.read()
         self._is_alive = is_running
-        self._send_replies()
         return events
 
-    def _parse(self, data: bytes) -> Iterator[WorkerEvent]:
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        for line in lines:
-            fields = json.loads(line)
-            yield WorkerEvent(str(fields.pop("type")), fields)
-
     def reply(self, **fields: Any) -> None:
-        self._unsent += json.dumps(fields).encode() + b"\n"
-        self._send_replies()
-
-    def _send_replies(self) -> None:
-        """Send as much as the channel has room for; the next `poll` sends the rest."""
-        try:
-            while self._unsent:
-                self._unsent = self._unsent[self._chief.send(self._unsent) :]
-        except BlockingIOError:
-            pass
-        except (BrokenPipeError, ConnectionResetError):
-            self._unsent = b""  # the worker is gone
+        self._chief.reply(**fields)
 
     def signal(self, number: int = signal.SIGTERM) -> None:
         self._workers.signal(number)

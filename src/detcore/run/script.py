@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import json
 import logging
 import os
 import queue
@@ -25,10 +24,10 @@ from pydantic import ValidationError
 
 from detcore.config import RULES_LATER, ExperimentConfig
 from detcore.contract.errors import ConfigError, DetcoreError, RunError, StorageFullError
-from detcore.contract.launch import WorkerEvent
 from detcore.contract.values import ExperimentState, TrialInfo
 from detcore.core import ScriptExperiment, script_file
 from detcore.describe import describe_start
+from detcore.launch.local_launcher import ChannelEnd
 from detcore.records import Database, TrialDraft, keep_secrets
 from detcore.run.checkpoint_source import find_source
 from detcore.run.experiment_control import experiment_lock, keep_lock
@@ -38,6 +37,7 @@ from detcore.run.script_runs import ScriptCall, ScriptRuns, record_end_at_exit
 from detcore.run.trial_start import experiment_folder, trials_folder
 
 if TYPE_CHECKING:
+    from detcore.contract.launch import WorkerEvent
     from detcore.core.context_opening import Settings
     from detcore.core.preempt_context import PreemptContext
     from detcore.core.trial_outcome import Outcome
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from detcore.storage import StorageBackend
 
 
-_READ_BYTES = 1 << 16
 _JOIN_S = 5.0
 _RETENTION = ("save_experiment_best", "save_trial_best", "save_trial_latest")
 
@@ -66,33 +65,25 @@ class ScriptWorkers:
     def __init__(self, ask_to_stop: Callable[[], None]) -> None:
         self._ask_to_stop = ask_to_stop
         self._here, self._there = socket.socketpair()
-        self._here.setblocking(False)
-        self._buffer = b""
+        self._channel = ChannelEnd(self._here)
         self._code = 0
         self._has_ended = threading.Event()
-        self.is_alive = True
         self.channel_fd = self._there.fileno()
         self.pid = os.getpid()
         self.pids = [self.pid]
 
+    @property
+    def is_alive(self) -> bool:
+        return self._channel.is_open
+
     def fileno(self) -> int:
-        return self._here.fileno()
+        return self._channel.fileno()
 
     def poll(self) -> list[WorkerEvent]:
-        found: list[WorkerEvent] = []
-        with contextlib.suppress(BlockingIOError):
-            while data := self._here.recv(_READ_BYTES):
-                *lines, self._buffer = (self._buffer + data).split(b"\n")
-                for line in lines:
-                    fields = json.loads(line)
-                    found.append(WorkerEvent(str(fields.pop("type")), fields))
-            self.is_alive = False
-        return found
+        return self._channel.read()
 
     def reply(self, **fields: Any) -> None:
-        # A reply is short, and the worker waits for it.
-        with contextlib.suppress(BrokenPipeError):
-            self._here.sendall(json.dumps(fields).encode() + b"\n")
+        self._channel.reply(**fields)
 
     def signal(self, number: int = 0) -> None:
         self._ask_to_stop()
