@@ -1,7 +1,8 @@
-"""Write files whole or not at all."""
+"""Write files whole or not at all, and see whether another process has one."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 from pathlib import Path
@@ -25,3 +26,19 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_file_locked(path: Path) -> bool:
+    """Whether a process holds the lock (``flock``) of a file; one that is not there has none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        # Shared: two processes that look at once do not see each other.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from detcore.atomic_files import is_file_locked
 from detcore.log.lines import (
     EventLine,
     EventLogDamagedError,
@@ -117,14 +117,4 @@ def event_log_owner(path: Path) -> tuple[int, int] | None:
 
 def is_event_log_in_use(path: Path) -> bool:
     """Whether a process has the event log open for writing."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    return is_file_locked(path)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from detcore.atomic_files import is_file_locked
 from detcore.contract.errors import InvalidArgumentError, RunError
 from detcore.contract.values import Control, ExperimentState, TrialState
 from detcore.log.events import TrialFinished
@@ -247,17 +248,7 @@ def experiment_lock(
 
 def is_locked(folder: Path) -> bool:
     """Whether a process holds the lock of the experiment with a folder."""
-    try:
-        descriptor = os.open(folder / "lock", os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    return is_file_locked(folder / "lock")
 
 
 def keep_lock(folder: Path) -> list[int]:

@@ -209,10 +209,10 @@ class ScriptRuns:
         Raises:
             RunError: If the run to continue has other settings, or cannot be determined.
         """
-        if call.first is not None:
-            return self._take_over_later_run(script, config, call, stack)
-        runs = self._list_runs(script)
         wanted = _identity(script, config)
+        if call.first is not None:
+            return self._take_over_later_run(wanted, call, stack)
+        runs = self._list_runs(str(script.name))
         matches = [run for run in runs if _recorded(*run) == wanted]
         for experiment, lock in self._find_unfinished(matches, call, stack):
             _refuse_ambiguous(experiment, matches)
@@ -221,7 +221,7 @@ class ScriptRuns:
         if not call.session:
             self._refuse_other_order(matches)
             if not matches:
-                self._refuse_other_arguments(runs, script, config, call)
+                self._refuse_other_arguments(runs, wanted, call)
         return None
 
     def change_length(self, experiment_id: int, config: Mapping[str, Any]) -> None:
@@ -307,24 +307,18 @@ class ScriptRuns:
         is_over = last not in (ExperimentState.RUNNING, ExperimentState.COMPLETED)
         return last is ExperimentState.RUNNING or (is_alive is None and not is_over)
 
-    def _list_runs(self, script: ScriptExperiment) -> list[tuple[ExperimentRecord, TrialRecord]]:
-        """Return the experiments of scripts with the same name, newest first."""
-        found = self._database.list_experiments(
-            name=str(script.name), archived=False, newest_first=True
-        )
+    def _list_runs(self, name: str) -> list[tuple[ExperimentRecord, TrialRecord]]:
+        """Return the experiments of scripts with a name, newest first."""
+        found = self._database.list_experiments(name=name, archived=False, newest_first=True)
         return [
             (experiment, trial)
             for experiment in found
-            if experiment.name == script.name and experiment.config.get("is_standalone")
+            if experiment.name == name and experiment.config.get("is_standalone")
             for trial in self._database.list_trials(experiment.id)
         ]
 
     def _take_over_later_run(
-        self,
-        script: ScriptExperiment,
-        config: Mapping[str, Any],
-        call: ScriptCall,
-        stack: contextlib.ExitStack,
+        self, wanted: Mapping[str, Any], call: ScriptCall, stack: contextlib.ExitStack
     ) -> TakenOver | None:
         """Take over the run of a call after the first one."""
         runs = self._database.list_script_runs(call.first)
@@ -335,7 +329,7 @@ class ScriptRuns:
         trials = self._database.list_trials(experiment.id)
         if not trials:  # its process was killed before it had recorded one
             return None
-        wanted, recorded = _identity(script, config), _recorded(experiment, trials[0])
+        recorded = _recorded(experiment, trials[0])
         if wanted != recorded:
             raise RunError(
                 f"call {call.number} of core.init() would continue experiment {experiment.id}, "
@@ -381,8 +375,7 @@ class ScriptRuns:
     def _refuse_other_arguments(
         self,
         runs: list[tuple[ExperimentRecord, TrialRecord]],
-        script: ScriptExperiment,
-        config: Mapping[str, Any],
+        wanted: Mapping[str, Any],
         call: ScriptCall,
     ) -> None:
         """Check that no unfinished start differs in the arguments alone.
@@ -392,7 +385,6 @@ class ScriptRuns:
         Raises:
             RunError: If one does.
         """
-        wanted = _identity(script, config)
         matches = [
             run for run in runs if _without_arguments(_recorded(*run)) == _without_arguments(wanted)
         ]
