@@ -102,18 +102,18 @@ def _check_present(storage: StorageBackend) -> None:
 
 
 def find_whole_checkpoint(
-    database: Database, storage: StorageBackend, trial_id: int
+    database: Database, storage: StorageBackend, trial_id: int, *, reads_files: bool
 ) -> CheckpointRecord | None:
     """Return the checkpoint that a trial resumes from: the newest that is whole.
 
-    Newer checkpoints that are damaged or missing are recorded as DAMAGED, with a warning. Files on
-    this machine are read. In other storages, only names and sizes are compared, because a restore
-    reads the files anyway.
+    Newer checkpoints that are damaged or missing are recorded as DAMAGED, with a warning.
 
     Args:
         database: Records of the checkpoints.
         storage: The trial's storage. Checkpoints recorded elsewhere are taken as they are.
         trial_id: The trial; no process works on it.
+        reads_files: Whether files on this machine are read. Else, and in other storages, only names
+            and sizes are compared: a restore reads the files anyway.
 
     Returns:
         The checkpoint; None if the trial has none.
@@ -126,8 +126,8 @@ def find_whole_checkpoint(
     for record in database.list_resume_checkpoints(trial_id):
         faults: list[Fault] = []
         if record.storage_url == storage.url:
-            reads_files = storage.direct_path(record.uuid) is not None
-            found = verify_checkpoint(storage, record.uuid, reads_files=reads_files)
+            is_read = reads_files and storage.direct_path(record.uuid) is not None
+            found = verify_checkpoint(storage, record.uuid, reads_files=is_read)
             faults = [fault for fault in found if not fault.is_stray]
         if not faults:
             _record_damaged(database, damaged, record)

@@ -251,14 +251,19 @@ class TrialStarter:
     def _find_checkpoint(self, trial_id: int) -> CheckpointRecord | None:
         """Return the newest whole checkpoint of a trial.
 
+        Of a script the files are read: its user must start it again where the restore fails.
+
         Raises:
             CheckpointCorruptError: If none is whole, of a script. Another trial starts from its
                 newest one, and fails: the search goes on without it.
         """
+        is_script = self.code_dir is None
         try:
-            return find_whole_checkpoint(self.database, self.storage, trial_id)
+            return find_whole_checkpoint(
+                self.database, self.storage, trial_id, reads_files=is_script
+            )
         except CheckpointCorruptError:
-            if self.code_dir is None:
+            if is_script:
                 raise
             return self.database.latest_checkpoint(trial_id)
 
