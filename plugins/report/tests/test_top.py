@@ -48,15 +48,7 @@ def test_one_frame_for_programs(records: Records) -> None:
     assert trial["steps_per_second"] > 0
     (experiment,) = data["experiments"]
     assert (experiment["num_running"], experiment["num_trials"]) == (1, 2)
-    assert experiment["pid"] == os.getpid()
     assert [row["trial_id"] for row in records.csv("top")] == ["1"]
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells by /proc")
-def test_the_processes_are_measured(records: Records) -> None:
-    (experiment,) = records.data("top")["experiments"]
-    assert experiment["memory_bytes"] > 10_000_000  # this process: Python, SQLAlchemy, pytest
-    assert experiment["cpu_percent"] >= 0
 
 
 def test_one_frame_in_a_pipe(records: Records) -> None:

@@ -675,7 +675,7 @@ def test_what_runs_now(site: Site) -> None:
     assert rows[f"trial {saving}"][1] == "saving"
     assert rows[f"trial {starting}"][1] == "starting"
     assert f"trial {waiting}" not in rows
-    for told in ("1\nwaiting", "1\nsaving", "about", "left, at this speed", "memory", "free at"):
+    for told in ("1\nwaiting", "1\nsaving", "about", "left, at this speed", "free at"):
         assert told in page.text, told
     own = site.page(f"/ui/trials/{training}")
     assert ["training", "-", "80%", "160", "10", "4s"] in [row[:6] for row in own.rows]
@@ -824,24 +824,12 @@ def test_trials_are_grouped_by_a_hyperparameter_and_by_seed(site: Site) -> None:
     assert [row[1] for row in rows if " to " in row[0]] == ["3"] * 4
 
 
-def test_a_marked_range_of_an_axis_is_a_filter(site: Site) -> None:
+def test_hyperparameters_of_the_trials_that_pass_a_filter_are_drawn(site: Site) -> None:
     experiment = add_search(site.database, 24, 2)
     base = f"/ui/experiments/{experiment}/hyperparameters"
     trials = site.database.list_trials(experiment)
 
-    def mark(axis: str, low: float, high: float, where: str = "") -> str:
-        query = urllib.parse.urlencode({"axis": axis, "low": low, "high": high, "where": where})
-        answer = site.client.ask("GET", f"{base}/mark?{query}")
-        assert answer.status == 303
-        query = urllib.parse.urlsplit(answer.headers["location"]).query
-        return urllib.parse.parse_qs(query).get("where", [""])[0]
-
-    units = mark("units", 0.5, 1.0)  # of 16 to 256
-    kept = [trial.hparams["units"] for trial in trials if trial.hparams["units"] >= 136]
-    assert units == f"{min(kept)} <= `hparams.units` <= {max(kept)}"
-    both = mark("optimizer.name", 0.34, 1.0, units)  # sgd, adam, rmsprop, from the bottom
-    assert both.startswith(f"({units}) and (`hparams.optimizer.name` == '")
-    assert "sgd" not in both
+    both = "units >= 136 and optimizer.name != 'sgd'"
     passed = sum(
         trial.hparams["units"] >= 136 and trial.hparams["optimizer"]["name"] != "sgd"
         for trial in trials
@@ -849,9 +837,7 @@ def test_a_marked_range_of_an_axis_is_a_filter(site: Site) -> None:
     page = site.page(f"{base}?where={urllib.parse.quote(both)}")
     assert f"{passed} of 24 trials pass the filter" in page.text
     assert page.html.count("<use ") == passed
-    assert "<= best <=" in mark("val_loss", 0.0, 0.5)
     assert "0 of 24 trials pass the filter" in site.page(f"{base}?where=best+%3C+0").text
-    assert mark("gone", 0.0, 1.0, units) == units
     assert "character 1 of the filter" in site.page(f"{base}?where=unit+%3C+1").text
     assert "explains alone" in page.text
 

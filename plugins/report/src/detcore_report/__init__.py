@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore_report.activity import Activity, ProcessUsage, read_activities, time_left
+    from detcore_report.activity import Activity, read_activities, time_left
     from detcore_report.charts.importance import importance_table
     from detcore_report.charts.matplotlib_charts import (
         chart_table,
@@ -41,7 +41,6 @@ __all__ = [
     "Chart",
     "Curve",
     "ExperimentView",
-    "ProcessUsage",
     "TrialView",
     "chart_table",
     "cut",
@@ -66,7 +65,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "activity": "Activity ProcessUsage read_activities time_left",
+        "activity": "Activity read_activities time_left",
         "charts.importance": "importance_table",
         "charts.matplotlib_charts": "chart_table describe_chart draw_parallel draw_scatters "
         "legend trial_classes",

@@ -1,14 +1,11 @@
-"""The activity of running trials, and their use of this machine."""
+"""The activity of running trials."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
 import math
-import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from detcore.types import Length, TrialState, Unit
@@ -169,59 +166,3 @@ def _rest_s(steps: int, progress: float | None, speed: float | None) -> float | 
     if not progress or speed is None:
         return None
     return steps * (1 - progress) / progress / speed
-
-
-class ProcessUsage:
-    """CPU and memory of processes and their children, on Linux; nothing elsewhere."""
-
-    def __init__(self) -> None:
-        self._before: tuple[float, dict[int, float]] = (0.0, {})
-        self._now: tuple[float, dict[int, float]] = (0.0, {})
-        self._memory: dict[int, int] = {}
-        self._children: dict[int, list[int]] = {}
-
-    def sample(self) -> None:
-        """Look at all processes of this machine."""
-        ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-        cpu: dict[int, float] = {}
-        self._memory, self._children = {}, {}
-        for pid, fields in _processes():
-            cpu[pid] = (int(fields[11]) + int(fields[12])) / ticks
-            self._memory[pid] = int(fields[21]) * page
-            self._children.setdefault(int(fields[1]), []).append(pid)
-        self._before, self._now = self._now, (time.monotonic(), cpu)
-
-    @property
-    def age_s(self) -> float:
-        """Seconds since the last sample."""
-        return time.monotonic() - self._now[0]
-
-    def of_tree(self, pid: int) -> tuple[float | None, int | None]:
-        """Return percent of one CPU between the last two samples, and resident bytes."""
-        (then, before), (now, after) = self._before, self._now
-        tree, waiting = [], [pid] if pid in after else []
-        while waiting:
-            tree.append(waiting.pop())
-            waiting += self._children.get(tree[-1], [])
-        if not tree:
-            return None, None
-        memory = sum(self._memory[each] for each in tree)
-        if not before or now <= then:
-            return None, memory
-        used = sum(after[each] - before.get(each, after[each]) for each in tree)
-        return max(0.0, 100 * used / (now - then)), memory
-
-
-def _processes() -> Iterator[tuple[int, list[str]]]:
-    """Yield each process with the fields of its ``stat`` from field 3 on; see proc(5)."""
-    folder = Path("/proc")
-    if not (folder / "self" / "stat").exists():
-        return
-    for entry in folder.iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            text = (entry / "stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue  # it has ended meanwhile
-        yield int(entry.name), text.rpartition(")")[2].split()

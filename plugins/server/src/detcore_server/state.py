@@ -10,7 +10,6 @@ import anyio
 
 from detcore.records import ingest_reports
 from detcore_server.jobs.job_queue import Jobs
-from detcore_server.pages.now import Machine
 from detcore_server.pages.verification import Verifier
 from detcore_server.served_transport import ServedTransport
 from detcore_server.server_database import ServerDatabase
@@ -43,7 +42,6 @@ class ServerState:
         handing_in: Held while an experiment is checked, and its code unpacked.
         reading_code: Held instead if the code is in the request.
         ending: Set when the server receives a signal to end: requests that follow a log stop then.
-        machine: The processes of this machine.
         verifier: Verifies checkpoints.
         visit: The link of the one person who is served (``detcore ui``); None: users log in.
     """
@@ -58,7 +56,6 @@ class ServerState:
     reading_code: anyio.CapacityLimiter
     throttle: Throttle = dataclasses.field(default_factory=Throttle)
     ending: threading.Event = dataclasses.field(default_factory=threading.Event)
-    machine: Machine = dataclasses.field(default_factory=Machine)
     visit: Visit | None = None
 
     @classmethod

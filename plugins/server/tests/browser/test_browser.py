@@ -371,22 +371,6 @@ def test_groups_are_bands_and_a_chart_is_saved_as_a_picture(site: Site, window: 
     assert len(drawn) > 5000
 
 
-def test_dragging_along_an_axis_filters_trials(site: Site, window: Window) -> None:
-    page = window.open(f"/ui/experiments/{site.searched}/hyperparameters")
-    axis = page.locator("#parallel g.axis").first  # optimizer.name
-    axis.scroll_into_view_if_needed()
-    box = axis.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"], box["y"] + 2)
-    page.mouse.down()
-    page.mouse.move(box["x"], box["y"] + box["height"] * 0.3, steps=3)
-    page.mouse.up()
-    page.wait_for_url("**where=**")
-    assert page.get_by_label("Filter").input_value() == "`hparams.optimizer.name` == 'rmsprop'"
-    passed = page.get_by_text(re.compile(r"^\d+ of 24 trials pass the filter.$"))
-    assert page.locator("#parallel svg.parallel g.t").count() == int(passed.inner_text().split()[0])
-
-
 def test_across_epochs_without_their_length_says_why(site: Site, window: Window) -> None:
     page = window.open(f"/ui/experiments/{site.searched}?x=epoch")
     note = page.locator("#chart-0").get_by_text("does not say how many steps an epoch has")

@@ -207,8 +207,7 @@ def _plot_parallel(figure: FigureBase, size: _Size, view: ExperimentView) -> Non
     )
     for place, axis in enumerate(view.axes):
         is_last = axis is view.axes[-1]
-        axes.plot([place, place], [0, 1], color=COLOURS["dim"], linewidth=1, clip_on=False,
-                  gid="axis")  # fmt: skip
+        axes.plot([place, place], [0, 1], color=COLOURS["dim"], linewidth=1, clip_on=False)
         parts = [cut(part, 18) for part in re.split(r"(?=\.)", axis.title)[-3:]]
         for line, part in enumerate(reversed(parts)):
             _write(axes, part, (place, 1), (0, 12 + 15 * line), ha="center",
@@ -348,7 +347,7 @@ def _draw_svg(
         told = escape(_describe_trial(view, trial))
         return f'<g class="t {classes[trial.id]}"><title>{told}</title>{shape}</g>'
 
-    svg = _TRIAL_MARK.sub(mark, svg).replace('<g id="axis">', '<g class="axis">')
+    svg = _TRIAL_MARK.sub(mark, svg)
     return (
         f'<svg class="{name}" viewBox="0 0 {size.width} {size.height}" width="{size.width}" '
         f'role="img" aria-label="{escape(label)}; the table of trials has the numbers">{svg}</svg>'
@@ -357,7 +356,7 @@ def _draw_svg(
 
 def _clean_tag(found: re.Match[str]) -> str:
     """Return a tag with attributes in place of a style, which pages forbid, and short numbers."""
-    tag = re.sub(r' (?:id="(?!t\d+"|axis")|clip-path="|transform=")[^"]*"', "", found[0])
+    tag = re.sub(r' (?:id="(?!t\d+")|clip-path="|transform=")[^"]*"', "", found[0])
     tag = re.sub(r"font-(?:size|family): [^;\"]*(?:; )?", "", tag)
     tag = re.sub(r'style="(.*?)"', lambda style: _PROPERTY.sub(r'\1="\2" ', style[1]), tag)
     for name in ("fg", "dim", "line"):

@@ -22,11 +22,10 @@ from detcore.cli import (
 )
 from detcore.describe import (
     duration_s,
-    format_bytes,
     format_duration,
     format_number,
 )
-from detcore_report.activity import ProcessUsage, read_activities
+from detcore_report.activity import read_activities
 
 if TYPE_CHECKING:
     from detcore.cli import CliContext
@@ -61,21 +60,14 @@ def top(
     interval: float,
     form: str,
 ) -> None:
-    """Follow the trials that run: steps, speed, last metrics. Ctrl-C ends it.
-
-    The last lines show how much CPU and memory the processes of each experiment use.
-    """
+    """Follow the trials that run: steps, speed, last metrics. Ctrl-C ends it."""
     with open_records(obj) as database:
         if only is not None:
             database.get_experiment(only)  # an unknown id is an error, not an idle experiment
-        usage = ProcessUsage()
         if form == "table" and not once and make_console().is_terminal:
-            _follow(obj, database, usage, only=only, interval=interval)
+            _follow(obj, database, only=only, interval=interval)
             return
-        usage.sample()
-        time.sleep(0.2)
-        usage.sample()
-        rows, totals = _look(database, usage, only=only)
+        rows, totals = _look(database, only=only)
     if form == "json":
         print_json({"trials": rows, "experiments": totals})
     elif form == "csv":
@@ -85,27 +77,20 @@ def top(
 
 
 def _look(
-    database: Database, usage: ProcessUsage, *, only: int | None
+    database: Database, *, only: int | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the trials that run, and their experiments, as plain values."""
-    from detcore.records import Database
     from detcore.types import ExperimentState
 
-    # The process ids of a server mean other processes here.
-    is_here = isinstance(database, Database)
     rows, totals = [], []
     counts = database.count_trials()
     for experiment in database.list_experiments(states=[ExperimentState.RUNNING]):
         if only not in (None, experiment.id):
             continue
-        is_alive = database.experiment_is_alive(experiment.id)
-        if is_alive is False:
+        if database.experiment_is_alive(experiment.id) is False:
             continue
         running = read_activities(database, experiment)
         rows += [_row(experiment, activity) for activity in running]
-        cpu, memory = None, None
-        if is_here and is_alive and experiment.process is not None:
-            cpu, memory = usage.of_tree(experiment.process.pid)
         totals.append(
             {
                 "experiment_id": experiment.id,
@@ -114,10 +99,6 @@ def _look(
                 "num_running": len(running),
                 "progress": experiment.progress,
                 "elapsed_s": duration_s(experiment.created_at, None),
-                "host": experiment.process.host if experiment.process else None,
-                "pid": experiment.process.pid if experiment.process else None,
-                "cpu_percent": cpu,
-                "memory_bytes": memory,
             }
         )
     return rows, totals
@@ -141,9 +122,7 @@ def _row(experiment: ExperimentRecord, activity: Activity) -> dict[str, Any]:
     }
 
 
-def _follow(
-    obj: CliContext, database: Database, usage: ProcessUsage, *, only: int | None, interval: float
-) -> None:
+def _follow(obj: CliContext, database: Database, *, only: int | None, interval: float) -> None:
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
@@ -153,9 +132,8 @@ def _follow(
     console = make_console()
     with Live(console=console, screen=False, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
-            usage.sample()
             ingest_event_logs(database, obj.environment.home)
-            rows, totals = _look(database, usage, only=only)
+            rows, totals = _look(database, only=only)
             fitting = max(1, console.height - len(totals) - 4)
             columns, cells = _table(rows[:fitting])
             parts: list[Any] = [make_table(columns, cells)] if rows else []
@@ -217,9 +195,5 @@ def _total_lines(totals: list[dict[str, Any]]) -> list[str]:
         if row["progress"] is not None:
             parts.append(f"search {row['progress']:.0%} done")
         parts.append(format_duration(row["elapsed_s"]))
-        if row["cpu_percent"] is not None:
-            parts.append(f"cpu {row['cpu_percent']:.0f} %")
-        if row["memory_bytes"] is not None:
-            parts.append(f"memory {format_bytes(row['memory_bytes'])}")
         lines.append(f"experiment {row['experiment_id']} {row['name']}: {', '.join(parts)}")
     return lines

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import urllib.parse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -50,7 +48,6 @@ if TYPE_CHECKING:
     from detcore_server.state import ServerState
 
 
-_QUOTES = ("'", '"')
 _CHECKPOINTS_SHOWN = 100
 _MAX_ROWS = 200
 # Parts that curves are cut into, so that a page with many stays small.
@@ -70,14 +67,6 @@ class _FilterQuery(_MetricQuery):
     """Which trials are shown, too."""
 
     where: str = ""
-
-
-class _MarkQuery(_FilterQuery):
-    """A part of an axis, which was marked with the pointer."""
-
-    axis: str
-    low: float
-    high: float
 
 
 class _TableQuery(_FilterQuery):
@@ -113,7 +102,7 @@ def show_curves(
     return render(
         request, "curves.html", tab="curves", **head,
         now=(
-            read_now(state.database, view, state.machine, state.settings.environment.home)
+            read_now(state.database, view, state.settings.environment.home)
             if head["is_live"] else None
         ),
         failed=failed, traceback=_last_failure(view, failed),
@@ -159,25 +148,9 @@ def show_hyperparameters(
     return render(
         request, "hyperparameters.html", tab="hyperparameters",
         **_head(state, user, whole), view=view, legend=svg(legend(view)), table=table,
-        axes=json.dumps([axis.name for axis in view.axes]),
         importance=svg(importance_table(whole)), asked=asked,
         scatters=svg(draw_scatters(view)), parallel=svg(draw_parallel(view)),
     )  # fmt: skip
-
-
-@router.get("/hyperparameters/mark")
-def mark_axis(
-    request: Request,
-    state: State,
-    experiment_id: Id,
-    asked: Annotated[_MarkQuery, Query()],
-) -> Response:
-    view = _read_filtered(state, experiment_id, asked)[2]
-    added = _filter_axis(view, asked.axis, asked.low, asked.high)
-    where = f"({asked.where}) and {added}" if asked.where and added else added or asked.where
-    query = {**asked.model_dump(include={"metric", "better"}), "where": where}
-    encoded = urllib.parse.urlencode({key: text for key, text in query.items() if text})
-    return RedirectResponse(f"/ui/experiments/{experiment_id}/hyperparameters?{encoded}", 303)
 
 
 @router.get("/compare")
@@ -355,43 +328,3 @@ def _masked(state: ServerState, experiment_id: int) -> Any:
     """Return the configuration of an experiment without its secrets."""
     record = answer_read(state.database, "get_experiment", {"experiment_id": experiment_id})
     return record["config"]
-
-
-def _filter_axis(view: ExperimentView, name: str, low: float, high: float) -> str:
-    """Return the filter that the trials pass whose values are in a part of an axis.
-
-    Args:
-        view: The experiment.
-        name: The axis: a hyperparameter, or the metric.
-        low: Where the part begins, 0 (the bottom of the axis) to 1.
-        high: Where it ends.
-
-    Returns:
-        The filter; "" if there is no such axis, no trial is in it, or no filter can name it.
-    """
-    axis = next((axis for axis in view.axes if axis.name == name), None)
-    if axis is None or "`" in name:
-        return ""
-    is_metric = axis is view.axes[-1]
-    chosen = [
-        trial.value if is_metric else trial.hparams.get(name)
-        for trial in view.trials
-        if low <= axis.positions.get(trial.id, -1.0) <= high
-    ]
-    operand = "best" if is_metric else f"`hparams.{name}`"
-    numbers = [
-        value for value in chosen
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    ]  # fmt: skip
-    if numbers and len(numbers) == len(chosen):
-        return f"{min(numbers)!r} <= {operand} <= {max(numbers)!r}"
-    texts = dict.fromkeys(filter(None, map(_literal, chosen)))
-    parts = [f"{operand} == {text}" for text in texts]
-    return parts[0] if len(parts) == 1 else f"({' or '.join(parts)})" if parts else ""
-
-
-def _literal(value: object) -> str:
-    if isinstance(value, (int, float)):
-        return str(value).lower()
-    quote = next((quote for quote in _QUOTES if quote not in str(value)), None)
-    return "" if quote is None or not isinstance(value, str) else f"{quote}{value}{quote}"

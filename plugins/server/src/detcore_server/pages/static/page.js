@@ -215,47 +215,6 @@ function light(event) {
   if (row) row.classList.add("lit");
 }
 
-// -- marking a range of an axis ----------------------------------------------------------------
-
-// The server makes a filter of the range: it knows the values behind the positions.
-function startMark(event) {
-  const svg = event.target instanceof Element ? event.target.closest("#parallel svg.parallel") : null;
-  if (!svg || event.button !== 0) return;
-  const toSvg = (at) => new DOMPoint(at.clientX, at.clientY).matrixTransform(svg.getScreenCTM().inverse());
-  const axes = [...svg.querySelectorAll("g.axis")].map((axis) => axis.getBBox());
-  const begin = toSvg(event);
-  const place = axes.findIndex((axis) => Math.abs(axis.x - begin.x) < 18);
-  if (place < 0) return;
-  const { x, y: top, height } = axes[place];
-  const bottom = top + height;
-  const inside = (y) => Math.min(bottom + 4, Math.max(top - 4, y));
-  const mark = document.createElementNS(svg.namespaceURI, "rect");
-  for (const [name, value] of [["class", "mark"], ["x", x - 9], ["width", 18], ["height", 0], ["data-own", ""]]) mark.setAttribute(name, value);
-  svg.append(mark);
-  event.preventDefault();
-  const move = (at) => {
-    const [low, high] = [inside(begin.y), inside(toSvg(at).y)].sort((a, b) => a - b);
-    mark.setAttribute("y", low);
-    mark.setAttribute("height", high - low);
-    return [low, high];
-  };
-  const end = (at) => {
-    document.removeEventListener("pointermove", move);
-    const [low, high] = move(at);
-    mark.remove();
-    if (high - low < 4) return;
-    const query = new URLSearchParams(location.search);
-    query.set("axis", JSON.parse(document.getElementById("parallel").dataset.axes)[place]);
-    query.set("low", (bottom - high) / (bottom - top));
-    query.set("high", (bottom - low) / (bottom - top));
-    location.assign(`${location.pathname}/mark?${query}`);
-  };
-  document.addEventListener("pointermove", move);
-  document.addEventListener("pointerup", end, { once: true });
-}
-
-document.addEventListener("pointerdown", startMark);
-
 // -- the state of charts, which is in the URL, goes with a form and with a link -----------------
 
 const CHART_STATE = ["x", "xaxis", "yaxis", "smooth", "from", "to", "hide"];
