@@ -18,9 +18,9 @@ from detcore.trial import SupportsSnapshot, SupportsTensors
 from detcore_keras import callbacks
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.keras_controller import KerasController
-from detcore_keras.state.checkpoint_files import decoded, encoded, read_arrays
-from detcore_keras.state.host_memory import HostMemory, host_array
-from detcore_keras.state.training_state import write_array_files
+from detcore_keras.state.checkpoint_files import decoded, read_arrays
+from detcore_keras.state.training_state import capture_training_state, write_array_files
+from detcore_keras.state.variables import Found
 
 ARRAYS = ("weights.npz", "optimizer.npz", "state.npz", "callbacks.npz")
 
@@ -107,13 +107,6 @@ def values(found: dict[str, Any]) -> dict[str, Any]:
     return {name: np.array(variable.numpy(), copy=True) for name, variable in found.items()}
 
 
-def captured(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    files: dict[str, dict[str, Any]] = {"a.npz": {}}
-    for name, variable in found.items():
-        files["a.npz"].update(encoded(name, host_array(variable)))
-    return files
-
-
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -122,64 +115,23 @@ def test_a_snapshot_holds_the_moment_it_was_taken(
     before: list[str], rounds: list[list[str]], tmp_path: Path
 ) -> None:
     found = variables()
-    memory = HostMemory()
+    listed = [Found("weights", name, variable) for name, variable in found.items()]
     for name in before:
         UPDATES[name](found)
     for after in rounds:
         expected = values(found)
-        copies, release = memory.copy(captured(found))
+        state = capture_training_state(listed)
         for name in after:
             UPDATES[name](found)
         with ThreadPoolExecutor(1) as thread:
-            thread.submit(write_array_files, tmp_path, copies).result()
-        release()
-        arrays = read_arrays(tmp_path / "a.npz")
-        for name, value in expected.items():
-            read = decoded(arrays, name, found[name].dtype.name)
+            thread.submit(write_array_files, tmp_path, state.files).result()
+        arrays = read_arrays(tmp_path / "weights.npz")
+        for row in state.record["variables"]:
+            name, value = row["name"], expected[row["name"]]
+            read = decoded(arrays, row["key"], row["dtype"])
             assert read.shape == value.shape
             assert read.tolist() == value.tolist() if read.dtype == object else True
             assert read.dtype == object or read.tobytes() == value.tobytes(), name
-
-
-@pytest.mark.parametrize("name", ["dense", "slot", "half", "complex", "generator"])
-def test_training_goes_on_in_the_same_memory(name: str) -> None:
-    """The step after a snapshot costs what any step does: nothing is copied for it once more."""
-    variable = variables()[name]
-    variable.assign_add(tf.ones_like(variable))  # from now on in memory of its own
-
-    def address() -> int:
-        return host_array(variable).view(np.uint8).ctypes.data
-
-    before = address()
-    copies, _ = HostMemory().copy({"a.npz": encoded("a", host_array(variable))})
-    variable.assign_add(tf.ones_like(variable))
-    assert address() == before
-    # While an array of this kind lives, TensorFlow moves the variable: see `host_array`.
-    kept = host_array(variable)
-    content = kept.tobytes()
-    variable.assign_add(tf.ones_like(variable))
-    assert address() != before
-    assert kept.tobytes() == content
-    assert copies
-
-
-def test_memory_is_used_again_and_never_twice_at_once() -> None:
-    memory = HostMemory()
-    large = {"a": {"x": np.arange(3_000_000.0), "y": np.arange(7, dtype=np.int8)}}
-
-    def address(copies: Any) -> int:
-        return int(copies["a"]["x"].ctypes.data)
-
-    first, _ = memory.copy(large)
-    second, release = memory.copy({"a": {"x": np.zeros(3_000_000), "y": np.zeros(7, np.int8)}})
-    assert address(first) != address(second)
-    np.testing.assert_array_equal(first["a"]["x"], large["a"]["x"], strict=True)
-    np.testing.assert_array_equal(first["a"]["y"], large["a"]["y"], strict=True)
-    place = address(second)
-    release()
-    third, _ = memory.copy(large)
-    assert address(third) == place
-    np.testing.assert_array_equal(third["a"]["x"], large["a"]["x"], strict=True)
 
 
 # -- the controller --------------------------------------------------------------------------------

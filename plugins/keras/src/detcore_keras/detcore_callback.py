@@ -26,7 +26,6 @@ from detcore_keras.loop.model_setup import (
     set_trainable,
 )
 from detcore_keras.state.checkpoint_files import read_json, write_json
-from detcore_keras.state.host_memory import HostMemory
 from detcore_keras.state.input_spec import build_from_record
 from detcore_keras.state.random_state import (
     capture_rng,
@@ -36,7 +35,6 @@ from detcore_keras.state.random_state import (
 )
 from detcore_keras.state.training_state import (
     capture_training_state,
-    copy_to_write,
     find_nan,
     read_variables,
     restore_training_state,
@@ -119,7 +117,6 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         self._report_every = report_every
         self._checkpoint_epochs = checkpoint_epochs
         self._checkpoint_async = checkpoint_async
-        self._memory = HostMemory()
         self._epoch = 0
         self._others: list[Any] | None = None
         self._callbacks: CallbackMultiplexer | None = None
@@ -310,8 +307,6 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             capture_rng(path)
             write_json(path / _FILE, record)
             files = {**state.files, **callbacks.capture(path)}
-            if self._checkpoint_async:
-                return copy_to_write(path, files, self._memory)
             return functools.partial(write_array_files, path, files)
 
         checkpoint = self._context.checkpoint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import math
@@ -38,7 +39,6 @@ from detcore_keras.loop.units import (
 )
 from detcore_keras.state.checkpoint_files import read_json, write_json
 from detcore_keras.state.determined_checkpoint import check_legacy, load_legacy_weights
-from detcore_keras.state.host_memory import ArrayFiles, HostMemory
 from detcore_keras.state.random_state import (
     RandomState,
     capture_rng,
@@ -50,10 +50,10 @@ from detcore_keras.state.state_tensors import StateReader
 from detcore_keras.state.training_state import (
     OF_ONE_TRIAL,
     VARIABLES_FILE,
+    ArrayFiles,
     capture_own_state,
     capture_training_state,
     clear_step,
-    copy_to_write,
     refuse_nan,
     restore_mean_gradients,
     restore_own_state,
@@ -143,7 +143,6 @@ class KerasController:
         self._is_finished = False
         self._random: RandomState | None = None
         self._trainable: list[bool] | None = None
-        self._memory = HostMemory()
         self._tensors: Sequence[TensorInfo] = ()
         self._state_reader: StateReader | None = None
         if context.digests is not None:
@@ -247,13 +246,12 @@ class KerasController:
         """Copy the state for `save`, and return a function that writes the copy.
 
         Small files are written immediately, and so are all files if a callback reads the folder
-        (`detcore_keras.callbacks.Callback.on_checkpoint_end`). The copies' memory is kept for the
-        next snapshot.
+        (`detcore_keras.callbacks.Callback.on_checkpoint_end`).
 
         Returns:
             A function for another thread, to be called once.
         """
-        return copy_to_write(directory, self._capture(directory), self._memory)
+        return functools.partial(write_array_files, directory, self._capture(directory))
 
     def tensors(self) -> Sequence[TensorInfo]:
         """Return the variables in the last checkpoint, with the files they are in."""
@@ -269,7 +267,7 @@ class KerasController:
         return self._state_reader.read()
 
     def _capture(self, directory: Path) -> ArrayFiles:
-        """Write small files; return the arrays, which may share the variables' memory."""
+        """Write small files; return copies of the arrays."""
         callbacks = self._begin()
         if any(self._workers.all_gather(self._context.get_stop_requested())):
             self._end_training()  # no batch follows this checkpoint

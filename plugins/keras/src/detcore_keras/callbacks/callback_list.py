@@ -281,8 +281,7 @@ class CallbackMultiplexer:
             leave_out: Names of callbacks whose state is the same in the chief's checkpoint.
 
         Returns:
-            Arrays by file and key. They may be in use by the callbacks: write or copy them before
-            training continues.
+            Copies of the arrays, by file and key.
 
         Raises:
             InvalidExperimentError: If a callback's state cannot be saved; the message names the

@@ -99,7 +99,7 @@ def to_saved(value: Any, arrays: dict[str, npt.NDArray[Any]], place: str) -> Any
     Args:
         value: Numbers, strings, None, NumPy arrays and scalars, tensors and variables; lists,
             tuples and dicts of them.
-        arrays: Arrays are added here, under a key that the JSON value names.
+        arrays: Copies of arrays are added here, under a key that the JSON value names.
         place: Where the value is, for messages, such as ``"EarlyStopping.best"``.
 
     Raises:
@@ -110,7 +110,7 @@ def to_saved(value: Any, arrays: dict[str, npt.NDArray[Any]], place: str) -> Any
     if type(value) is float:
         return value if math.isfinite(value) else {_FLOAT: repr(value)}
     is_numpy = isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OSUM"
-    array = np.asarray(value) if is_numpy else KerasCodec().read_tensor(value)
+    array = np.array(value) if is_numpy else KerasCodec().read_tensor(value)
     if array is not None:
         if is_numpy:
             kind = _SCALAR if isinstance(value, np.generic) else _ARRAY

@@ -13,9 +13,13 @@ from detcore.metrics import weighted_mean
 from detcore.storage import Digester
 from detcore_keras.distributed.collective import Collective, open_collective
 from detcore_keras.state.checkpoint_files import encoded
-from detcore_keras.state.host_memory import host_array
 from detcore_keras.state.npz_files import bytes_of
-from detcore_keras.state.variables import Found, raw_variable, training_variables
+from detcore_keras.state.variables import (
+    Found,
+    raw_variable,
+    read_variable,
+    training_variables,
+)
 
 if TYPE_CHECKING:
     from detcore.core import DistributedContext
@@ -194,7 +198,7 @@ def digest_weights(variables: Sequence[Found]) -> list[str]:
 
 
 def _digest(variable: Any) -> str:
-    value = host_array(variable)
+    value = read_variable(variable)
     digest = Digester()
     digest.update(f"{value.dtype} {value.shape} ".encode())
     for part in encoded("", value).values():

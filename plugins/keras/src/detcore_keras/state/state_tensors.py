@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore_keras.frameworks import tf
-from detcore_keras.state.host_memory import host_array
 from detcore_keras.state.random_state import find_process_generators
-from detcore_keras.state.variables import Found
+from detcore_keras.state.variables import Found, read_variable
 
 _Array: TypeAlias = npt.NDArray[Any]
 
@@ -41,7 +40,7 @@ class StateReader:
         self._named = _name_variables(variables)
 
     def read(self) -> dict[str, _Array]:
-        """Return the values. The arrays may share the variables' memory; see `host_array`."""
+        """Return copies of the values."""
         version, words, gauss = random.getstate()
         kind, numpy_words, *rest = np.random.get_state()
         found = {
@@ -49,9 +48,9 @@ class StateReader:
             "random.numpy": _pack(np.asarray(numpy_words).tobytes(), kind, *rest),
         }
         for name, state in find_process_generators().items():
-            found[f"random.{name}"] = host_array(state).astype(np.int64)
+            found[f"random.{name}"] = read_variable(state).astype(np.int64)
         for name, variable in self._named.items():
-            value = host_array(variable)
+            value = read_variable(variable)
             if value.dtype.hasobject:
                 value = np.frombuffer(repr(value.tolist()).encode(), np.uint8)
             found[name] = value

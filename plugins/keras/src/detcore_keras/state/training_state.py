@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,12 @@ from detcore_keras.state.checkpoint_files import (
     read_json,
     write_json,
 )
-from detcore_keras.state.host_memory import ArrayFiles, HostMemory, host_array
 from detcore_keras.state.input_spec import spec_to_json
 from detcore_keras.state.npz_files import write_npz
-from detcore_keras.state.variables import Found, model_variables, same_name
+from detcore_keras.state.variables import Found, model_variables, read_variable, same_name
+
+# Arrays by file and key.
+ArrayFiles: TypeAlias = Mapping[str, Mapping[str, npt.NDArray[Any]]]
 
 VARIABLES_FILE = "variables.json"
 _VERSION = 1
@@ -54,8 +56,7 @@ class TrainingState:
     Attributes:
         record_file: Name of the JSON file that lists the variables.
         record: Its content.
-        files: The variables' values, by file and key. They may share the variables' memory: write
-            or copy them, and drop them before training continues.
+        files: Copies of the variables' values, by file and key.
     """
 
     record_file: str
@@ -88,7 +89,7 @@ def capture_training_state(variables: Sequence[Found], *, input_spec: Any = None
     files: dict[str, dict[str, npt.NDArray[Any]]] = {name: {} for name in sorted(_ARRAY_FILES)}
     rows = []
     for index, item in enumerate(variables):
-        value = host_array(item.variable)
+        value = read_variable(item.variable)
         row = _row(f"{index:05d}", item, value)
         files[row["file"]].update(encoded(row["key"], value))
         rows.append(row)
@@ -111,25 +112,6 @@ def write_array_files(directory: Path, files: ArrayFiles) -> None:
     """
     for name, arrays in files.items():
         write_npz(directory / name, arrays)
-
-
-def copy_to_write(directory: Path, files: ArrayFiles, memory: HostMemory) -> Callable[[], None]:
-    """Copy arrays, and return a function that writes the copies, once and on any thread.
-
-    Args:
-        directory: Folder to write into.
-        files: As for `write_array_files`.
-        memory: Memory for the copies; it is returned once they are written.
-    """
-    copies, release = memory.copy(files)
-
-    def write() -> None:
-        try:
-            write_array_files(directory, copies)
-        finally:
-            release()
-
-    return write
 
 
 def restore_training_state(
@@ -189,7 +171,7 @@ def capture_own_state(variables: Sequence[Found], indices: Sequence[int]) -> Tra
     rows: list[dict[str, Any]] = []
     arrays: dict[str, npt.NDArray[Any]] = {}
     for index in indices:
-        value = host_array(variables[index].variable)
+        value = read_variable(variables[index].variable)
         row = _row(f"{index:05d}", variables[index], value)
         rows.append({**row, "index": index, "file": _OWN_ARRAYS})
         arrays.update(encoded(row["key"], value))

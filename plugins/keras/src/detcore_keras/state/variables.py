@@ -9,6 +9,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from detcore.trial import list_function_variables
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 
@@ -100,6 +103,11 @@ def raw_variable(variable: Any) -> Any:
     if KERAS_MAJOR == 3 and isinstance(variable, keras.Variable):
         return variable.value
     return variable
+
+
+def read_variable(variable: Any) -> npt.NDArray[Any]:
+    """Return a copy of the value of a TensorFlow variable; strings as an array of bytes objects."""
+    return np.asarray(variable.numpy())
 
 
 def same_name(one: str, other: str) -> bool:
