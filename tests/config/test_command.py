@@ -98,7 +98,7 @@ def test_show_is_yaml_with_secrets_masked() -> None:
 def test_show_does_not_turn_the_text_around_it(tmp_path: Path, constant: str) -> None:
     path = tmp_path / "exp.yaml"
     path.write_text(f"{constant}\ndescription: a \u202e b\n")
-    assert r'description: "a \u202e b"' in run("show", path).stdout
+    assert r'description: "a \u202E b"' in run("show", path).stdout
 
 
 def test_show_origin_names_all_four_sources() -> None:

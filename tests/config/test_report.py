@@ -134,18 +134,18 @@ def test_the_rest_of_an_unknown_searcher_is_not_judged(models: dict[str, Any]) -
         ("name: a\n".encode("utf-16"), "1:1", "the file is not UTF-8: byte 0xff"),
         (b"name: a\x00b\n", "1:8", "the character U+0000 is not allowed in YAML"),
         (b"name: a\nx: y\n---\nname: b\n", "3:1", "not YAML: but found another document"),
-        (b"data:\n\tfolder: x\n", "2:1", "a tab is used to indent; YAML allows only spaces"),
+        (b"data:\n\tfolder: x\n", "2:1", "a tab where YAML allows only spaces"),
         (b"name: 'a\nb: c\n", "1:7", "this quotation is never closed"),
         (b"labels: [a\n", "1:9", "this bracket is never closed"),
         (b"labels: [\n", "2:1", "a bracket above is never closed"),
-        (b"labels: [a]]\n", "1:12", "a ']' that closes nothing"),
+        (b"labels: [a]]\n", "1:12", "a bracket that closes nothing"),
         (b"name: @x\n", "1:7", "not YAML: found character '@' that cannot start any token"),
         (b"name: *x\n", "1:7", "not YAML: found undefined alias 'x'"),
         (b"data:\n  a: 1\n b: 2\n", "3:2", "this line does not fit the block above it"),
         (b"data:\n  a: 1\n  b 2\n  c: 3\n", "3:3", "a key without ':'"),
-        (b"data:\n  a 1\n  b: 2\n", "3:4", "a key where the line above has not ended"),
+        (b"data:\n  a 1\n  b: 2\n", "3:4", "a ':' where no new key can begin"),
         (b"data: {a: 1,\tb: 2}\n", "1:13", "a tab where YAML allows only spaces"),
-        (b"data: x\n\ty: 2\n", "2:1", "a tab is used to indent"),
+        (b"data: x\n\ty: 2\n", "2:1", "a tab where YAML allows only spaces"),
         (b"data: {a: .nan}\n", "1:11", "expected a finite number, got .nan"),
         (b"data: !!python/object:os.system {}\n", "1:7", "the tag '!!python/object:os.system'"),
         (b"data: !!int 3\n", "1:7", "the tag '!!int'"),
@@ -466,6 +466,18 @@ def test_a_dictionary_is_checked_like_a_file() -> None:
         load_mapping({"searcher": {"metric": "loss", "max_length": {"batch": 3}, "name": "single"}})
     with pytest.raises(ConfigError, match="no plain value"):
         load_mapping({"name": object()})
+
+
+def test_strings_of_a_dictionary_stay_strings() -> None:
+    texts = ["1e-3", "0o17", "-.5E3", "1_0", "yes", "1:30", "null", "a: b", "x\ny", ""]
+    loaded = load_mapping(
+        {
+            "searcher": {"metric": "loss", "name": "single", "max_length": {"batches": 1}},
+            "hyperparameters": {"texts": texts, "numbers": [1e-5, 1e16, -3]},
+        }
+    )
+    values = loaded.config.hyperparameters
+    assert (values["texts"], values["numbers"]) == (texts, [1e-5, 1e16, -3])
 
 
 def test_no_rule_is_applied_to_a_value_that_is_wrong_in_itself() -> None:

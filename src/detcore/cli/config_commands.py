@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,13 @@ from detcore.cli.output import json_option, plain_value, printable
 if TYPE_CHECKING:
     from detcore.cli.cli_context import CliContext
     from detcore.config import ExperimentFileError, LoadedConfig, Origin
-    from detcore.config.rendering import Role
     from detcore.plugins import PluginManager
 
 
 _EXIT_WRONG = 2
 _BUILT_IN = "detcore."
+_HEADLINE = re.compile(r"^(\S.*?: )error: (.*)", re.MULTILINE)
+_UNDERLINE = re.compile(r"^( *\| +)(\^+.*)", re.MULTILINE)
 _CHECK_EXAMPLES = """
 \b
 Examples:
@@ -104,7 +106,10 @@ def show(
     context: click.Context, file: Path, settings: tuple[str, ...], origin: bool, as_json: bool
 ) -> None:
     """Print the effective values of an experiment file, with defaults and masked secrets."""
+    import yaml
+
     from detcore.config import ExperimentFileError
+    from detcore.config.yaml_reader import write_yaml
     from detcore.masking import mask_config
 
     try:
@@ -118,13 +123,14 @@ def show(
         shown = {"config": values, "origins": plain_value(origins)} if origin else values
         click.echo(json.dumps(shown, indent=2))
         return
-    lines = list(_lines(values, "", 0))
-    width = min(60, max((len(text) for text, _ in lines), default=0))
-    for text, name in lines:
-        found = origins.get(name)
-        where = "" if found is None else f"  # {_where(found, name, file)}"
-        comment = f"{' ' * (width - len(text))}{where}" if where else ""
-        click.echo(printable(f"{text}{comment}"))
+    text = write_yaml(values)
+    if printable(text) != text:  # what drives a terminal is escaped; YAML escapes all or nothing
+        text = write_yaml(values, allow_unicode=False)
+    lines = text.splitlines()
+    width = min(60, max(map(len, lines)))
+    for number, name in _leaf_lines(yaml.compose(text), "") if origin else ():
+        lines[number] = f"{lines[number]:<{width}}  # {_where(origins[name], name, file)}"
+    click.echo(printable("\n".join(lines)))
 
 
 @config_group.command(epilog=_SCHEMA_EXAMPLES)
@@ -170,25 +176,15 @@ def _ask_plugins(loaded: LoadedConfig, plugins: PluginManager) -> None:
         raise refusal(loaded, refused)
 
 
-# -- mistakes -------------------------------------------------------------------------------------
-
-_COLOURS: dict[str, dict[str, Any]] = {
-    "place": {"bold": True},
-    "error": {"fg": "red", "bold": True},
-    "message": {"bold": True},
-    "gutter": {"fg": "blue", "bold": True},
-    "primary": {"fg": "red", "bold": True},
-    "secondary": {"fg": "blue", "bold": True},
-    "help": {},
-}
-
-
 def _report(error: ExperimentFileError) -> str:
-    def style(text: str, role: Role) -> str:
-        return click.style(text, **_COLOURS[role])
-
-    # click takes the colours out again where the report does not go to a terminal.
-    return error.report(style)
+    """Return the report in colours; click removes them if it does not go to a terminal."""
+    report = _HEADLINE.sub(
+        lambda found: (
+            f"{found[1]}{click.style('error:', fg='red')} {click.style(found[2], bold=True)}"
+        ),
+        str(error),
+    )
+    return _UNDERLINE.sub(lambda found: found[1] + click.style(found[2], fg="red"), report)
 
 
 def _mistakes(error: ExperimentFileError) -> dict[str, Any]:
@@ -218,39 +214,14 @@ def _mistakes(error: ExperimentFileError) -> dict[str, Any]:
     }
 
 
-# -- values ---------------------------------------------------------------------------------------
-
-
-def _lines(value: Any, name: str, depth: int) -> list[tuple[str, str]]:
-    """Return the lines of a mapping or list as YAML, each with the dotted name of its leaf."""
-    indent = "  " * depth
-    lines: list[tuple[str, str]] = []
-    children = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, child in children:
-        below = f"{name}.{key}" if name else str(key)
-        head = f"{indent}{_scalar(key)}:" if isinstance(value, dict) else f"{indent}-"
-        if isinstance(value, list) and isinstance(child, dict) and child:
-            first, *rest = _lines(child, below, depth + 1)
-            lines += [(f"{head} {first[0].lstrip()}", first[1]), *rest]
-        elif isinstance(child, (dict, list)) and child:
-            lines.append((head, ""))
-            lines += _lines(child, below, depth + 1)
-        else:
-            lines.append((f"{head} {_scalar(child)}", below))
-    return lines
-
-
-def _scalar(value: Any) -> str:
-    if isinstance(value, str) and _is_plain(value):
-        return value
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _is_plain(text: str) -> bool:
-    """Return whether YAML reads a text without quotes as the same text."""
-    if not re.fullmatch(r"[A-Za-z_/][\w ./+-]*(:[\w/]+)*", text, re.ASCII) or text != text.strip():
-        return False
-    return text.lower() not in ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
+def _leaf_lines(node: Any, name: str) -> Iterator[tuple[int, str]]:
+    """Yield the line of each value that has none below it, from 0, with its dotted name."""
+    if not isinstance(node.value, list) or not node.value:
+        yield node.end_mark.line, name
+        return
+    for index, item in enumerate(node.value):
+        key, value = (item[0].value, item[1]) if isinstance(item, tuple) else (index, item)
+        yield from _leaf_lines(value, f"{name}.{key}" if name else str(key))
 
 
 def _where(origin: Origin, name: str, file: Path) -> str:

@@ -27,15 +27,13 @@ from detcore.config.source_text import (
     key_span,
     mistake,
 )
-from detcore.config.yaml_reader import line_and_column, read_yaml
+from detcore.config.yaml_reader import line_and_column, read_yaml, write_yaml
 from detcore.contract.errors import ConfigError
 from detcore.contract.values import JSONValue
 from detcore.masking import is_secret_key
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from detcore.config.rendering import Style
 
 
 # Checking this many takes a second or two; PyYAML takes minutes for ten times as many.
@@ -59,19 +57,12 @@ class ExperimentFileError(ConfigError):
     ) -> None:
         self.diagnostics = tuple(diagnostics)
         self.name = name
-        self._secrets = tuple(secrets)
-        super().__init__(self.report())
+        from detcore.config.rendering import render
 
-    def report(self, style: Style | None = None) -> str:
-        """Return the report, coloured by `style`; default: plain text."""
-        from detcore.config.rendering import no_style, render
-
-        style = style or no_style
-        shown = self.diagnostics[:_MOST_SHOWN]
-        body = render(shown, secrets=self._secrets, style=style)
-        if not any(found.primary.span.source.lines for found in self.diagnostics):
-            return body  # in a file that cannot be read, mistakes are not counted
-        return f"{body}\n\n{style(self.summary, 'message')}"
+        report = render(self.diagnostics[:_MOST_SHOWN], secrets=secrets)
+        if any(found.primary.span.source.lines for found in self.diagnostics):
+            report += f"\n\n{self.summary}"  # in a file that cannot be read, none are counted
+        super().__init__(report)
 
     @property
     def summary(self) -> str:
@@ -175,7 +166,7 @@ def mapping_text(config: Mapping[str, object]) -> str:
         ConfigError: If something in it cannot be written as YAML.
     """
     try:
-        return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+        return write_yaml(dict(config))
     except yaml.YAMLError as exc:
         raise ConfigError(
             f"the configuration holds something that is no plain value: {exc}\n"
@@ -191,16 +182,12 @@ def refusal(loaded: LoadedConfig, refused: Mapping[str, Exception]) -> Experimen
         loaded: The experiment file.
         refused: The plugin's error, by the name of the section, such as ``"searcher"``.
     """
-    source, _ = Source.of_file(str(loaded.path), loaded.text)
-    found, origins = [], loaded.find_origins()
+    found = []
     for section, error in refused.items():
-        origin = origins.get(f"{section}.name") or origins[section]
-        span = source.span()  # for a flag or a variable: the top of the file
-        if origin.source == "file" and origin.line is not None and origin.column is not None:
-            span = source.span(origin.line - 1, origin.column - 1)
+        node = find(loaded.root, (section, "name")) or find(loaded.root, (section,)) or loaded.root
         message, *rest = str(error).splitlines()
-        found.append(mistake(span, message, help=rest))
-    return ExperimentFileError(found, name=source.name)
+        found.append(mistake(node.span, message, help=rest))
+    return ExperimentFileError(found, name=str(loaded.path))
 
 
 def _load(text: str, source: Source, path: Path, options: LoadOptions) -> LoadedConfig:

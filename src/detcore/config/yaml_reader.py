@@ -35,7 +35,6 @@ _INTEGER = re.compile(r"[-+]?[0-9][0-9_]*")
 _BASED = re.compile(r"0(o[0-7]+|x[0-9a-fA-F]+)")
 _STRANGE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_ESCAPE = re.compile(r"\\U([0-9A-Fa-f]{8})")
 _PLAIN = "tag:yaml.org,2002:"
 
 
@@ -58,6 +57,24 @@ class _Loader(yaml.SafeLoader):
             raise _TooLargeError
         node: yaml.Node | None = super().compose_node(parent, index)
         return node
+
+
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's writer that also quotes a string that YAML 1.2 reads as a number."""
+
+
+_Dumper.add_implicit_resolver(
+    _PLAIN + "float", re.compile(rf"({_NUMBER.pattern}|{_BASED.pattern})$"), [*"-+.0123456789"]
+)
+
+
+def write_yaml(value: object, *, allow_unicode: bool = True) -> str:
+    """Return plain values as YAML that `read_yaml` reads as the same values."""
+    return str(
+        yaml.dump(
+            value, Dumper=_Dumper, sort_keys=False, allow_unicode=allow_unicode, width=math.inf
+        )
+    )
 
 
 class _TooLargeError(Exception):
@@ -97,12 +114,13 @@ def read_yaml(
     reader = _Reader(source, line, column)
     node: Node | None = None
     try:
-        root = yaml.compose(text, Loader=_Loader)
+        loader = _Loader(text)
+        root = loader.get_single_node()
         node = None if root is None else reader.node(root)
     except yaml.reader.ReaderError as exc:
         reader.bad_character(text, exc)
     except yaml.MarkedYAMLError as exc:
-        reader.bad_syntax(text, exc)
+        reader.bad_syntax(exc)
     except (RecursionError, _TooLargeError):
         reader.add(
             source.span(line, column, 0),
@@ -110,8 +128,8 @@ def read_yaml(
             help=["a configuration is small: look for aliases (*name) that repeat each other"],
         )
         return None, reader.found
-    except (ValueError, OverflowError) as exc:  # for an escape such as "\\U00110000"
-        reader.bad_escape(text, exc)
+    except (ValueError, OverflowError):  # for an escape such as "\\U00110000"
+        reader.bad_escape(loader.get_mark())
     return node, reader.found
 
 
@@ -250,25 +268,19 @@ class _Reader:
             help=["remove it; it is invisible in most editors"],
         )
 
-    def bad_escape(self, text: str, exc: Exception) -> None:
-        found = next((m for m in _ESCAPE.finditer(text) if int(m[1], 16) > sys.maxunicode), None)
-        at = self._at(*line_and_column(text, found.start() if found else 0))
+    def bad_escape(self, mark: yaml.Mark) -> None:
+        line, column = self._at(mark.line, mark.column)
         self.add(
-            self._source.span(*at, len(found[0]) if found else 1),
-            "this escape names no character" if found else f"no YAML: {exc}",
+            self._source.span(line, column - len("\\U"), len("\\U00110000")),
+            "this escape names no character",
             help=[f"the last one is \\U{sys.maxunicode:08X}"],
         )
 
-    def bad_syntax(self, text: str, exc: yaml.MarkedYAMLError) -> None:
-        problem = exc.problem_mark or exc.context_mark
-        lines = text.split("\n")
-        line = lines[problem.line] if problem is not None and problem.line < len(lines) else ""
-        said = explain_syntax(exc, line)
-        span, context = self._mark(problem), self._mark(exc.context_mark)
-        has_context = exc.context_mark is not None
-        if said.at_context and has_context:
-            span = context
-        also = [Label(context, "begun here")] if has_context and context.line != span.line else []
+    def bad_syntax(self, exc: yaml.MarkedYAMLError) -> None:
+        said = explain_syntax(exc)
+        mark, begun = exc.problem_mark or exc.context_mark, exc.context_mark or exc.problem_mark
+        span, context = self._mark(begun if said.at_context else mark), self._mark(begun)
+        also = [Label(context, "begun here")] if context.line != span.line else []
         self.add(span, said.message, said.label, also=also, help=said.help)
 
     def _mark(self, mark: yaml.Mark | None) -> Span:
@@ -294,12 +306,30 @@ class SyntaxProblem(NamedTuple):
     at_context: bool = False
 
 
-# By words of the parser's error.
-_KNOWN = {
+# By a pattern of the parser's error: its context, then its problem.
+_SYNTAX = {
+    r"'\\t'": SyntaxProblem(
+        "a tab where YAML allows only spaces",
+        "this is a tab",
+        ("replace the tab by spaces (two per level)",),
+    ),
+    "flow node.*<stream end>": SyntaxProblem(
+        "a bracket above is never closed", "the text ends here"
+    ),
+    "quoted.*end of stream": SyntaxProblem(
+        "this quotation is never closed", "opened here", at_context=True
+    ),
+    "<stream end>|expected ','": SyntaxProblem(
+        "this bracket is never closed", "closed nowhere, or a ',' is missing", at_context=True
+    ),
+    r"found '[\]}]'": SyntaxProblem("a bracket that closes nothing", "no bracket is open"),
     "mapping values are not allowed": SyntaxProblem(
         "a ':' where no new key can begin",
         "unexpected ':'",
-        ("put quotes around a value that contains ': ', and begin each key on its own line",),
+        (
+            "put quotes around a value that contains ': '",
+            "a key begins its own line, below one that is 'key: value' or ends with ':'",
+        ),
     ),
     "could not find expected ':'": SyntaxProblem(
         "a key without ':'", "no ':' in this line", ("write 'key: value'",), at_context=True
@@ -312,38 +342,8 @@ _KNOWN = {
 }
 
 
-def explain_syntax(exc: yaml.MarkedYAMLError, line: str) -> SyntaxProblem:
-    """Return an explanation of a parser error, with the line at which the parser failed."""
-    problem, context = str(exc.problem or exc.context or "unreadable"), str(exc.context)
-    mark, begun = exc.problem_mark, exc.context_mark
-    before, here = (line[: mark.column], line[mark.column : mark.column + 1]) if mark else ("", "")
-    if "\t" in line[: len(line) - len(line.lstrip())]:
-        return SyntaxProblem(
-            "a tab is used to indent; YAML allows only spaces",
-            "this is a tab",
-            ("replace the tab by spaces (two per level)",),
-        )
-    if "'\\t'" in problem:
-        return SyntaxProblem("a tab where YAML allows only spaces", "this is a tab")
-    if "end of stream" in problem or "<stream end>" in problem:
-        if "flow node" in context:
-            return SyntaxProblem("a bracket above is never closed", "the text ends here")
-        what = "quotation" if "quoted" in context else "bracket"
-        return SyntaxProblem(f"this {what} is never closed", "opened here", at_context=True)
-    if here and here in "]}":
-        return SyntaxProblem(f"a '{here}' that closes nothing", f"unexpected '{here}'")
-    if "mapping values" in problem and re.fullmatch(r"\s*[\w.-]+", before):
-        return SyntaxProblem(
-            "a key where the line above has not ended",
-            "unexpected ':'",
-            (
-                "the line above is a key without ':', or has a value and keys below it; "
-                "the keys of one block have the same indentation",
-            ),
-        )
-    for words, known in _KNOWN.items():
-        if words in problem or words in context:
-            return known
-    if begun and mark and mark.line > begun.line and here == ":" and "expected ','" in problem:
-        return SyntaxProblem("this bracket is never closed", at_context=True)
-    return SyntaxProblem(f"not YAML: {problem}")
+def explain_syntax(exc: yaml.MarkedYAMLError) -> SyntaxProblem:
+    """Return an explanation of a parser error."""
+    error = f"{exc.context}; {exc.problem}"
+    explanations = (said for pattern, said in _SYNTAX.items() if re.search(pattern, error))
+    return next(explanations, SyntaxProblem(f"not YAML: {exc.problem or exc.context}"))
