@@ -424,7 +424,7 @@ def test_exponents_that_look_like_values_get_a_note() -> None:
 @pytest.mark.parametrize("given", ["minval: 0, maxval: 1", "minval: -1, maxval: 1"])
 def test_a_range_by_its_values_is_positive(given: str) -> None:
     base = f"{SEARCHER}hyperparameters: "
-    with pytest.raises(ExperimentFileError, match=r"minval: expected more than 0, got"):
+    with pytest.raises(ExperimentFileError, match=r"minval: expected a value greater than 0, got"):
         load_string(f"{base}{{a: {{type: loguniform, {given}}}}}\n")
 
 

@@ -410,7 +410,7 @@ def test_settings_of_a_launcher_are_checked() -> None:
     ]  # fmt: skip
     assert "unknown key 'adress' in launcher (name: cannon)" in str(error)
     assert "did you mean 'address'?" in str(error)
-    assert "launcher.powder: expected 0 or more, got -1" in str(error)
+    assert "powder: expected a value greater than or equal to 0, got the integer -1" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -492,10 +492,10 @@ def test_no_rule_is_applied_to_a_value_that_is_wrong_in_itself() -> None:
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        ({"entrypoint": ""}, "entrypoint: expected a string that is not empty"),
+        ({"entrypoint": ""}, "entrypoint: expected a value that is not empty"),
         (
             {"hyperparameters": {"rate": {"type": "categorical", "vals": []}}},
-            "vals: expected at least one item",
+            "vals: expected a value that is not empty",
         ),
         ({"max_restarts": "x" * 60}, f'got the string "{"x" * 60}"'),
         ({"max_restarts": "x" * 61}, f'got the string "{"x" * 57}..."'),
@@ -528,7 +528,10 @@ def test_escapes_that_are_no_text(line: str, told: str) -> None:
         ("{type: log, base: 10, minval: 1, maxval: 309}", "309 is larger than the largest number"),
         ("{type: log, base: 1.0e-9, minval: -99, maxval: 1}", "larger than the largest number"),
         ("{type: log, base: 10, minval: 1, maxval: 1.0e308}", "larger than the largest number"),
-        ("{type: log, base: 0, minval: 1, maxval: 2}", "a.base: expected more than 0, got 0"),
+        (
+            "{type: log, base: 0, minval: 1, maxval: 2}",
+            "a.base: expected a value greater than 0, got",
+        ),
         ("{type: int, minval: 1, maxval: 9223372036854775808}", "drawn from 64 bits"),
         ("{type: int, minval: -9223372036854775809, maxval: 1}", "drawn from 64 bits"),
     ],

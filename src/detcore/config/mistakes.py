@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _MAX_EXPLAINED = 100
 _MAX_PASSES = 50
 _TAGS = ("name", "type")
+_VALID = re.compile(r"\b(an?) valid")
 # Of plugins; a class, or "module:Class" to be imported when it is used.
 NamedModels = Mapping[str, "type[BaseModel] | str | None"]
 SettingsModels = Mapping[str, NamedModels]  # by section
@@ -221,10 +222,8 @@ class _Explainer:
             return self.missing(place)
         node = find(self._root, place)
         value = None if node is None else plain(node)
-        message, label, suggestion = _wrong_value(kind, context, value, error["msg"])
-        if is_secret_key(dotted(place)):
-            message, suggestion = message.split(", got")[0] + " (value not shown)", None
-            label = "" if "quotes" in label else label
+        is_secret = is_secret_key(dotted(place))
+        message, label, suggestion = _wrong_value(error, value, is_secret=is_secret)
         if node is not None and _is_empty(node):
             label = "nothing is written here"
         message, *advice = message.split("\n")
@@ -256,36 +255,29 @@ class _Explainer:
     def missing(self, place: Place) -> Diagnostic:
         """Explain that a key is missing."""
         name, parent = str(place[-1]), place[:-1]
-        where = self._section(parent) or "the experiment file"
-        message = f"'{name}' is missing in {where}"
+        message = f"'{name}' is missing in {self._section(parent)}"
         return mistake(self.key(parent), message, f"no '{name}' here", help=self._about(place))
 
     def _unknown(self, place: Place) -> Diagnostic:
         name, parent = str(place[-1]), place[:-1]
         valid = self.valid_names(parent)
         given = find(self._root, parent)
-        present = {} if given is None else given.entries
-        near = nearest(name, [choice for choice in valid if choice not in present])
-        twin = None if near else nearest(name, [choice for choice in valid if choice in present])
-        also: list[Label] = []
-        label = did_you_mean(near)
-        if near is None and (home := self._home_of(name)):
-            near, label = home, did_you_mean(home)
-        elif twin:
-            near, label = twin, f"did you mean '{twin}'? It is given too"
-            also = [Label(self.key((*parent, twin)), "given here")]
-        hints = []
-        if near is None:
-            label, hints = "no such key", [f"valid here: {', '.join(valid)}"]
+        absent = [each for each in valid if given is None or each not in given.entries]
+        near = nearest(name, absent) or self._home_of(name) or nearest(name, valid)
         where = f" in {self._section(parent)}" if parent else " at the top level"
-        message = f"unknown key '{name}'{where}"
-        return mistake(self.key(place), message, label, also=also, help=hints, suggestion=near)
+        return mistake(
+            self.key(place),
+            f"unknown key '{name}'{where}",
+            did_you_mean(near) or "no such key",
+            help=[] if near else [f"valid here: {', '.join(valid)}"],
+            suggestion=near,
+        )
 
     def _section(self, place: Place) -> str:
         """Name a section, with its kind if that decides which keys are valid."""
         if not place:
-            return ""
-        for tag in ("name", "type"):
+            return "the experiment file"
+        for tag in _TAGS:
             kind = find(self._root, (*place, tag))
             is_tag = dotted(place) in TAGGED or (tag == "type" and place[0] == "hyperparameters")
             if is_tag and kind is not None and isinstance(kind.value, str):
@@ -340,67 +332,40 @@ def _is_empty(node: Node) -> bool:
     return node.value is None and (span.line, span.column) == (span.end_line, span.end_column)
 
 
-_EXPECTED = {
-    "int_type": "an integer",
-    "int_from_float": "an integer",
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "string_type": "a string",
-    "list_type": "a list",
-    "dict_type": "a mapping",
-    "mapping_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
-    "string_too_short": "a string that is not empty",
-    "too_short": "at least one item",
-    "finite_number": "a finite number",
-}
-_BOUNDS = {
-    "greater_than": ("gt", "more than {}"),
-    "greater_than_equal": ("ge", "{} or more"),
-    "less_than": ("lt", "less than {}"),
-    "less_than_equal": ("le", "at most {}"),
-}
-
-
 def _wrong_value(
-    kind: str, context: Mapping[str, Any], value: JSONValue, fallback: str
+    error: ErrorDetails, value: JSONValue, *, is_secret: bool
 ) -> tuple[str, str, str | None]:
     """Return the message, the text under the place, and the probable intention."""
-    got = describe_value(value)
-    if kind == "literal_error":
-        *others, last = re.findall(r"'([^']*)'", context["expected"])
-        suggestion = nearest(value, [*others, last]) if isinstance(value, str) else None
-        listed = f"{', '.join(others)} or {last}" if others else last
-        return f"expected {listed}, got {got}", "", suggestion
-    if kind in _BOUNDS:
-        name, words = _BOUNDS[kind]
-        bound = context[name]
-        bound = int(bound) if isinstance(bound, float) and bound == int(bound) else bound
-        return f"expected {words.format(bound)}, got {value}", "", None
-    if kind not in _EXPECTED:
-        return fallback.removeprefix("Value error, "), "", None
-    least = context.get("min_length", 1)
-    if kind == "string_too_short" and least > 1:
-        return f"expected at least {least} characters, got {got}", "", None
-    if kind in ("string_too_short", "too_short"):
-        return f"expected {_EXPECTED[kind]}", "this is empty", None
-    return f"expected {_EXPECTED[kind]}, got {got}", *_repair(kind, value)
+    if error["type"] in ("string_too_short", "too_short") and not value:
+        return "expected a value that is not empty", "this is empty", None
+    message = error["msg"].removeprefix("Value error, ")
+    _, is_expectation, words = message.partition("Input should be ")
+    if not is_expectation:
+        return message, "", None
+    words = _VALID.sub(r"\1", words.partition(", got")[0].partition(" or instance")[0])
+    words = words.replace("a integer", "an integer").replace("dictionary", "mapping")
+    if words.startswith(("greater", "less")):
+        words = f"a value {words}"
+    if is_secret:
+        return f"expected {words} (value not shown)", "", None
+    label, suggestion = _repair(error, value)
+    return f"expected {words}, got {describe_value(value)}", label, suggestion
 
 
-def _repair(kind: str, value: JSONValue) -> tuple[str, str | None]:
+def _repair(error: ErrorDetails, value: JSONValue) -> tuple[str, str | None]:
     """Return the text under a value of the wrong type, and the probable intention."""
+    kind, is_text, is_bool = error["type"], isinstance(value, str), isinstance(value, bool)
     if kind in ("int_type", "int_from_float", "float_type"):
         return repair_number(value, float if kind == "float_type" else int)
-    if kind == "bool_type":
+    if kind == "literal_error" and is_text:
+        return "", nearest(str(value), re.findall(r"'([^']*)'", error["ctx"]["expected"]))
+    if kind == "bool_type" and isinstance(value, (str, int)):
         meant = nearest(value, ["true", "false"]) if isinstance(value, str) else None
-        if isinstance(value, int):
-            meant = {0: "false", 1: "true"}.get(value)
+        meant = {0: "false", 1: "true"}.get(value, meant) if isinstance(value, int) else meant
         return (f"write {meant}" if meant else ""), meant
-    if kind == "string_type" and isinstance(value, (str, int, float)):
-        quoted = f'"{str(value).lower() if isinstance(value, bool) else value}"'
+    if kind == "string_type" and isinstance(value, (int, float)):
+        quoted = f'"{str(value).lower() if is_bool else value}"'
         return f"put it in quotes: {quoted}", quoted
-    is_bool = isinstance(value, bool)
     if kind == "list_type" and isinstance(value, (str, int, float)) and not is_bool:
         return f"for a list of one, write [{value}]", f"[{value}]"
     return "", None
