@@ -31,7 +31,7 @@ def test_the_best_trial_of_a_search_is_named_and_ten_are_listed() -> None:
     lines = _summary(result(values), "")
     assert lines[:3] == [
         "experiment 4: completed",
-        "best: trial 7, val_loss 0 at batch 7 (rate=0.7, net.width=8)",
+        "best: trial 7, val_loss 0 at batch 7 (rate=0.7 net.width=8)",
         "best checkpoint:  detcore experiment best 4",
     ]
     rows = [line.split(":")[0].strip() for line in lines if line.startswith("  trial")]

@@ -79,7 +79,7 @@ def test_the_table_fits_the_terminal(width: int, count: int) -> None:
     lines = [line.split("\x1b[2K")[-1].rstrip() for line in text.splitlines()]
     assert max(map(len, lines)) <= width
     assert len({line for line in lines if "* 1 " in line}) == 1, lines  # also without colours
-    rows = [line.replace("*", " ").split() for line in lines if " kind sgd" in line]
+    rows = [line.replace("*", " ").split() for line in lines if " optimizer." in line]
     shown = {int(row[0]): row for row in rows}
     assert len(shown) == min(count, 20)
     assert {1, 2} <= set(shown)  # those that run
@@ -89,10 +89,10 @@ def test_the_table_fits_the_terminal(width: int, count: int) -> None:
     assert "best val_loss" in text
     assert ("and 180 more: " in text) == (count == 200)
     assert "42%" in text
-    header = [line for line in lines if "42%" in line][-1]
+    header = [line for line in lines if line.startswith("42%")][-1]
     assert "42000 of 100000 batches" in header
-    assert f"{count} trials: 2 running, " in text
-    assert "; * best: trial 1" in text
+    assert f"of {count} trials ended, 2 running, " in text
+    assert "best val_loss 0.001 (trial 1)" in " ".join(text.split()) or width < 100
 
 
 def lines_of(count: int, *, is_verbose: bool = False) -> list[str]:
@@ -118,10 +118,9 @@ def test_a_late_checkpoint_has_the_batch_of_its_own_alone(
     saved = {"steps_completed": 45, "uuid": uuid, "size_bytes": 1000, "total_s": 1.0}
     display.event(info, WorkerEvent("checkpoint", saved))
     display.close()
-    last = [line for line in file.getvalue().splitlines() if "6d1c0f5e" in line][-1]
+    last = [line for line in file.getvalue().splitlines() if uuid in line][-1]
     assert "batch 45" in last
     assert last.count("batch") == 1
-    assert (uuid in last) == (kind is PlainDisplay)  # a log is copied from, a panel is looked at
 
 
 @pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])
@@ -153,16 +152,17 @@ def test_verbose_lines_in_a_pipe_say_whose_they_are() -> None:
     assert "trial 4: completed, best val_loss 0.004 with" in text
     assert "trial 1: batch 16: validation: val_loss 0.001" in text
     assert "[trial 4] a line of the last trial" in text
-    assert "kind sgd" in text
+    assert "kind=sgd" in text
 
 
 def test_a_pipe_gets_a_few_lines_for_each_trial() -> None:
     lines = lines_of(24)
-    assert "trial 4: completed, best val_loss 0.004 with kind sgd  momentum 0.5  rate" in "\n".join(
-        lines
+    assert (
+        "trial 4: completed, best val_loss 0.004 with optimizer.kind=sgd optimizer.momentum=0.5"
+        in "\n".join(lines)
     )
     assert not [line for line in lines if "batch 16" in line or "a line of" in line]
-    assert "trial 3: interrupted with kind sgd" in lines[2]
+    assert "trial 3: interrupted with optimizer.kind=sgd" in lines[2]
     assert lines[-1] == (
         "lines that trials print are only in their logs: detcore trial logs 24 shows those of "
         "trial 24"
@@ -250,7 +250,7 @@ def test_events_that_come_at_once_tell_no_speed(monkeypatch: pytest.MonkeyPatch)
     trial.update(WorkerEvent("started", {"length": 64, "steps_completed": 0}))
     now += 2e-5
     trial.update(WorkerEvent("training", {"metrics": {"loss": 1.0}, "steps_completed": 5}))
-    assert trial.rate is None
+    assert trial.speed.per_second is None
     now += 1.0
     trial.update(WorkerEvent("training", {"metrics": {"loss": 0.5}, "steps_completed": 10}))
-    assert trial.rate == pytest.approx(5, rel=1e-3)
+    assert trial.speed.per_second == pytest.approx(5, rel=1e-3)

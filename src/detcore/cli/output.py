@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 
-from detcore.describe import flatten
+from detcore.describe import flatten, format_hparam, format_number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -296,6 +296,15 @@ def confirm(question: str, *, yes: bool) -> None:
 def count_of(number: int, noun: str) -> str:
     """Return ``"1 file"``, ``"2 files"``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def format_hparams(flat: Mapping[str, object]) -> str:
+    """Return hyperparameters as ``name=value`` pairs."""
+    shown = {
+        name: format_number(value) if isinstance(value, float) else format_hparam(value)
+        for name, value in flat.items()
+    }
+    return " ".join(f"{name}={value}" for name, value in shown.items())
 
 
 def plain_value(value: object) -> Any:

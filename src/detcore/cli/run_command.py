@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli.cli_context import load_experiment_file
-from detcore.cli.output import print_line, printable
+from detcore.cli.output import format_hparams, print_line, printable
 from detcore.cli.shell_completion import EXPERIMENT_ID
 
 if TYPE_CHECKING:
@@ -333,13 +333,12 @@ def _correction(result: ExperimentResult) -> str:
 
 def _best_of(result: ExperimentResult, at: str) -> list[str]:
     """Return lines on the best trial of a search, and on how to find its checkpoint."""
-    from detcore.describe import flatten, format_hparam
+    from detcore.describe import flatten
 
     best = result.ranked[0]
     if best.best_validation is None:
         return []
-    hparams = flatten(best.hparams).items()
-    shown = ", ".join(f"{name}={format_hparam(value)}" for name, value in hparams)
+    shown = format_hparams(flatten(best.hparams))
     lines = [
         f"best: trial {best.trial_id}, {result.metric} {best.best_validation:.4g} at batch "
         f"{best.best_steps}{f' ({shown})' if shown else ''}"

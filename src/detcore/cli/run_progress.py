@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from detcore.cli.output import SHORT_UUID, printable
-from detcore.describe import format_bytes, format_hparam, format_number
+from detcore.cli.output import format_hparams, printable
+from detcore.describe import flatten, format_bytes, format_duration, format_number
 
 if TYPE_CHECKING:
     from detcore.config import ExperimentConfig
@@ -23,6 +22,7 @@ _RATE_WINDOW_S = 15.0
 _SEARCH_WINDOW_S = 120.0
 # A server sends the events of a trial in batches; those of one batch arrive microseconds apart.
 _RATE_SPAN_S = 0.1
+_WAITING = "waiting for promotion"
 
 
 class _Speedometer:
@@ -41,9 +41,8 @@ class _Speedometer:
     def add(self, value: float) -> None:
         now = time.monotonic()
         if self.history and now - self.history[-1][0] < _RATE_SPAN_S:
-            self.history[-1] = (self.history[-1][0], value)
-        else:
-            self.history.append((now, value))
+            now, _ = self.history.pop()
+        self.history.append((now, value))
         while len(self.history) > 2 and now - self.history[0][0] > self._window_s:
             self.history.popleft()
 
@@ -67,6 +66,7 @@ class TrialProgress:
         steps: Batches completed.
         phase: Current activity of its workers.
         best: The best value of the searcher's metric that was reported.
+        reports: The last report of each kind, in words.
     """
 
     trial_id: int
@@ -74,11 +74,9 @@ class TrialProgress:
     info: TrialInfo | None = None
     length: int = 0
     steps: int = 0
-    training: str = ""
-    validation: str = ""
-    checkpoint: str = ""
     phase: str = "starting"
     best: float | None = None
+    reports: dict[str, str] = dataclasses.field(default_factory=dict)
     speed: _Speedometer = dataclasses.field(
         default_factory=lambda: _Speedometer(_RATE_WINDOW_S, _RATE_SPAN_S)
     )
@@ -92,35 +90,41 @@ class TrialProgress:
     def update(self, event: WorkerEvent) -> None:
         """Update the progress from an event of the workers."""
         fields = event.fields
+        steps = fields.get("steps_completed")
         if event.type == "started":
             self.length, self.phase = int(fields["length"]), "training"
-        # A checkpoint may be reported after training has moved far beyond it.
-        if "steps_completed" in fields and event.type != "checkpoint":
-            steps = int(fields["steps_completed"])
-            self.steps = max(self.steps, steps)
-            self.speed.add(steps)
-        if event.type == "training":
+        elif event.type == "training":
             self.phase = "training"  # a script reports no start
-            self.training = format_metrics(fields["metrics"])
-        elif event.type == "validation":
-            at = fields["steps_completed"]
-            self.validation = f"{format_metrics(fields['metrics'])}  (batch {at})"
-        elif event.type == "checkpoint":
-            short = {**fields, "uuid": fields["uuid"][:SHORT_UUID]}
-            self.checkpoint = f"{format_checkpoint(short)}  (batch {fields['steps_completed']})"
         elif event.type == "finished":
             self.phase = str(fields["state"]).lower()
+        # A checkpoint may be reported after training has moved far beyond it.
+        if steps is not None and event.type != "checkpoint":
+            self.steps = max(self.steps, int(steps))
+            self.speed.add(self.steps)
+        if report := describe_report(event):
+            self.reports[event.type] = f"{report}  (batch {steps})"
 
     @property
-    def rate(self) -> float | None:
-        """Batches per second lately, or None while unknown."""
-        return self.speed.per_second
+    def pace(self) -> list[str]:
+        """The speed and the time left, as far as they are known."""
+        rate = self.speed.per_second
+        if rate is None:
+            return [] if self.phase == "training" else [self.phase]
+        left = (self.length - self.steps) / rate if self.length else None
+        now = self.phase if self.phase != "training" else format_time_left(left)
+        return [f"{rate:.4g} batches/s", *([now] if now else [])]
 
     @property
-    def seconds_left(self) -> float | None:
-        """Seconds for which the workers still train, or None while unknown."""
-        rate = self.rate
-        return (self.length - self.steps) / rate if rate and self.length else None
+    def state(self) -> str:
+        """The state in a word or two."""
+        status = self.status
+        if status is None:
+            return "running"
+        if status.state.value == "PAUSED":
+            if status.is_waiting:
+                return _WAITING
+            return "not started" if self.info is None and not status.rung else "interrupted"
+        return status.state.value.lower()
 
 
 class RunProgress:
@@ -147,8 +151,7 @@ class RunProgress:
         self.planned_length = 0
         self.unit = "batches"
         self.max_length = 0
-        self.varied: list[tuple[Any, ...]] = []
-        self._names: dict[tuple[Any, ...], str] = {}
+        self._varied: list[str] = []
         self._speed = _Speedometer(_SEARCH_WINDOW_S, 1.0)
 
     def search_started(self, config: ExperimentConfig) -> None:
@@ -161,13 +164,7 @@ class RunProgress:
         self.is_search = self.searcher != "single"
         if length is not None:
             self.unit, self.max_length = length.unit.value, length.count
-        self.varied = [place for place, _ in ranges(config.hyperparameters)]
-        last = [place[-1] for place in self.varied]
-        # Of nested groups the last name is enough, where it is the only one.
-        self._names = {
-            place: str(place[-1]) if last.count(place[-1]) == 1 else ".".join(map(str, place))
-            for place in self.varied
-        }
+        self._varied = [".".join(map(str, place)) for place, _ in ranges(config.hyperparameters)]
 
     def trial(self, trial_id: int) -> TrialProgress:
         """Return the progress of a trial."""
@@ -216,21 +213,30 @@ class RunProgress:
     @property
     def best(self) -> TrialProgress | None:
         """The trial with the best value of the searcher's metric; None before there is one."""
-        measured = [trial for trial in self.trials.values() if trial.best is not None]
-        pick = min if self.smaller_is_better else max
-        return pick(measured, key=lambda trial: trial.best or 0.0, default=None)
+        return min(self.trials.values(), key=self.rank, default=None)
+
+    def rank(self, trial: TrialProgress) -> tuple[bool, float]:
+        """Return a key that sorts trials, the best first."""
+        sign = 1 if self.smaller_is_better else -1
+        return trial.best is None, sign * (trial.best or 0.0)
 
     def hparams(self, trial: TrialProgress) -> str:
         """Return those hyperparameters of a trial that differ between trials."""
-        found = trial.status.hparams if trial.status else {}
-        parts = []
-        for place in self.varied:
-            value: Any = found
-            for name in place:
-                value = value.get(name, "-") if isinstance(value, Mapping) else "-"
-            text = format_number(value) if isinstance(value, float) else format_hparam(value)
-            parts.append(printable(f"{self._names[place]} {text}"))
-        return "  ".join(parts)
+        flat = flatten(trial.status.hparams if trial.status else {})
+        varied = {name: flat[name] for name in self._varied if name in flat}
+        return printable(format_hparams(varied))
+
+    def describe(self) -> str:
+        """Return how far a search is, in a line."""
+        states = [trial.state for trial in self.trials.values()]
+        ended = sum(state in ("completed", "error", "canceled") for state in states)
+        parts = [f"{self.done:.0%}", self.amount, format_time_left(self.seconds_left)]
+        parts.append(f"{ended} of {len(states)} trials ended, {states.count('running')} running")
+        best = self.best
+        if best is not None and best.best is not None:
+            value = format_number(best.best)
+            parts.append(f"best {self.metric} {value} (trial {best.trial_id})")
+        return ", ".join(filter(None, parts))
 
     def _note_best(self, trial: TrialProgress, value: Any) -> None:
         if not isinstance(value, int | float) or value != value:
@@ -239,8 +245,14 @@ class RunProgress:
         trial.best = float(value) if trial.best is None else pick(trial.best, float(value))
 
 
-def format_checkpoint(fields: Mapping[str, Any]) -> str:
-    """Return which checkpoint was saved, its size, and how long saving took."""
+def describe_report(event: WorkerEvent) -> str:
+    """Return metrics, or which checkpoint was saved and how long that took; else ""."""
+    fields = event.fields
+    if event.type in ("training", "validation"):
+        values = fields["metrics"].items()
+        return "  ".join(printable(f"{name} {format_number(value)}") for name, value in values)
+    if event.type != "checkpoint":
+        return ""
     parts = [format_bytes(fields["size_bytes"])]
     if fields.get("stalled_s") is not None:
         parts.append(f"training stood still {fields['stalled_s']:.2f} s")
@@ -249,6 +261,6 @@ def format_checkpoint(fields: Mapping[str, Any]) -> str:
     return f"{fields['uuid']}: {', '.join(parts)}"
 
 
-def format_metrics(metrics: Mapping[str, Any]) -> str:
-    """Return metrics as ``name value`` pairs."""
-    return "  ".join(printable(f"{name} {format_number(value)}") for name, value in metrics.items())
+def format_time_left(seconds: float | None) -> str:
+    """Return a remaining time such as "27s left", or "" if it is unknown."""
+    return "" if seconds is None else f"{format_duration(seconds)} left"

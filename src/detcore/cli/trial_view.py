@@ -14,6 +14,7 @@ from detcore.cli.output import (
     Column,
     Format,
     NumberColumn,
+    format_hparams,
     format_options,
     make_console,
     pick,
@@ -38,7 +39,6 @@ from detcore.describe import (
     can_resume,
     flatten,
     format_bytes,
-    format_hparam,
     format_number,
     format_time,
 )
@@ -186,10 +186,8 @@ def _print_trial(facts: TrialFacts) -> None:
         fields["runs"] = f"{facts.num_runs} (the trial was resumed{crashes})"
     if trial.rung is not None:
         fields["rung"] = str(trial.rung)
-    hparams = flatten(trial.hparams).items()
-    if hparams:
-        shown = " ".join(f"{name}={format_hparam(value)}" for name, value in hparams)
-        fields["hyperparameters"] = shown
+    if trial.hparams:
+        fields["hyperparameters"] = format_hparams(flatten(trial.hparams))
     fields["seed"] = str(trial.seed)
     if trial.labels:
         fields["labels"] = ", ".join(trial.labels)

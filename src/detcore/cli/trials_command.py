@@ -11,6 +11,7 @@ from detcore.cli.output import (
     Column,
     Format,
     NumberColumn,
+    format_hparams,
     format_options,
     make_console,
     pick,
@@ -33,7 +34,6 @@ from detcore.describe import (
     describe_trials,
     flatten,
     format_bytes,
-    format_hparam,
     format_number,
     metric_value,
     trial_state,
@@ -146,8 +146,7 @@ def print_trials(rows: Sequence[dict[str, Any]], metric: str | None) -> None:
     """Print trials as a table, below the hyperparameters that all of them share."""
     same, varied = _split_hparams(rows)
     if same:
-        shown = " ".join(f"{name}={format_hparam(value)}" for name, value in same.items())
-        print_line(f"all with {shown}")
+        print_line(f"all with {format_hparams(same)}")
     console = make_console()
     is_narrow = console.is_terminal and console.width < _WIDE
     has_rungs = any(row["rung"] is not None for row in rows)
@@ -171,7 +170,7 @@ def print_trials(rows: Sequence[dict[str, Any]], metric: str | None) -> None:
             _best_at(row, metric),
             *([] if is_narrow else [str(row["num_runs"]), row["latest_checkpoint"] or "-"]),
             *([", ".join(row["labels"])] if has_labels else []),
-            _hparams_text(row, varied),
+            format_hparams({k: v for k, v in flatten(row["hparams"]).items() if k in varied}),
         ]
         for row in rows
     ]
@@ -189,15 +188,6 @@ def _split_hparams(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], list
         else:
             varied.append(name)
     return same, varied
-
-
-def _hparams_text(row: dict[str, Any], names: list[str]) -> str:
-    flat = flatten(row["hparams"])
-    return " ".join(f"{name}={_format_value(flat[name])}" for name in names if name in flat)
-
-
-def _format_value(value: object) -> str:
-    return format_number(value) if isinstance(value, float) else format_hparam(value)
 
 
 def _best_at(row: dict[str, Any], metric: str | None) -> str:
