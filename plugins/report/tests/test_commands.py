@@ -30,11 +30,12 @@ from detcore_report import (
     draw_parallel,
     draw_scatters,
     escape,
+    page,
     read_view,
     table,
 )
 from detcore_report.experiment_view import thin
-from detcore_report.pages.experiment_page import Report, page, plot_page, report_page
+from detcore_report.pages.experiment_page import Report, plot_page, report_page
 
 HOSTILE = (
     "</title></style><script>alert('1')</script>\"'><img src=x onerror=alert(1)>\x00\u202e&amp;"

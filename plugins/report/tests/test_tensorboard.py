@@ -65,7 +65,7 @@ def test_it_is_started_on_the_event_files_of_several_experiments(
     assert events == [
         "experiment-1/1/tensorboard/events.out.tfevents.1",
         "experiment-2/2/tensorboard/events.out.tfevents.1",
-        "experiment-3-trial-3/x.tfevents.1",
+        "experiment-3/3/x.tfevents.1",
     ]
     again = start(records, tmp_path, "1", "2", "3", "--bind_all")  # its own options need no --
     assert json.loads(again.stdout) == {"arguments": ["--bind_all"], "files": told["files"]}

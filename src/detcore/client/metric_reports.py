@@ -81,6 +81,24 @@ class Ranked(Connected):
     id: int
     _kind: ClassVar[str]
 
+    def _repr_html_(self) -> str:
+        """Return the object as HTML, for notebooks, or how to get it."""
+        from detcore.distributions import (
+            MissingDistributionError,
+            import_distribution,
+            install_command,
+        )
+
+        try:
+            report = import_distribution("detcore_report", needed_by="its page")
+        except MissingDistributionError:
+            import html
+
+            how = html.escape(install_command("detcore-report"))
+            return f"<pre>{html.escape(repr(self))}</pre><p>Tables and curves: {how}</p>"
+        shown: str = report.notebook_html(self)
+        return shown
+
     def top_checkpoint(
         self, sort_by: str | None = None, smaller_is_better: bool | None = None
     ) -> Checkpoint:

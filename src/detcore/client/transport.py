@@ -37,24 +37,6 @@ class Connected:
             self._given_transport = connect(self.master)
         return self._given_transport
 
-    def _repr_html_(self) -> str | None:
-        """Return the object as HTML, for notebooks, or how to get it; None: by its ``repr``."""
-        from detcore.distributions import (
-            MissingDistributionError,
-            import_distribution,
-            install_command,
-        )
-
-        try:
-            report = import_distribution("detcore_report", needed_by="its page")
-        except MissingDistributionError:
-            import html
-
-            how = html.escape(install_command("detcore-report"))
-            return f"<pre>{html.escape(repr(self))}</pre><p>Tables and curves: {how}</p>"
-        shown: str | None = report.notebook_html(self)
-        return shown
-
 
 def connect(
     master: str | None,

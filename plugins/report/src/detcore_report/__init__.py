@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from detcore_report.notebooks.cells import module_from_cells
     from detcore_report.notebooks.notebook_html import notebook_html
-    from detcore_report.pages.page_parts import STYLE, cut, escape, page, table
+    from detcore_report.pages.page_parts import STYLE, cut, escape, make_templates, page, table
 
 __version__ = "0.1.0"
 
@@ -51,6 +51,7 @@ __all__ = [
     "escape",
     "importance_table",
     "legend",
+    "make_templates",
     "module_from_cells",
     "notebook_html",
     "page",
@@ -73,6 +74,6 @@ __getattr__, __dir__ = lazy_names(
         "experiment_view": "Chart Curve ExperimentView TrialView read_view select_trials",
         "notebooks.cells": "module_from_cells",
         "notebooks.notebook_html": "notebook_html",
-        "pages.page_parts": "STYLE cut escape page table",
+        "pages.page_parts": "STYLE cut escape make_templates page table",
     },
 )

@@ -12,6 +12,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup
+
 from detcore.describe import format_number
 from detcore_report.charts.axes import number_of
 from detcore_report.pages.page_parts import cut, table
@@ -69,18 +71,18 @@ def rank_hyperparameters(view: ExperimentView) -> list[Importance]:
     return sorted(found, key=lambda one: (-one.share, one.name))
 
 
-def importance_table(view: ExperimentView) -> str:
+def importance_table(view: ExperimentView) -> Markup:
     """Return `rank_hyperparameters` as HTML, and how to read it; "" if that says nothing."""
     found = rank_hyperparameters(view)
     if not found:
-        return ""
+        return Markup()
     caption = f"How much of the ranks by {cut(view.metric or '', 60)} each explains alone"
     heads = ["hyperparameter", "explains", "best with", "worst with"]
     rows = [
         ("", [cut(one.name, 80), f"{one.share:.0%}", cut(one.best, 60), cut(one.worst, 60)])
         for one in found[:50]
     ]
-    return table(caption, heads, rows, right=[1]) + f'<p class="dim">{_EXPLAINED}</p>'
+    return table(caption, heads, rows, right=[1]) + Markup(f'<p class="dim">{_EXPLAINED}</p>')
 
 
 def _ranks(values: Sequence[float]) -> list[float]:

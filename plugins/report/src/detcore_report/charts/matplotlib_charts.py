@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 from detcore.describe import format_number
 from detcore_report.charts.axes import Axis, limit_number, needs_log_scale
 from detcore_report.experiment_view import MAX_CURVES, Chart, Curve, ExperimentView, TrialView, thin
@@ -118,12 +120,12 @@ def _list_colours(view: ExperimentView) -> list[tuple[str, str]]:
     return meanings
 
 
-def legend(view: ExperimentView) -> str:
+def legend(view: ExperimentView) -> Markup:
     """Return a legend of the colours."""
     items = "".join(
         f'<li class="{colour}"><i></i>{escape(text)}</li>' for colour, text in _list_colours(view)
     )
-    return f'<ul class="legend">{items}</ul>' if items else ""
+    return Markup(f'<ul class="legend">{items}</ul>' if items else "")
 
 
 def _line_style(colour: str, *, is_best: bool = False) -> dict[str, Any]:
@@ -383,7 +385,7 @@ def describe_chart(view: ExperimentView, chart: Chart) -> tuple[str, str]:
     return _title(chart), told
 
 
-def draw_chart(view: ExperimentView, chart: Chart, *, points: int, is_wide: bool) -> str:
+def draw_chart(view: ExperimentView, chart: Chart, *, points: int, is_wide: bool) -> Markup:
     """Return a figure of learning curves that fits any width.
 
     Args:
@@ -401,35 +403,35 @@ def draw_chart(view: ExperimentView, chart: Chart, *, points: int, is_wide: bool
                   label=f"{title}{note}: {told}")
         for size, name in sizes
     )  # fmt: skip
-    return (
+    return Markup(
         f'<figure><h3>{escape(title)}<span class="scale">{note}</span></h3>{drawings}'
         f'<figcaption class="dim">{escape(told)}</figcaption></figure>'
     )
 
 
-def draw_parallel(view: ExperimentView) -> str:
+def draw_parallel(view: ExperimentView) -> Markup:
     """Return a figure of parallel coordinates, in a box that scrolls; "" if nothing varies."""
     if len(view.axes) < 2:
-        return ""
+        return Markup()
     size = _parallel_size(view)
     label = f"Hyperparameters of {len(view.trials)} trials, and {cut(view.metric or '')}"
     drawing = _draw_svg(view, size, _plot_parallel, name="parallel", label=label)
-    return (
+    return Markup(
         f'<figure><div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}">'
         f"{drawing}</div></figure>"
     )
 
 
-def draw_scatters(view: ExperimentView) -> str:
+def draw_scatters(view: ExperimentView) -> Markup:
     """Return a figure for each hyperparameter that varies: a dot for each trial.
 
     A trial without a value of the metric, or of the hyperparameter, is left out and counted.
     """
     if len(view.axes) < 2:
-        return ""
+        return Markup()
     *across, up = view.axes
     figures = "".join(_draw_scatter(view, axis, up) for axis in across)
-    return f'<div class="charts small">{figures}</div>'
+    return Markup(f'<div class="charts small">{figures}</div>')
 
 
 def _draw_scatter(view: ExperimentView, across: Axis, up: Axis) -> str:
@@ -459,7 +461,7 @@ def _describe_trial(view: ExperimentView, trial: TrialView) -> str:
     return "; ".join(filter(None, parts))
 
 
-def chart_table(view: ExperimentView, chart: Chart) -> str:
+def chart_table(view: ExperimentView, chart: Chart) -> Markup:
     """Return the curves of a chart as rows: the ends of each, and its extremes."""
     curves = {curve.trial_id: curve for curve in chart.curves}
     rows = [

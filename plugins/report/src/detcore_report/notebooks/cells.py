@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import dataclasses
 import hashlib
 import symtable
@@ -81,11 +80,14 @@ def module_from_cells(
             "Run the cell with the class again, or put the class into a file and import it."
         )
     slicer.need(class_name, _FOREVER)
-    chosen = [statements[index] for index in sorted(slicer.chosen)]
     lines = [statement.text for statement in statements if statement.is_future]
-    if slicer.missing:
-        chosen = [s for i, s in enumerate(statements) if i in slicer.chosen or s.is_star]
-    lines += [*slicer.imports, *(statement.text for statement in chosen if not statement.is_future)]
+    lines += slicer.imports
+    lines += [
+        statement.text
+        for index, statement in enumerate(statements)
+        # A star may bring any name.
+        if not statement.is_future and (index in slicer.chosen or statement.is_star)
+    ]
     head = f'"""The cells that {class_name} needs; written by detcore.client.create."""'
     text = "\n\n".join([head, *dict.fromkeys(lines)]) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()[:10]
@@ -98,7 +100,6 @@ class _Slicer:
     Attributes:
         chosen: Indices of the statements that are needed.
         imports: Imports of modules that no cell imports.
-        missing: Names that nothing here gives a value.
     """
 
     def __init__(self, statements: Sequence[_Statement], namespace: Mapping[str, object]) -> None:
@@ -107,7 +108,6 @@ class _Slicer:
         self._seen: set[tuple[str, int]] = set()
         self.chosen: set[int] = set()
         self.imports: list[str] = []
-        self.missing: set[str] = set()
 
     def need(self, name: str, before: int) -> None:
         """Choose what `name` was before the statement of that index."""
@@ -137,8 +137,6 @@ class _Slicer:
         if isinstance(value, types.ModuleType) and value.__name__ != "__main__":
             line = f"import {value.__name__} as {name}"
             self.imports.append(f"import {name}" if value.__name__ == name else line)
-        elif not hasattr(builtins, name):
-            self.missing.add(name)
 
     def _refuse_session_only(self, name: str) -> None:
         if name == _IPYTHON:
@@ -154,14 +152,12 @@ def _statements(cell: str) -> Iterator[_Statement]:
         body = ast.parse(cell).body
     except SyntaxError:
         return  # never ran either
-    lines = cell.splitlines()
-    for number, node in enumerate(body):
+    for node in body:
         inner = _passed_on(node)
         if inner is not None:
             yield from _statements(inner)
             continue
-        neighbours = body[max(0, number - 1) : number] + body[number + 1 : number + 2]
-        yield _statement(node, _text(node, neighbours, lines))
+        yield _statement(node, _text(node, cell))
 
 
 def _passed_on(node: ast.stmt) -> str | None:
@@ -175,15 +171,11 @@ def _passed_on(node: ast.stmt) -> str | None:
     return str(values[2])
 
 
-def _text(node: ast.stmt, neighbours: Sequence[ast.stmt], lines: Sequence[str]) -> str:
-    """Return the statement as it was written, unless it shares a line with another."""
+def _text(node: ast.stmt, cell: str) -> str:
+    """Return the statement as it was written."""
+    text = ast.get_source_segment(cell, node) or ast.unparse(node)
     decorators = getattr(node, "decorator_list", [])
-    first = min([node.lineno, *(part.lineno for part in decorators)])
-    last = node.end_lineno or node.lineno
-    for other in neighbours:
-        if (other.end_lineno or other.lineno) >= first and other.lineno <= last:
-            return ast.unparse(node)
-    return "\n".join(lines[first - 1 : last])
+    return "".join(f"@{ast.unparse(each)}\n" for each in decorators) + text
 
 
 def _statement(node: ast.stmt, text: str) -> _Statement:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from detcore.describe import format_bytes, format_duration, format_number, format_time
 
 # Characters that HTML forbids, or that change the direction of the surrounding text.
 _UNWANTED = re.compile(
@@ -91,7 +98,6 @@ STYLE = (
     f"@media (prefers-color-scheme:dark){{:root{{{_DARK}}}}}{_PAGE}{_PARTS}{_CLASSES}{_PRINT}"
 )
 # For a part of a foreign page, whose theme may differ from the system's (Jupyter, VS Code).
-_PART = ".detcore"
 _LIGHT_THEMES = '[data-jp-theme-light="true"],.vscode-light'
 _DARK_THEMES = '[data-jp-theme-light="false"],.vscode-dark'
 
@@ -107,24 +113,45 @@ def cut(value: object, limit: int = 80) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}\u2026"
 
 
-def page(title: str, body: str, *, style: str = "") -> str:
+def _escape_value(value: object) -> Markup:
+    """Return a value of a template as text, unless it is HTML that was made here."""
+    return value if isinstance(value, Markup) else Markup(escape(value))
+
+
+def make_templates(package: str) -> jinja2.Environment:
+    """Return the templates of a package, which escape all values that they show."""
+    templates = jinja2.Environment(
+        loader=jinja2.PackageLoader(package),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_escape_value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters.update(
+        bytes=format_bytes,
+        cut=cut,
+        duration=format_duration,
+        number=format_number,
+        time=format_time,
+    )
+    return templates
+
+
+@functools.cache
+def templates() -> jinja2.Environment:
+    """Return the templates of the pages and of their parts."""
+    return make_templates("detcore_report.pages")
+
+
+def page(title: str, body: str) -> str:
     """Return a self-contained page, which may load nothing.
 
     Args:
         title: Not yet escaped.
         body: HTML.
-        style: CSS in addition to `STYLE`.
     """
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
-        "form-action 'none'\">\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="referrer" content="no-referrer">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n"
-        f"<body>\n{body}\n</body>\n</html>\n"
-    )
+    return templates().get_template("page.html").render(title=title, body=body, style=STYLE)
 
 
 def fragment(body: str) -> str:
@@ -135,25 +162,14 @@ def fragment(body: str) -> str:
     Args:
         body: HTML.
     """
-
-    def below(selectors: str, parent: str = _PART) -> str:
-        return ",".join(f"{parent} {each.strip()}" for each in selectors.split(","))
-
-    def themed(themes: str, colours: str) -> str:
-        return f"{','.join(f'{each} {_PART}' for each in themes.split(','))}{{{colours}}}"
-
-    parts = re.sub(
-        r"([^{}@]+)\{([^{}]*)\}",
-        lambda rule: f"{below(rule[1])}{{{rule[2]}}}",
-        f"{_PARTS}{_CLASSES}".replace("\n", ""),
-    )
+    schemes = [(_LIGHT_THEMES, _LIGHT), (_DARK_THEMES, _DARK)]
+    themes = "".join(f":is({themes}) .detcore{{{colours}}}" for themes, colours in schemes)
     style = (
-        f"{_PART}{{{_LIGHT};color:var(--fg);background:var(--bg);padding:.5rem .75rem;"
-        "font:15px/1.5 system-ui,sans-serif;max-width:64rem}"
-        f"@media (prefers-color-scheme:dark){{{_PART}{{{_DARK}}}}}"
-        f"{themed(_LIGHT_THEMES, _LIGHT)}{themed(_DARK_THEMES, _DARK)}{parts}"
+        f".detcore{{{_LIGHT};color:var(--fg);background:var(--bg);padding:.5rem .75rem;"
+        f"font:15px/1.5 system-ui,sans-serif;max-width:64rem;{_PARTS}{_CLASSES}}}"
+        f"@media (prefers-color-scheme:dark){{.detcore{{{_DARK}}}}}{themes}"
     )
-    return f'<div class="{_PART[1:]}"><style>{style}</style>{body}</div>'
+    return f'<div class="detcore"><style>{style}</style>{body}</div>'
 
 
 def table(
@@ -163,7 +179,7 @@ def table(
     *,
     right: Sequence[int] = (),
     is_tall: bool = False,
-) -> str:
+) -> Markup:
     """Return a table in a box that scrolls.
 
     Args:
@@ -173,36 +189,5 @@ def table(
         right: Columns to align on the right: numbers.
         is_tall: Whether it scrolls vertically, too.
     """
-
-    def cell(tag: str, index: int, text: str) -> str:
-        side = ' class="r"' if index in right else ""
-        scope = ' scope="col"' if tag == "th" else ""
-        return f"<{tag}{side}{scope}>{escape(text)}</{tag}>"
-
-    head = "".join(cell("th", index, text) for index, text in enumerate(header))
-    lines = []
-    for name, cells in rows:
-        inner = "".join(cell("td", index, text) for index, text in enumerate(cells))
-        mark = f' class="{escape(name)}"' if name else ""
-        lines.append(f"<tr{mark}>{inner}</tr>")
-    body = "\n".join(lines)
-    size = " tall" if is_tall else ""
-    return (
-        f'<div class="scroll{size}" role="region" tabindex="0" aria-label="{escape(caption)}">'
-        f"<table><caption>{escape(caption)}</caption>"
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
-    )
-
-
-def definition_list(fields: Mapping[str, object], *, limit: int = 200) -> str:
-    """Return names and values as a list.
-
-    Args:
-        fields: Values by name; not yet escaped.
-        limit: Maximum number of characters of a value.
-    """
-    items = "".join(
-        f"<dt>{escape(cut(name))}</dt><dd>{escape(cut(value, limit))}</dd>"
-        for name, value in fields.items()
-    )
-    return f"<dl>{items}</dl>"
+    parts: Any = templates().get_template("parts.html").module
+    return Markup(parts.table(caption, header, rows, right, is_tall))

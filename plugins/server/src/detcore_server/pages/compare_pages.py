@@ -14,7 +14,7 @@ from detcore.describe import format_number
 from detcore.errors import NotFoundError
 from detcore_report import Chart, legend, read_view
 from detcore_server.pages.page_charts import page_charts
-from detcore_server.pages.render import render, svg
+from detcore_server.pages.render import render
 from detcore_server.users.authentication import State
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def compare_trials(
         "hyperparameters": [] if view is None else _hyperparameter_lines(view),
         "metrics": [] if view is None else _metric_lines(view),
         "charts": [] if view is None else page_charts(view),
-        "legend": svg("" if view is None else legend(view)),
+        "legend": "" if view is None else legend(view),
     }
 
 

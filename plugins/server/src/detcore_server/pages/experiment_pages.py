@@ -34,7 +34,7 @@ from detcore_server.pages.lineage import ancestors
 from detcore_server.pages.list_pages import Paging
 from detcore_server.pages.now import read_now
 from detcore_server.pages.page_charts import page_charts
-from detcore_server.pages.render import DescriptionForm, render, svg
+from detcore_server.pages.render import DescriptionForm, render
 from detcore_server.pages.trial_groups import group_choices, group_trials
 from detcore_server.pages.trial_log import Traceback, last_traceback, read_tail
 from detcore_server.pages.trial_table import TrialTable, make_table, table_csv
@@ -113,7 +113,7 @@ def show_curves(
         ],
         groups=groups, group=asked.group, group_choices=group_choices(view),
         notes=view.record.notes,
-        charts=page_charts(view, groups=groups), legend=svg(legend(view)),
+        charts=page_charts(view, groups=groups), legend=legend(view),
         view=view,
         colours={trial: name.split()[1] for trial, name in classes.items()},
         summary=summarize_config(_masked(state, experiment_id)),
@@ -147,9 +147,9 @@ def show_hyperparameters(
     whole, table, view = _read_filtered(state, experiment_id, asked)
     return render(
         request, "hyperparameters.html", tab="hyperparameters",
-        **_head(state, user, whole), view=view, legend=svg(legend(view)), table=table,
-        importance=svg(importance_table(whole)), asked=asked,
-        scatters=svg(draw_scatters(view)), parallel=svg(draw_parallel(view)),
+        **_head(state, user, whole), view=view, legend=legend(view), table=table,
+        importance=importance_table(whole), asked=asked,
+        scatters=draw_scatters(view), parallel=draw_parallel(view),
     )  # fmt: skip
 
 

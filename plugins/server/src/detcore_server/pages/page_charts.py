@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from detcore_report import chart_table, describe_chart, trial_classes
-from detcore_server.pages.render import svg
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -59,6 +58,6 @@ def page_charts(view: ExperimentView, *, groups: Sequence[Group] = ()) -> list[P
             ],
         }  # fmt: skip
         title, told = describe_chart(view, chart)
-        table = svg(chart_table(view, chart))
+        table = chart_table(view, chart)
         charts.append(PageChart(title=title, told=told, table=table, about=json.dumps(about)))
     return charts

@@ -14,22 +14,11 @@ from fastapi import Form, Request, Response
 from markupsafe import Markup
 from pydantic import BaseModel, Field
 
-from detcore.describe import format_bytes, format_duration, format_number
-from detcore_report import cut, escape
+from detcore_report import cut, make_templates
 from detcore_server.pages.trial_table import sort_query, table_query
 
 # The first page.
 HOME = "/ui/experiments"
-
-
-def svg(html: str) -> Markup:
-    """Return HTML that `detcore_report` made, marked to need no escaping."""
-    return Markup(html)
-
-
-def _safe(value: object) -> object:
-    """Return a value as text of a page, without the signs that turn or end the text around it."""
-    return value if isinstance(value, Markup) else svg(escape(value))
 
 
 def _time(moment: datetime.datetime | None) -> object:
@@ -53,20 +42,9 @@ def _utc(seconds: float) -> str:
 
 @functools.cache
 def _templates() -> jinja2.Environment:
-    templates = jinja2.Environment(
-        loader=jinja2.PackageLoader("detcore_server.pages"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_safe,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    templates = make_templates("detcore_server.pages")
     templates.globals.update(table_query=table_query, sort_query=sort_query)
     templates.filters.update(
-        bytes=format_bytes,
-        cut=cut,
-        duration=format_duration,
-        number=format_number,
         shell=shlex.quote,
         time=_time,
         utc=_utc,

@@ -36,10 +36,11 @@ _FRAME = re.compile(r'\s*File "(?P<path>[^"]+)", line \d+')
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShownLine:
-    """A line and its level; `level` is None if the line does not say one."""
+    """A line, its level if it says one, and the number of the traceback that it is in."""
 
     line: LogLine
     level: str | None
+    traceback: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,21 +102,8 @@ def last_traceback(lines: Sequence[ShownLine], model_dir: str) -> Traceback | No
         lines: The lines.
         model_dir: Folder of the user's code.
     """
-    block: list[str] = []
-    last: LogLine | None = None
-    is_open = False
-    num_after = 0
-    for shown in lines:
-        line = shown.line
-        begins = _BEGIN.match(line.text) is not None
-        if begins and not (is_open and _goes_with(last, line)):
-            block, last, is_open, num_after = [line.text], line, True, 0
-        elif is_open and _goes_with(last, line):
-            # A worker prints nothing after its own report of an error, whose message may be long.
-            num_after += not (begins or _is_inside(block, line.text))
-            is_open = num_after <= (_MAX_MESSAGE if "(your code" in block[0] else 0)
-            if is_open:
-                block.append(line.text)
+    last = max((one.traceback or 0 for one in lines), default=0)
+    block = [one.line.text for one in lines if last and one.traceback == last]
     block = block[-_MAX_TRACEBACK:]
     while block and not block[-1].strip():
         block.pop()
@@ -125,15 +113,13 @@ def last_traceback(lines: Sequence[ShownLine], model_dir: str) -> Traceback | No
     return Traceback(own="\n".join(own), whole="\n".join(block))
 
 
-def _goes_with(last: LogLine | None, line: LogLine) -> bool:
-    return last is not None and (last.rank, last.run, last.stream) == (
-        line.rank, line.run, line.stream,
-    )  # fmt: skip
+def _is_inside(before: str, text: str) -> bool:
+    """Return whether a line belongs to a traceback: until the message, and between two of them.
 
-
-def _is_inside(block: Sequence[str], text: str) -> bool:
-    """Return whether a line belongs to a traceback: until the message, and between two of them."""
-    before = next((line for line in reversed(block) if line.strip()), "")
+    Args:
+        before: The last line of the traceback that is not empty.
+        text: The line.
+    """
     return (
         not text.strip()
         or text[0].isspace()
@@ -168,16 +154,23 @@ def _own(block: Sequence[str], model_dir: Path) -> list[str]:
 def _levels(lines: Sequence[LogLine]) -> list[ShownLine]:
     """Return lines with their levels; those of a traceback are errors."""
     shown = []
-    inside: dict[tuple[int, str], list[str]] = {}
+    count = 0
+    # By stream the number of its traceback, the last line of it, and how many may follow.
+    inside: dict[tuple[int, int, str], tuple[int, str, int]] = {}
     for line in lines:
-        key = (line.rank, line.stream)
-        if _BEGIN.match(line.text):
-            inside[key] = [line.text]
-        elif key in inside and _is_inside(inside[key], line.text):
-            inside[key] = [line.text] if line.text.strip() else inside[key]
-        else:
-            inside.pop(key, None)
-        shown.append(ShownLine(line, "error" if key in inside else _level(line.text)))
+        key, text = (line.rank, line.run, line.stream), line.text
+        number, before, left = inside.pop(key, (0, "", 0))
+        if _BEGIN.match(text):
+            if not number:
+                count = number = count + 1
+                # A worker prints nothing after its own report of an error: its message may be long.
+                left = _MAX_MESSAGE if "(your code" in text else 0
+        elif number and not _is_inside(before, text):
+            number, left = (number, left - 1) if left else (0, 0)
+        if number:
+            inside[key] = (number, text if text.strip() else before, left)
+        level = "error" if number else _level(text)
+        shown.append(ShownLine(line, level, number or None))
     return shown
 
 
