@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from detcore.errors import DatabaseError, UnavailableError
+from detcore.log import reading
 from detcore.log.events import TrialFinished
 from detcore.log.reading import event_log_path
 from detcore.log.writing import EventLog
@@ -199,35 +200,47 @@ def test_a_run_below_another_home_is_left_to_it(box: Box) -> None:
     assert [run for run, _, _ in box.numbers()] == [2, 2, 1, 1, 1]
 
 
-def test_an_event_comes_once_if_its_cursor_cannot_be_moved(box: Box) -> None:
-    box.start_run(num_reports=1)
+@pytest.mark.parametrize(("num_moves", "repeats"), [(0, []), (1, []), (2, [(1, 4, True)])])
+def test_an_event_comes_once_if_its_cursor_cannot_be_moved(
+    num_moves: int, repeats: list[Any], box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_CHUNK_BYTES", 200)
+    box.start_run(num_reports=3)
     move = box.database.move_cursor
+    moves: list[Any] = []
 
     def refuse(cursor: Any) -> None:
-        if cursor.trying == 2:
-            box.database.move_cursor = move
+        moves.append(cursor)
+        if len(moves) > num_moves:
             raise DatabaseError("the records are unreachable")
         move(cursor)
 
     box.database.move_cursor = refuse
     with pytest.raises(DatabaseError, match="unreachable"):
         box.reader().deliver()
+    box.database.move_cursor = move
     box.reader().deliver()
-    assert box.numbers() == [(1, 1, False), (1, 2, False)]
+    assert box.numbers() == [*((1, number, False) for number in range(1, 5)), *repeats]
 
 
-def test_each_event_costs_one_transaction(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_part_of_a_log_costs_one_transaction(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_CHUNK_BYTES", 1500)
     box.end_run(box.start_run(num_reports=20))
-    moves: list[int] = []
+    moves: list[tuple[int, int]] = []
     move = box.database.move_cursor
 
     def count(cursor: Any) -> None:
-        moves.append(cursor.trying)
+        moves.append((len(box.told), cursor.trying))
         move(cursor)
 
     monkeypatch.setattr(box.database, "move_cursor", count)
     box.reader().deliver()
-    assert moves == [*range(1, 23), 0]
+    # Before each part, with its last number, and at the end.
+    first, second = moves[0][1], moves[1][1]
+    assert moves == [(0, first), (first, second), (second, 22), (22, 22)]
+    assert 5 < first < second < 22
 
 
 def test_a_line_that_is_being_written_is_waited_for(box: Box) -> None:

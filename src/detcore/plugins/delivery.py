@@ -13,9 +13,11 @@ import itertools
 import json
 import logging
 import os
+import struct
 import threading
 import time
 import urllib.parse
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -76,6 +78,8 @@ _HOOKS: dict[type[Event], str] = {
 }
 # Fields that the event of a checkpoint and the hook's argument have in common.
 _OF_CHECKPOINT = ("uuid", "steps_completed", "size_bytes", "stalled_s", "total_s")
+# A cursor in a lock file: `byte_offset`, `trying`, and a checksum; see `_encode_slot`.
+_SLOT = struct.Struct("<qq12xI")
 
 
 def _find_hook(line: EventLine, hooks: Collection[str]) -> str | None:
@@ -202,25 +206,31 @@ def _find_trial_dir(home: Path, cursor: ObserverCursor) -> Path:
     return home / "experiments" / str(cursor.experiment_id) / "trials" / str(cursor.trial_id)
 
 
+def _lock_path(trial_dir: Path, plugin: str) -> Path:
+    return trial_dir / "observers" / f"{urllib.parse.quote(plugin, safe='')}.lock"
+
+
 @contextlib.contextmanager
-def _lock_trial(trial_dir: Path, plugin: str) -> Iterator[bool]:
+def _lock_trial(trial_dir: Path, plugin: str) -> Iterator[int]:
     """Lock the deliveries of a trial to a plugin during the block, unless they are locked.
 
     The lock is a file because an event log can be read on one home only, also where several homes
     share their records, and because the kernel releases it when the process is killed. It is of
     one trial because a slow hook must not delay the trials of other processes.
+
+    Yields:
+        The file's descriptor; -1 if another process holds the lock.
     """
-    folder = trial_dir / "observers"
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{urllib.parse.quote(plugin, safe='')}.lock"
+    path = _lock_path(trial_dir, plugin)
+    path.parent.mkdir(exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        yield False
+        yield -1
     else:
         try:
-            yield True
+            yield descriptor
         finally:
             # Explicitly: a process that was forked meanwhile has the file open, too.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -228,12 +238,37 @@ def _lock_trial(trial_dir: Path, plugin: str) -> Iterator[bool]:
         os.close(descriptor)
 
 
+def _encode_slot(cursor: ObserverCursor, lock: int) -> bytes:
+    """Return a cursor as the slot of a lock file.
+
+    The checksum covers the file's inode: in a copy, as of another home, the slot does not count,
+    because the process that delivers writes the other file.
+    """
+    owner = repr((cursor, os.fstat(lock).st_ino))
+    return _SLOT.pack(cursor.byte_offset, cursor.trying, zlib.crc32(owner.encode()))
+
+
+def _catch_up(trial_dir: Path, cursor: ObserverCursor) -> ObserverCursor:
+    """Return a cursor as its last process left it: from the slot, if that is of it and ahead."""
+    with (
+        contextlib.suppress(OSError, struct.error),
+        _lock_path(trial_dir, cursor.plugin).open("rb") as file,
+    ):
+        slot = file.read(_SLOT.size)
+        offset, trying, _ = _SLOT.unpack(slot)
+        ahead = dataclasses.replace(cursor, byte_offset=offset, trying=trying)
+        if offset >= cursor.byte_offset and _encode_slot(ahead, file.fileno()) == slot:
+            return ahead
+    return cursor
+
+
 class _Reader:
     """Delivers events to a plugin, in order, from its cursors on. Not thread-safe.
 
     An event counts as delivered when its hook returned or failed. Before each call, the cursor is
     moved behind the events before and marks the event as being delivered, so that the process after
-    a kill knows which event it repeats: one transaction for each event.
+    a kill knows which event it repeats. This cursor is in the lock file; its row in the records,
+    which takes a transaction, is moved at the first event of a part of the log and at the end.
 
     Args:
         database: The records, with the cursors.
@@ -247,6 +282,7 @@ class _Reader:
 
     _cursor: ObserverCursor
     _saved: ObserverCursor
+    _lock: int
 
     def __init__(self, database: Database, home: Path, observer: Observer) -> None:
         self._database = database
@@ -282,8 +318,8 @@ class _Reader:
             trial_dir = _find_trial_dir(self._home, runs[0])
             if not _has_news(trial_dir, runs):
                 continue
-            with _lock_trial(trial_dir, name) as is_locked:
-                if is_locked and not self._deliver_trial(trial_dir, trial_id, should_stop):
+            with _lock_trial(trial_dir, name) as self._lock:
+                if self._lock >= 0 and not self._deliver_trial(trial_dir, trial_id, should_stop):
                     return False
         return True
 
@@ -297,7 +333,7 @@ class _Reader:
             path = event_log_path(trial_dir, cursor.run_id)
             if not path.exists():  # not created yet, or below another home
                 continue
-            self._cursor = self._saved = cursor
+            self._saved, self._cursor = cursor, _catch_up(trial_dir, cursor)
             is_newest = cursor is cursors[-1]
             try:
                 if not self._deliver_run(path, cursor.run_id, is_newest, should_stop):
@@ -326,31 +362,46 @@ class _Reader:
             part = read_event_log(path, self._cursor.byte_offset, is_over=is_over)
             if not part.lines:
                 break
-            for line in part.parse():
+            lines = list(part.parse())
+            last = max((line.seq for line in lines if isinstance(line, EventLine)), default=0)
+            for line in lines:
                 if isinstance(line, int):
                     _LOG.warning(
                         "plugin %s is not told of a line of %s, before byte %d, whose checksum is "
                         "wrong",
                         self._observer.entry.label, path, line,
                     )  # fmt: skip
+                    self._move(byte_offset=line)
                     continue
                 hook = _find_hook(line, self._observer.hooks)
-                if hook is not None and (should_stop() or not self._call(hook, line, trial)):
+                if hook is not None and (should_stop() or not self._call(hook, line, trial, last)):
                     return False
-                self._move(byte_offset=line.end, trying=0)
+                self._move(byte_offset=line.end)
                 is_finished = is_finished or line.kind == TrialFinished.KIND
-            self._move(byte_offset=part.end, trying=0)
         if is_finished:
             self._save(is_finished=True)
             # `append_to_killed` appends and then reopens: one of the two notices the other.
-            if read_event_log(path, self._cursor.byte_offset, is_over=True).lines:
-                self._move(is_finished=False)
+            more = read_event_log(path, self._cursor.byte_offset, is_over=True).lines
+            self._move(is_finished=not more)
         return True
 
-    def _call(self, hook: str, line: EventLine, trial: TrialInfo) -> bool:
-        """Deliver one event; return whether that is done."""
-        is_repeat = self._cursor.trying == line.seq
-        self._save(trying=line.seq)
+    def _call(self, hook: str, line: EventLine, trial: TrialInfo, last: int) -> bool:
+        """Deliver one event of a part of the log; return whether that is done.
+
+        Args:
+            hook: For the event.
+            line: The event.
+            trial: The trial.
+            last: The highest number in the part.
+        """
+        is_repeat = line.seq <= self._cursor.trying
+        if line.seq > self._saved.trying:
+            # If the slot is lost, all events of this part may have been delivered. Until the row
+            # says so, and if the process is killed before the slot is written again, none is.
+            self._write_slot()
+            self._save(trying=last)
+        self._move(trying=max(line.seq, self._cursor.trying))
+        self._write_slot()
         try:
             self._observer.call(hook, _build_arguments(line, trial, is_repeat=is_repeat))
         except UnavailableError as error:
@@ -368,11 +419,14 @@ class _Reader:
     def _move(self, **changes: Any) -> None:
         self._cursor = dataclasses.replace(self._cursor, **changes)
 
+    def _write_slot(self) -> None:
+        os.pwrite(self._lock, _encode_slot(self._cursor, self._lock), 0)
+
     def _save(self, **changes: Any) -> None:
-        cursor = dataclasses.replace(self._cursor, **changes)
-        if cursor != self._saved:
-            self._database.move_cursor(cursor)
-            self._cursor = self._saved = cursor
+        row = dataclasses.replace(self._cursor, **changes)
+        if row != self._saved:
+            self._database.move_cursor(row)
+            self._saved = row
 
     def _log_failure(self, hook: str, error: BaseException) -> None:
         self._failures[hook] += 1
@@ -568,9 +622,10 @@ def list_waiting(
     """
     times: dict[int, list[float]] = {}
     for cursor in cursors:
-        path = event_log_path(_find_trial_dir(home, cursor), cursor.run_id)
+        trial_dir = _find_trial_dir(home, cursor)
+        path, start = event_log_path(trial_dir, cursor.run_id), _catch_up(trial_dir, cursor)
         with contextlib.suppress(EventLogDamagedError, FileNotFoundError):  # reported at delivery
-            for line in read_event_lines(path, cursor.byte_offset):
+            for line in read_event_lines(path, start.byte_offset):
                 if _find_hook(line, hooks) is not None:
                     times.setdefault(cursor.trial_id, []).append(line.time)
     return times
@@ -588,10 +643,10 @@ def drop_events(database: Database, home: Path, cursors: Iterable[ObserverCursor
         path = event_log_path(trial_dir, listed.run_id)
         if not path.exists():
             continue
-        with _lock_trial(trial_dir, listed.plugin) as is_locked:
+        with _lock_trial(trial_dir, listed.plugin) as lock:
             # Read again: another process may have moved them.
             rows = database.list_cursors(plugin=listed.plugin, trial_id=listed.trial_id)
-            for cursor in rows if is_locked else ():
+            for cursor in rows if lock >= 0 else ():
                 if cursor.run_id == listed.run_id:
                     number += _drop_run(database, path, cursor)
     return number
@@ -600,11 +655,11 @@ def drop_events(database: Database, home: Path, cursors: Iterable[ObserverCursor
 def _drop_run(database: Database, path: Path, cursor: ObserverCursor) -> int:
     # Checked before the log is read, so that all events written before the end are read.
     is_over = not is_event_log_in_use(path)
-    number, end = 0, cursor.byte_offset
+    number, end = 0, _catch_up(path.parent, cursor).byte_offset
     with contextlib.suppress(EventLogDamagedError):
         for line in read_event_lines(path, end):
             number += _find_hook(line, _HOOKS.values()) is not None
             end = line.end
-    moved = dataclasses.replace(cursor, byte_offset=end, trying=0, is_finished=is_over)
+    moved = dataclasses.replace(cursor, byte_offset=end, is_finished=is_over)
     database.move_cursor(moved)
     return number

@@ -313,7 +313,7 @@ class ObserverCursor:
 
     Attributes:
         byte_offset: Byte of the event log behind the last delivered event.
-        trying: Number of the event that is being delivered; 0 = none.
+        trying: Later events up to this number may have been delivered, too; 0 = none.
         is_finished: Whether the plugin received all events of the run.
     """
 
