@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detcore.cli.checkpoint_store import CheckpointStore, open_store, prune
+from detcore.cli.checkpoint_store import CheckpointStore, open_store, print_checkpoints, prune
 from detcore.cli.command_groups import CommandGroup
 from detcore.cli.output import (
     Column,
@@ -43,7 +43,6 @@ _FIELDS = (
 )  # fmt: skip
 _EXIT_FAULTY = 1
 _TENSORS_SHOWN = 40
-_AXES_SHOWN = 8
 
 _EXAMPLES = """
 \b
@@ -90,28 +89,10 @@ def list_command(obj: CliContext, experiment: int | None, deleted: bool, as_json
     if as_json:
         print_json([pick(_FIELDS, record) for record in records])
         return
-    print_table(
-        [
-            Column("uuid"),
-            NumberColumn("experiment"),
-            NumberColumn("trial"),
-            NumberColumn("steps"),
-            NumberColumn("size"),
-            Column("state", is_state=True),
-            Column("saved"),
-        ],
-        [
-            [
-                short(record.uuid),
-                str(record.experiment_id),
-                str(record.trial_id),
-                str(record.steps_completed),
-                format_bytes(record.size_bytes) if record.resources else "-",
-                record.state,
-                format_time(record.committed_at),
-            ]
-            for record in records
-        ],
+    print_checkpoints(
+        ["experiment", "trial"],
+        [([record.experiment_id, record.trial_id], record) for record in records],
+        short,
     )
 
 
@@ -299,12 +280,12 @@ def _print_description(
     fields = {
         "uuid": record.uuid,
         "state": record.state,
-        "experiment": str(record.experiment_id),
-        "trial": str(record.trial_id),
-        "steps completed": str(record.steps_completed),
+        "experiment": record.experiment_id,
+        "trial": record.trial_id,
+        "steps completed": record.steps_completed,
         "saved": format_time(record.committed_at),
         "size": format_bytes(record.size_bytes),
-        "where": str(path or f"{record.storage_url}/{record.uuid}"),
+        "where": path or f"{record.storage_url}/{record.uuid}",
     }
     if manifest is not None:
         fields["parent"] = manifest.parent or "-"
@@ -314,7 +295,7 @@ def _print_description(
     click.echo(json.dumps(record.metadata, indent=2))
     print_heading("files")
     print_table(
-        [Column("name", wrap=True), NumberColumn("size"), Column("digest")],
+        [Column("name", wrap=True), NumberColumn("size"), "digest"],
         [
             [name, format_bytes(size), _digest(manifest, name)]
             for name, size in sorted(record.resources.items())
@@ -327,20 +308,15 @@ def _print_description(
 def _print_tensors(manifest: Manifest) -> None:
     print_heading("tensors")
     print_table(
-        [Column("name", wrap=True), Column("shape"), Column("dtype"), Column("file", wrap=True)],
+        [Column("name", wrap=True), "shape", "dtype", Column("file", wrap=True)],
         [
-            [tensor.name, _shape(tensor.shape), tensor.dtype, tensor.file]
+            [tensor.name, tensor.shape, tensor.dtype, tensor.file]
             for tensor in manifest.tensors[:_TENSORS_SHOWN]
         ],
     )
     more = len(manifest.tensors) - _TENSORS_SHOWN
     if more > 0:
         click.echo(f"and {more} more: --json shows all")
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    text = ", ".join(map(str, shape[:_AXES_SHOWN]))
-    return f"({text}, ...)" if len(shape) > _AXES_SHOWN else f"({text})"
 
 
 def _digest(manifest: Manifest | None, name: str) -> str:
@@ -350,11 +326,5 @@ def _digest(manifest: Manifest | None, name: str) -> str:
 
 def _plain_manifest(manifest: Manifest | None) -> dict[str, Any]:
     """Return the fields of a manifest that the record lacks, for JSON."""
-    if manifest is None:
-        return {"files": {}, "parent": None, "versions": {}, "tensors": []}
-    return {
-        "files": manifest.files,
-        "parent": manifest.parent,
-        "versions": manifest.versions,
-        "tensors": manifest.tensors,
-    }
+    empty: dict[str, Any] = {"files": {}, "parent": None, "versions": {}, "tensors": []}
+    return {name: getattr(manifest, name, value) for name, value in empty.items()}

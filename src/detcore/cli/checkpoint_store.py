@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -107,7 +107,16 @@ def prune(
         kept, deleted = dict(plan.kept), list(plan.deleted)
         if not as_json:
             records = store.database.list_checkpoints(experiment_id=experiment_id)
-            _print_plan(kept, deleted, records, uuid_shortener(store.database))
+            fates = {**dict.fromkeys(deleted, ("no",)), **kept}
+            print_checkpoints(
+                ["trial", Column("kept", wrap=True)],
+                [
+                    ([record.trial_id, "; ".join(fates[record.uuid])], record)
+                    for record in records
+                    if record.uuid in fates
+                ],
+                uuid_shortener(store.database),
+            )
         if deleted and not dry_run:
             confirm(f"Delete {count_of(len(deleted), 'checkpoint')}?", yes=yes)
             if obj.master is None:
@@ -139,20 +148,29 @@ def _prune_remotely(
     return deleted
 
 
-def _print_plan(
-    kept: Mapping[str, Sequence[str]],
-    deleted: Collection[str],
-    records: list[CheckpointRecord],
+def print_checkpoints(
+    titles: Sequence[Column | str],
+    rows: Sequence[tuple[list[object], CheckpointRecord]],
     short: Callable[[str], str],
 ) -> None:
+    """Print a table of checkpoints.
+
+    Args:
+        titles: Further columns.
+        rows: The values of those, and the checkpoint.
+        short: Shortens a UUID.
+    """
     print_table(
-        [Column("uuid"), NumberColumn("trial"), NumberColumn("steps"),
-         NumberColumn("size"), Column("kept", wrap=True)],
+        ["uuid", "steps", "state", NumberColumn("size"), "saved", *titles],
         [
-            [short(record.uuid), str(record.trial_id), str(record.steps_completed),
-             format_bytes(record.size_bytes) if record.resources else "-",
-             "; ".join(kept.get(record.uuid, ("no",)))]
-            for record in records
-            if record.uuid in kept or record.uuid in deleted
+            [
+                short(record.uuid),
+                record.steps_completed,
+                record.state,
+                format_bytes(record.size_bytes) if record.resources else "-",
+                record.committed_at,
+                *values,
+            ]
+            for values, record in rows
         ],
-    )  # fmt: skip
+    )

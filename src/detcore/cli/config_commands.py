@@ -124,7 +124,7 @@ def show(
         click.echo(json.dumps(shown, indent=2))
         return
     text = write_yaml(values)
-    if printable(text) != text:  # what drives a terminal is escaped; YAML escapes all or nothing
+    if printable(text) != text:  # YAML escapes all special characters, or none
         text = write_yaml(values, allow_unicode=False)
     lines = text.splitlines()
     width = min(60, max(map(len, lines)))

@@ -15,8 +15,7 @@ from detcore.cli.output import (
     dry_run_option,
     format_options,
     json_option,
-    print_csv,
-    print_json,
+    print_data,
     print_line,
     printable,
     yes_option,
@@ -211,11 +210,7 @@ def wait(
     code = _EXIT_CODES.get(record.state.value, 1)
     if is_alive is not False:
         code = _EXIT_TIMEOUT
-    if form == "json":
-        print_json(row)
-    elif form == "csv":
-        print_csv([row])
-    else:
+    if not print_data(form, row, [row]):
         host = record.process.host if record.process else None
         state = describe_state(record.state.value, is_alive, host)
         error = f": {record.error}" if record.error else ""

@@ -10,7 +10,6 @@ import click
 from detcore.cli.output import Column, json_option, print_json, print_line, print_table
 from detcore.cli.record_access import open_records
 from detcore.cli.shell_completion import EXPERIMENT_ID, PLUGIN_NAME
-from detcore.describe import format_time
 from detcore.plugins import OBSERVER_HOOKS
 from detcore.plugins.delivery import deliver_events, drop_events, list_waiting
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 
 _TITLES = ("plugin", "delivered", "forgotten", "waiting", "trials", "since", "note")
-_NUMBERS = ("delivered", "forgotten", "waiting")
 _EPILOG = """
 \b
 Exit codes:
@@ -131,19 +129,14 @@ def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     elif not rows:
         print_line("nothing waits")
     else:
-        columns = [
-            Column(title, align="right" if title in _NUMBERS else "left", wrap=title == "note")
-            for title in _TITLES
-        ]
+        columns: list[Column | str] = [*_TITLES[:-1], Column("note", wrap=True)]
         print_table(columns, [[_cell(title, row[title]) for title in _TITLES] for row in rows])
 
 
-def _cell(title: str, value: Any) -> str:
-    if title == "since":
-        if value is None:
-            return "-"
-        return format_time(datetime.datetime.fromtimestamp(value, datetime.timezone.utc))
+def _cell(title: str, value: Any) -> object:
+    if title == "since" and value is not None:
+        return datetime.datetime.fromtimestamp(value, datetime.timezone.utc)
     if isinstance(value, list):
         shown = ", ".join(map(str, value[:5])) + (" and more" if len(value) > 5 else "")
         return shown or "-"
-    return str(value) if value != "" else "-"
+    return "-" if value == "" else value

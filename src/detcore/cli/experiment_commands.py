@@ -13,10 +13,9 @@ from detcore.cli.output import (
     Format,
     NumberColumn,
     format_options,
-    print_csv,
+    print_data,
     print_fields,
     print_heading,
-    print_json,
     print_line,
     print_table,
 )
@@ -30,7 +29,6 @@ from detcore.describe import (
     describe_trials,
     format_duration,
     format_number,
-    format_time,
     metric_value,
     sort_key,
     summarize_config,
@@ -129,11 +127,9 @@ def list_command(
         rows = _sorted(rows, sort)[:limit]
         where = database.url
         num_archived = database.count_experiments(archived=True)
-    if form == "json":
-        print_json({"experiments": rows})
-    elif form == "csv":
-        print_csv(rows, ["id", "name", "state"])
-    elif not rows and not states and num_archived and not show_all:
+    if print_data(form, {"experiments": rows}, rows, ["id", "name", "state"]):
+        return
+    if not rows and not states and num_archived and not show_all:
         click.echo(f"{num_archived} archived: --all shows them", err=True)
     elif not rows and not states:
         click.echo(
@@ -184,11 +180,8 @@ def describe_command(obj: CliContext, experiment_id: int, form: Format) -> None:
         if form == "table":
             shorten_checkpoints(database, described)
     config: Any = mask_config(dict(record.config))
-    if form == "json":
-        print_json({**overview, "config": config, "trials": described})
-    elif form == "csv":
-        print_csv(described, ["id", "state"])
-    else:
+    document = {**overview, "config": config, "trials": described}
+    if not print_data(form, document, described, ["id", "state"]):
         _print_experiment(overview, record, config)
         _print_trials(overview, described, config)
 
@@ -222,19 +215,19 @@ def _print_list(rows: list[dict[str, Any]]) -> None:
             NumberColumn("ID", style="bold"),
             Column("NAME", wrap=True),
             Column("STATE", wrap=True, is_state=True),
-            NumberColumn("TRIALS"),
+            "TRIALS",
             Column("BEST", wrap=True),
-            Column("STARTED"),
+            "STARTED",
             NumberColumn("TOOK"),
         ],
         [
             [
-                str(row["id"]),
+                row["id"],
                 row["name"],
                 _state_text(row),
-                str(row["num_trials"]),
+                row["num_trials"],
                 _best_text(row, row["metric"]),
-                format_time(row["created_at"]),
+                row["created_at"],
                 format_duration(took_s(row)),
             ]
             for row in rows
@@ -259,20 +252,18 @@ def _print_experiment(
 ) -> None:
     print_line(f"experiment {row['id']}: {row['name']}", style="bold")
     state = _state_text(row)
-    fields = {"state": f"{state}: {row['error']}" if row["error"] else state}
-    if record.control is not None:
-        fields["asked to"] = record.control.value
-    fields |= summarize_config(config)
-    fields["code"] = row["model_dir"]
-    fields["started"] = format_time(row["created_at"])
-    if took_s(row) is not None:
-        fields["took"] = format_duration(took_s(row))
-    best = row["best_validation"]
-    if best is not None:
-        fields["best"] = (
-            f"{_best_text(row, row['metric'])} (trial {best['trial_id']}, "
-            f"step {best['steps_completed']})"
-        )
+    best, took = row["best_validation"], took_s(row)
+    fields = {
+        "state": f"{state}: {row['error']}" if row["error"] else state,
+        "asked to": record.control and record.control.value,
+        **summarize_config(config),
+        "code": row["model_dir"],
+        "started": row["created_at"],
+        "took": None if took is None else format_duration(took),
+        "best": best
+        and f"{_best_text(row, row['metric'])} (trial {best['trial_id']}, "
+        f"step {best['steps_completed']})",
+    }
     print_fields(fields, indent=2)
 
 

@@ -16,8 +16,9 @@ from detcore.cli.output import (
     NumberColumn,
     confirm,
     format_options,
+    json_option,
     pick,
-    print_csv,
+    print_data,
     print_fields,
     print_json,
     print_line,
@@ -27,7 +28,6 @@ from detcore.cli.output import (
 )
 from detcore.cli.record_access import master_option, open_client, open_records, uuid_shortener
 from detcore.contract.errors import NotFoundError
-from detcore.describe import format_time
 
 if TYPE_CHECKING:
     from detcore.cli.cli_context import CliContext
@@ -107,7 +107,7 @@ def _reject_constant(text: str) -> None:
 @click.option("--description", default="", metavar="TEXT", help="What it is.")
 @_metadata_option
 @click.option("--label", "labels", multiple=True, metavar="LABEL", help="May be given again.")
-@format_options
+@json_option
 @master_option
 def create(
     obj: CliContext,
@@ -115,17 +115,17 @@ def create(
     description: str,
     metadata: tuple[str, ...],
     labels: tuple[str, ...],
-    form: Format,
+    as_json: bool,
 ) -> None:
     """Add a model. Its name is unique."""
     given = _read_metadata(metadata)
     with open_records(obj) as database, open_client(obj) as client:
         model = client.create_model(name, description, given, labels)
         record = database.get_model(model.name)
-    if form == "table":
-        print_line(f"created model {record.name} (id {record.id})")
+    if as_json:
+        print_json(pick(_MODEL_FIELDS, record))
     else:
-        _print_records(form, pick(_MODEL_FIELDS, record))
+        print_line(f"created model {record.name} (id {record.id})")
 
 
 @model_group.command("list")
@@ -169,11 +169,10 @@ def list_command(
             labels=labels,
             archived=None if show_all else False,
         )[:limit]
-    if form == "json":
-        print_json({"models": [pick(_MODEL_FIELDS, record) for record in records]})
-    elif form == "csv":
-        print_csv([pick(_MODEL_FIELDS, record) for record in records], ["id", "name"])
-    elif not records:
+    rows = [pick(_MODEL_FIELDS, record) for record in records]
+    if print_data(form, {"models": rows}, rows, ["id", "name"]):
+        return
+    if not records:
         click.echo("There are no such models.\nAdd one:  detcore model create NAME", err=True)
     else:
         _print_models(records)
@@ -190,11 +189,8 @@ def describe(obj: CliContext, name: str, form: Format) -> None:
         versions = database.list_versions(record.id)
         short = uuid_shortener(database)
     plain = [pick(_VERSION_FIELDS, version) for version in versions]
-    if form == "json":
-        print_json({**pick(_MODEL_FIELDS, record), "versions": plain})
-    elif form == "csv":
-        print_csv(plain, ["number", "checkpoint_uuid"])
-    else:
+    document = {**pick(_MODEL_FIELDS, record), "versions": plain}
+    if not print_data(form, document, plain, ["number", "checkpoint_uuid"]):
         _print_model(record, versions, short)
 
 
@@ -205,7 +201,7 @@ def describe(obj: CliContext, name: str, form: Format) -> None:
 @click.option("--comment", default="", metavar="TEXT", help="A line about it.")
 @click.option("--notes", default="", metavar="TEXT", help="More about it.")
 @_metadata_option
-@format_options
+@json_option
 @master_option
 def register_version(
     obj: CliContext,
@@ -216,7 +212,7 @@ def register_version(
     comment: str,
     notes: str,
     metadata: tuple[str, ...],
-    form: Format,
+    as_json: bool,
 ) -> None:
     """Make a checkpoint the next version of a model.
 
@@ -231,12 +227,11 @@ def register_version(
         )
         versions = database.list_versions(model.id)
     number = checkpoint.model_version
-    if form == "table":
+    if as_json:
+        (version,) = (version for version in versions if version.number == number)
+        print_json({"model": model.name, **pick(_VERSION_FIELDS, version)})
+    else:
         print_line(f"{model.name} version {number}: checkpoint {whole}")
-        return
-    for version in versions:
-        if version.number == number:
-            _print_records(form, {"model": model.name, **pick(_VERSION_FIELDS, version)})
 
 
 @model_group.command("set-description")
@@ -311,13 +306,6 @@ def delete(obj: CliContext, name: str, number: int | None, yes: bool) -> None:
     print_line(f"deleted {what}")
 
 
-def _print_records(form: str, row: dict[str, Any]) -> None:
-    if form == "json":
-        print_json(row)
-    else:
-        print_csv([row])
-
-
 def _metadata_text(metadata: Any) -> str:
     return " ".join(f"{key}={json.dumps(value)}" for key, value in metadata.items()) or "-"
 
@@ -327,19 +315,19 @@ def _print_models(records: list[ModelRecord]) -> None:
         [
             NumberColumn("ID", style="bold"),
             Column("NAME", wrap=True),
-            NumberColumn("VERSIONS"),
+            "VERSIONS",
             Column("LABELS", wrap=True),
             Column("DESCRIPTION", wrap=True),
-            Column("UPDATED"),
+            "UPDATED",
         ],
         [
             [
-                str(record.id),
+                record.id,
                 f"{record.name} (archived)" if record.archived else record.name,
-                str(record.num_versions),
+                record.num_versions,
                 " ".join(record.labels),
                 record.description,
-                format_time(record.updated_at),
+                record.updated_at,
             ]
             for record in records
         ],
@@ -350,15 +338,14 @@ def _print_model(
     record: ModelRecord, versions: list[ModelVersionRecord], short: Callable[[str], str]
 ) -> None:
     print_line(f"model {record.id}: {record.name}", style="bold")
-    fields = {"description": record.description or "-"}
-    if record.labels:
-        fields["labels"] = " ".join(record.labels)
-    if record.metadata:
-        fields["metadata"] = _metadata_text(record.metadata)
-    fields["created"] = format_time(record.created_at)
-    fields["updated"] = format_time(record.updated_at)
-    if record.archived:
-        fields["archived"] = "yes: it is not changed any more"
+    fields = {
+        "description": record.description or "-",
+        "labels": " ".join(record.labels) or None,
+        "metadata": _metadata_text(record.metadata) if record.metadata else None,
+        "created": record.created_at,
+        "updated": record.updated_at,
+        "archived": "yes: it is not changed any more" if record.archived else None,
+    }
     print_fields(fields, indent=2)
     print_line("\nVersions", style="bold")
     if not versions:
@@ -367,18 +354,18 @@ def _print_model(
     print_table(
         [
             NumberColumn("VERSION", style="bold"),
-            Column("CHECKPOINT"),
+            "CHECKPOINT",
             Column("NAME", wrap=True),
             Column("COMMENT", wrap=True),
-            Column("REGISTERED"),
+            "REGISTERED",
         ],
         [
             [
-                str(version.number),
+                version.number,
                 short(version.checkpoint_uuid),
                 version.name,
                 version.comment,
-                format_time(version.created_at),
+                version.created_at,
             ]
             for version in versions
         ],

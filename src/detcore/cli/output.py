@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 
-from detcore.describe import flatten, format_hparam, format_number
+from detcore.describe import flatten, format_hparam, format_number, format_time
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,6 +82,7 @@ class Column:
     is_state: bool = False
 
 
+_RIGHT = (int, float, type(None))
 NumberColumn = functools.partial(Column, align="right")
 
 
@@ -92,26 +93,36 @@ def make_console() -> Console:
     return Console(highlight=False, markup=False, emoji=False)
 
 
-def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+def print_table(columns: Sequence[Column | str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows under a header.
 
     Args:
-        columns: The columns; their number is the length of each row.
-        rows: Values, already as text.
+        columns: The columns, or their titles; their number is the length of each row. Where only a
+            title is given, numbers stand right, and values of a column ``state`` are states.
+        rows: Values: texts, numbers, moments, or None.
     """
     console = make_console()
-    if not console.is_terminal:
-        for line in _plain_columns(columns, rows):
-            click.echo(line)
+    if console.is_terminal:
+        console.print(make_table(columns, rows))
         return
-    console.print(make_table(columns, rows))
+    columns, cells = _lay_out(columns, rows)
+    titles = [column.title for column in columns]
+    table = [[" ".join(printable(v).split()) for v in row] for row in [titles, *cells]]
+    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+    for row in table:
+        aligned = [
+            cell.rjust(width) if column.align == "right" else cell.ljust(width)
+            for cell, width, column in zip(row, widths, columns, strict=True)
+        ]
+        click.echo("  ".join(aligned).rstrip())
 
 
-def make_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Table:
+def make_table(columns: Sequence[Column | str], rows: Sequence[Sequence[object]]) -> Table:
     """Return the table that `print_table` draws on a terminal."""
     from rich.table import Table
     from rich.text import Text
 
+    columns, cells = _lay_out(columns, rows)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(
@@ -121,15 +132,34 @@ def make_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Tabl
             no_wrap=not column.wrap,
             overflow="fold" if column.wrap else "ellipsis",
         )
-    for row in rows:
-        cells = zip(columns, row, strict=True)
+    for row in cells:
         table.add_row(
             *[
                 state_text(value) if column.is_state else Text(printable(value))
-                for column, value in cells
+                for column, value in zip(columns, row, strict=True)
             ]
         )
     return table
+
+
+def _lay_out(
+    columns: Sequence[Column | str], rows: Sequence[Sequence[object]]
+) -> tuple[list[Column], list[list[str]]]:
+    """Return all columns as `Column`, and the values as texts."""
+    full = []
+    for index, column in enumerate(columns):
+        if isinstance(column, str):
+            is_right = bool(rows) and all(isinstance(row[index], _RIGHT) for row in rows)
+            align: Literal["left", "right"] = "right" if is_right else "left"
+            column = Column(column, align, is_state=column.lower() == "state")
+        full.append(column)
+    return full, [[_format_cell(value) for value in row] for row in rows]
+
+
+def _format_cell(value: object) -> str:
+    if isinstance(value, datetime.datetime):
+        return format_time(value)
+    return format_number(value)
 
 
 def state_text(told: str) -> Text:
@@ -147,36 +177,29 @@ def state_text(told: str) -> Text:
     return text
 
 
-def _plain_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
-    titles = [column.title for column in columns]
-    table = [[" ".join(printable(v).split()) for v in row] for row in [titles, *rows]]
-    widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
-    lines = []
-    for row in table:
-        cells = [
-            cell.rjust(width) if column.align == "right" else cell.ljust(width)
-            for cell, width, column in zip(row, widths, columns, strict=True)
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
+def print_fields(fields: Mapping[str, object], *, indent: int = 0) -> None:
+    """Print ``name  value`` lines, the values aligned; a field ``state`` has its colour.
 
-
-def print_fields(fields: Mapping[str, str], *, indent: int = 0) -> None:
-    """Print ``name  value`` lines, the values aligned; a field ``state`` has its colour."""
+    Fields that are None are left out.
+    """
     from rich.table import Table
     from rich.text import Text
 
     console = make_console()
-    fields = {printable(name): printable(value) for name, value in fields.items()}
-    width = max((len(name) for name in fields), default=0)
+    lines = {
+        printable(name): printable(_format_cell(value))
+        for name, value in fields.items()
+        if value is not None
+    }
+    width = max(map(len, lines), default=0)
     if not console.is_terminal:
-        for name, value in fields.items():
+        for name, value in lines.items():
             click.echo(f"{' ' * indent}{name.ljust(width)}  {value}".rstrip())
         return
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, min_width=width)
     grid.add_column(overflow="fold")
-    for name, value in fields.items():
+    for name, value in lines.items():
         shown = state_text(value) if name == "state" else Text(value)
         grid.add_row(Text(" " * indent + name, style="dim"), shown)
     console.print(grid)
@@ -209,6 +232,27 @@ def print_json(value: object) -> None:
     strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``, because JSON has no numbers for them.
     """
     click.echo(json.dumps(plain_value(value), indent=2, allow_nan=False))
+
+
+def print_data(
+    form: Format,
+    document: object,
+    rows: Iterable[Mapping[str, object]],
+    columns: Sequence[str] = (),
+) -> bool:
+    """Print JSON or CSV if that is the form; return whether it is.
+
+    Args:
+        form: As `format_options` gives it.
+        document: As for `print_json`.
+        rows: As for `print_csv`.
+        columns: As for `print_csv`.
+    """
+    if form == "json":
+        print_json(document)
+    elif form == "csv":
+        print_csv(rows, columns)
+    return form != "table"
 
 
 def print_csv(

@@ -45,8 +45,8 @@ def list_plugins(obj: CliContext, as_json: bool) -> None:
         return
     titles = ("name", "distribution", "version", "state", "provides")
     print_table(
-        [Column(title, wrap=title == "provides") for title in titles],
-        [[_cell(row[title.lower()]) for title in titles] for row in rows],
+        [*titles[:-1], Column("provides", wrap=True)],
+        [[_cell(row[title]) for title in titles] for row in rows],
     )
     count = len(manager.problems())
     if count:

@@ -40,7 +40,7 @@ _MOST_ROWS = 20
 _MAX_LINES_AT_ONCE = 500
 # Header, title of the table, the line about omitted rows, and some lines of earlier output.
 _OTHER_LINES = 7
-# What the other columns of the table take of a terminal's width.
+# Width of the columns beside the hyperparameters.
 _OTHER_COLUMNS = 64
 _BEST = "*"  # marks the best trial
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore.cli.checkpoint_store import print_checkpoints
 from detcore.cli.output import (
-    Column,
     Format,
     NumberColumn,
     format_hparams,
     format_options,
     make_console,
     pick,
-    print_csv,
+    print_data,
     print_fields,
     print_heading,
-    print_json,
     print_line,
     print_table,
 )
@@ -38,9 +37,7 @@ from detcore.cli.trial_facts import (
 from detcore.describe import (
     can_resume,
     flatten,
-    format_bytes,
     format_number,
-    format_time,
 )
 from detcore.distributions import (
     MissingDistributionError,
@@ -50,10 +47,7 @@ from detcore.distributions import (
 
 if TYPE_CHECKING:
     from detcore.cli.cli_context import CliContext
-    from detcore.records import (
-        CheckpointRecord,
-        MetricRecord,
-    )
+    from detcore.records import MetricRecord
 
 
 _REPORT_FIELDS = ("steps_completed", "run_id", "reported_at", "n_records", "metrics")
@@ -99,14 +93,11 @@ def describe_trial(
     with open_records(obj) as database:
         facts, series = read_trial(database, trial_id, metric, whole)
         short = uuid_shortener(database)
-    if form == "json":
-        print_json(_plain(facts, series))
-        return
-    if form == "csv":
-        reports = [*facts.validations, *facts.training]
-        print_csv(
-            [{"kind": row.kind, **pick(_REPORT_FIELDS, row)} for row in reports], _CSV_COLUMNS
-        )
+    reports = [
+        {"kind": row.kind, **pick(_REPORT_FIELDS, row)}
+        for row in (*facts.validations, *facts.training)
+    ]
+    if print_data(form, _plain(facts, series), reports, _CSV_COLUMNS):
         return
     _print_trial(facts)
     _print_validations(facts, show_all=show_all)
@@ -177,26 +168,21 @@ def _print_trial(facts: TrialFacts) -> None:
         f"trial {trial.id} of experiment {trial.experiment_id}: {facts.experiment.name}",
         style="bold",
     )
+    crashes = f", {trial.num_restarts} after a crash" if trial.num_restarts else ""
+    runs = f"{facts.num_runs} (the trial was resumed{crashes})"
+    damaged = f"{facts.num_damaged} reports, left out (did the machine crash?)"
     fields = {
         "state": f"{facts.state}: {trial.error}" if trial.error else facts.state,
-        "steps": str(facts.steps_completed),
+        "steps": facts.steps_completed,
+        "runs": runs if facts.num_runs > 1 else None,
+        "rung": trial.rung,
+        "hyperparameters": format_hparams(flatten(trial.hparams)) or None,
+        "seed": trial.seed,
+        "labels": ", ".join(trial.labels) or None,
+        "notes": trial.notes or None,
+        "folder": trial.trial_dir,
+        "damaged": damaged if facts.num_damaged else None,
     }
-    if facts.num_runs > 1:
-        crashes = f", {trial.num_restarts} after a crash" if trial.num_restarts else ""
-        fields["runs"] = f"{facts.num_runs} (the trial was resumed{crashes})"
-    if trial.rung is not None:
-        fields["rung"] = str(trial.rung)
-    if trial.hparams:
-        fields["hyperparameters"] = format_hparams(flatten(trial.hparams))
-    fields["seed"] = str(trial.seed)
-    if trial.labels:
-        fields["labels"] = ", ".join(trial.labels)
-    if trial.notes:
-        fields["notes"] = trial.notes
-    if trial.trial_dir:
-        fields["folder"] = trial.trial_dir
-    if facts.num_damaged:
-        fields["damaged"] = f"{facts.num_damaged} reports, left out (did the machine crash?)"
     print_fields(fields, indent=2)
 
 
@@ -210,19 +196,11 @@ def _print_validations(facts: TrialFacts, *, show_all: bool) -> None:
     shown = list(rows if show_all else rows[-NUM_SHOWN:])
     if facts.best is not None and not any(_is_same(row, facts.best) for row in shown):
         shown.insert(0, facts.best)
-    counts = any(row.n_records is not None for row in shown)
-    columns = [
-        NumberColumn("STEP"),
-        *([NumberColumn("RECORDS")] if counts else []),
-        *[NumberColumn(n) for n in names],
-        Column(""),
-    ]
     print_table(
-        columns,
+        ["STEP", *[NumberColumn(name) for name in names], ""],
         [
             [
-                str(row.steps_completed),
-                *(["" if row.n_records is None else str(row.n_records)] if counts else []),
+                row.steps_completed,
                 *[_aligned(row.metrics.get(name)) for name in names],
                 "best" if _is_same(row, facts.best) else "",
             ]
@@ -272,13 +250,12 @@ def _print_training(facts: TrialFacts) -> None:
         return
     last = facts.training[-1]
     values = [f"{name} {format_number(value)}" for name, value in last.metrics.items()]
+    speed = _speed(facts)
     fields = {
         "last": f"step {last.steps_completed}: {'  '.join(values)}",
-        "reports": str(facts.num_reports["training"]),
+        "reports": facts.num_reports["training"],
+        "speed": speed and f"{speed:.4g} batches/s, validations and checkpoints included",
     }
-    speed = _speed(facts)
-    if speed is not None:
-        fields["speed"] = f"{speed:.4g} batches/s, validations and checkpoints included"
     print_fields(fields, indent=2)
 
 
@@ -289,33 +266,9 @@ def _print_checkpoints(facts: TrialFacts, short: Callable[[str], str], *, show_a
     if not facts.checkpoints:
         print_line("none yet")
     if shown:
-        _print_checkpoint_table(shown, short)
+        print_checkpoints([], [([], row) for row in shown], short)
     if num_hidden:
         print_line(f"{num_hidden} deleted: --all shows them", style="dim")
-
-
-def _print_checkpoint_table(
-    checkpoints: Sequence[CheckpointRecord], short: Callable[[str], str]
-) -> None:
-    print_table(
-        [
-            Column("UUID"),
-            NumberColumn("STEP"),
-            Column("STATE", is_state=True),
-            NumberColumn("SIZE"),
-            Column("SAVED"),
-        ],
-        [
-            [
-                short(row.uuid),
-                str(row.steps_completed),
-                row.state,
-                format_bytes(row.size_bytes),
-                format_time(row.committed_at),
-            ]
-            for row in checkpoints
-        ],
-    )
 
 
 def _find_drawing() -> Callable[..., list[str]] | None:

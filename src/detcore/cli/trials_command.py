@@ -15,8 +15,7 @@ from detcore.cli.output import (
     format_options,
     make_console,
     pick,
-    print_csv,
-    print_json,
+    print_data,
     print_line,
     print_table,
     printable,
@@ -93,11 +92,10 @@ def trials(
         metric, rows = _read_trials(database, experiment_id, sort=sort, metric=metric, limit=limit)
         if form == "table":
             shorten_checkpoints(database, rows)
-    if form == "json":
-        print_json({"experiment_id": experiment_id, "metric": metric, "trials": rows})
-    elif form == "csv":
-        print_csv(rows, ["id", "state"])
-    elif rows:
+    document = {"experiment_id": experiment_id, "metric": metric, "trials": rows}
+    if print_data(form, document, rows, ["id", "state"]):
+        return
+    if rows:
         print_trials(rows, metric)
     else:
         click.echo(f"experiment {experiment_id} has no trials yet", err=True)
@@ -151,24 +149,24 @@ def print_trials(rows: Sequence[dict[str, Any]], metric: str | None) -> None:
     is_narrow = console.is_terminal and console.width < _WIDE
     has_rungs = any(row["rung"] is not None for row in rows)
     has_labels = any(row["labels"] for row in rows)
-    columns = [
+    columns: list[Column | str] = [
         NumberColumn("ID", style="bold"),
         Column("STATE", wrap=True, is_state=True),
-        NumberColumn("STEPS"),
-        *([NumberColumn("RUNG")] if has_rungs else []),
+        "STEPS",
+        *(["RUNG"] if has_rungs else []),
         Column("BEST", wrap=True),
-        *([] if is_narrow else [NumberColumn("RUNS"), Column("CHECKPOINT")]),
+        *([] if is_narrow else ["RUNS", "CHECKPOINT"]),
         *([Column("LABELS", wrap=True)] if has_labels else []),
         Column("HYPERPARAMETERS" if varied else "", wrap=True),
     ]
     cells = [
         [
-            str(row["id"]),
+            row["id"],
             trial_state(row),
-            str(row["steps_completed"]),
-            *(["-" if row["rung"] is None else str(row["rung"])] if has_rungs else []),
+            row["steps_completed"],
+            *([row["rung"]] if has_rungs else []),
             _best_at(row, metric),
-            *([] if is_narrow else [str(row["num_runs"]), row["latest_checkpoint"] or "-"]),
+            *([] if is_narrow else [row["num_runs"], row["latest_checkpoint"]]),
             *([", ".join(row["labels"])] if has_labels else []),
             format_hparams({k: v for k, v in flatten(row["hparams"]).items() if k in varied}),
         ]
@@ -259,12 +257,12 @@ def best(
     _note_stand_ins(rows, metric)
     if only_uuids:
         click.echo("\n".join(row["uuid"] for row in rows))
-    elif form == "json":
-        print_json({"experiment_id": experiment_id, "metric": metric,
-                    "smaller_is_better": smaller_is_better, "checkpoints": rows})  # fmt: skip
-    elif form == "csv":
-        print_csv(rows)
-    else:
+        return
+    document = {
+        "experiment_id": experiment_id, "metric": metric,
+        "smaller_is_better": smaller_is_better, "checkpoints": rows,
+    }  # fmt: skip
+    if not print_data(form, document, rows):
         _print_best(rows, metric, short)
         master = f" --master {obj.master}" if obj.master else ""
         command = f"detcore checkpoint download {short(rows[0]['uuid'])}{master}"
@@ -303,18 +301,18 @@ def _explain(experiment_id: int, metric: str, names: list[str], *, is_own: bool)
 def _print_best(rows: list[dict[str, Any]], metric: str, short: Callable[[str], str]) -> None:
     print_table(
         [
-            Column("UUID"),
+            "UUID",
             NumberColumn(metric, wrap=True),
-            NumberColumn("TRIAL"),
-            NumberColumn("STEP"),
+            "TRIAL",
+            "STEP",
             NumberColumn("SIZE"),
         ],
         [
             [
                 short(row["uuid"]),
-                format_number(row["value"]),
-                str(row["trial_id"]),
-                str(row["steps_completed"]),
+                row["value"],
+                row["trial_id"],
+                row["steps_completed"],
                 format_bytes(row["size_bytes"]),
             ]
             for row in rows

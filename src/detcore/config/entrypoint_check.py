@@ -19,38 +19,71 @@ _SHELL = frozenset("|&;<>()$`\n*?[]{}~=")
 
 
 def entrypoint_mistakes(entrypoint: object, folder: Path) -> Iterator[OwnProblem]:
-    """Yield the modules and scripts of an entrypoint that a worker would not find.
+    """Yield the module or script of an entrypoint that a worker would not find.
 
     Args:
         entrypoint: As in the experiment file.
         folder: Folder of the code.
     """
-    if match := TrialSettings.match_trial_class(entrypoint):
-        if match["module"].endswith(".py"):
-            yield from _script_mistakes(match["module"], folder)
-        else:
-            yield from _module_mistakes(match["module"], folder, suffix=f":{match['name']}")
-    elif words := _words(entrypoint):
-        yield from _command_mistakes(words, folder)
+    match, words = TrialSettings.match_trial_class(entrypoint), _words(entrypoint)
+    target = match["module"] if match else _find_target(words)
+    if target is None:
+        if len(words) == 1 and not shutil.which(words[0]):  # it may be a word of the shell
+            yield from _missing_colon(words[0], folder)
+    elif _is_path(target):
+        if not os.path.isfile(folder / target):
+            names = [path.name for path in folder.glob("*") if path.suffix in (".py", ".sh")]
+            hint = "paths in an entrypoint are relative to the folder of the code"
+            message = f": there is no {target} in {folder}"
+            yield _wrong(message, nearest(target, names), help=[hint])
+    elif not _find_module(target, folder) and not _is_installed(target.partition(".")[0]):
+        near = nearest(target, [path.stem for path in folder.glob("*.py")])
+        suffix = f":{match['name']}" if match else ""
+        message = f": there is no module '{target}' in {folder}, and none is installed"
+        yield _wrong(message, near and near + suffix)
 
 
 def script_of(entrypoint: object, folder: Path) -> Path | None:
     """Return the script in the folder that an entrypoint starts; None where that is not certain."""
-    words = list(_words(entrypoint))
+    target = _find_target(_words(entrypoint))
+    if target is None:
+        return None
+    if not _is_path(target):
+        return _find_module(target, folder)
+    is_script = target.endswith(".py") and os.path.isfile(folder / target)
+    return folder / target if is_script else None
+
+
+def _find_target(words: Sequence[str]) -> str | None:
+    """Return the script or the module that a command starts; None where that is not certain."""
     if "--" in words and not _PYTHON.fullmatch(words[0]):  # behind a launcher's own options
         words = words[words.index("--") + 1 :]
-    if len(words) < 2 or not _PYTHON.fullmatch(words[0]):
+    if not words:
         return None
-    if words[1] == "-m" and len(words) > 2:
-        main = _find_module(f"{words[2]}.__main__", folder)
-        return main or _find_module(words[2], folder)
-    first = next((word for word in words[1:] if not word.startswith("-") or word == "-c"), "")
-    is_script = first.endswith(".py") and _is_there(first, folder)
-    return folder / first if is_script else None
+    program, *arguments = words
+    if not _PYTHON.fullmatch(program):
+        return program if _is_path(program) and not shutil.which(program) else None
+    first = next((word for word in arguments if word in ("-m", "-c") or word[:1] != "-"), "")
+    if first == "-m":
+        return "".join(arguments[arguments.index("-m") + 1 :][:1]) or None
+    return first if first.endswith(".py") else None
+
+
+def _is_path(target: str) -> bool:
+    return "/" in target or target.endswith((".py", ".sh"))
 
 
 def _wrong(text: str, meant: str | None = None, *, help: Iterable[str] = ()) -> OwnProblem:
     return problem_at(("entrypoint",), f"entrypoint{text}", suggestion=meant, help=help)
+
+
+def _missing_colon(word: str, folder: Path) -> Iterator[OwnProblem]:
+    module, _, name = word.rpartition(".")
+    text = f" '{word}' is no command; a trial class is written with a colon"
+    if _find_module(word, folder) is not None:
+        yield _wrong(text, f"{word}:NameOfTheClass")
+    elif module and _find_module(module, folder) is not None:
+        yield _wrong(text, f"{module}:{name}")
 
 
 def _words(entrypoint: object) -> Sequence[str]:
@@ -65,52 +98,11 @@ def _words(entrypoint: object) -> Sequence[str]:
         return []
 
 
-def _command_mistakes(words: Sequence[str], folder: Path) -> Iterator[OwnProblem]:
-    program, *arguments = words
-    if _is_there(program, folder) or shutil.which(program):
-        if not _PYTHON.fullmatch(program):
-            return
-        if arguments[:1] == ["-m"] and len(arguments) > 1:
-            yield from _module_mistakes(arguments[1], folder)
-            return
-        script = next((word for word in arguments if not word.startswith("-")), "")
-        if script.endswith(".py") and not {"-m", "-c"} & {*arguments}:
-            yield from _script_mistakes(script, folder)
-    elif "/" in program or program.endswith((".py", ".sh")):
-        yield from _script_mistakes(program, folder)
-    elif not arguments:  # it may be a word of the shell
-        module, _, name = program.rpartition(".")
-        text = f" '{program}' is no command; a trial class is written with a colon"
-        if _find_module(program, folder) is not None:
-            yield _wrong(text, f"{program}:NameOfTheClass")
-        elif module and _find_module(module, folder) is not None:
-            yield _wrong(text, f"{module}:{name}")
-
-
-def _script_mistakes(script: str, folder: Path) -> Iterator[OwnProblem]:
-    if not _is_there(script, folder):
-        names = [path.name for path in folder.glob("*") if path.suffix in (".py", ".sh")]
-        hint = "paths in an entrypoint are relative to the folder of the code"
-        yield _wrong(f": there is no {script} in {folder}", nearest(script, names), help=[hint])
-
-
-def _module_mistakes(module: str, folder: Path, suffix: str = "") -> Iterator[OwnProblem]:
-    is_there = _find_module(module, folder) or _find_module(f"{module}.__main__", folder)
-    if not is_there and not _is_installed(module.partition(".")[0]):
-        near = nearest(module, [path.stem for path in folder.glob("*.py")])
-        text = f": there is no module '{module}' in {folder}, and none is installed"
-        yield _wrong(text, near and near + suffix)
-
-
-def _is_there(path: str, folder: Path) -> bool:
-    return os.path.isfile(folder / path)
-
-
 def _find_module(module: str, folder: Path) -> Path | None:
+    """Return the file that Python runs for a module, or imports."""
     path = folder / module.replace(".", "/")
-    return next(
-        (file for file in (Path(f"{path}.py"), path / "__init__.py") if os.path.isfile(file)), None
-    )
+    files = (path / "__main__.py", Path(f"{path}.py"), path / "__init__.py")
+    return next((file for file in files if os.path.isfile(file)), None)
 
 
 def _is_installed(name: str) -> bool:

@@ -70,30 +70,29 @@ def _ranges_can_be_drawn(facts: Facts) -> Iterator[OwnProblem]:
         if low is None or high is None:
             continue
         first, last = Mention((*place, "minval"), "minval"), Mention((*place, "maxval"), "maxval")
-        base = facts.number(*place, "base") if "base" in value else 10
         if low >= high:
             one = "for one value, use {type: const, val: …}"
             message = f"minval must be less than maxval, and {low} is not less than {high}"
-            hint = ["exchange them" if low > high else one]
-            yield problem_at(first.place, message, first.text, also=[last], help=hint)
-            continue
-        message, hint = "", []
-        if value["type"] == "int" and not (low >= -_INT64 and high < _INT64):
+            hint = "exchange them" if low > high else one
+            yield problem_at(first.place, message, first.text, also=[last], help=[hint])
+        elif value["type"] == "int" and not -_INT64 <= low < high < _INT64:
             message = "whole numbers are drawn from 64 bits, from -2**63 to 2**63 - 1"
-        elif value["type"] == "double" and not math.isfinite(float(high) - float(low)):
-            message = "the range is wider than the largest number, 1.8e308"
-        elif value["type"] == "log" and not _is_finite_power(base, low, high):
-            message = f"{base} to the power of {low} or {high} is larger than the largest number, "
-            message, hint = message + "1.8e308", ["minval and maxval are exponents"]
-        if message:
-            yield problem_at(last.place, message, last.text, also=[first], help=hint)
+            yield problem_at(last.place, message, last.text, also=[first])
+        elif not _is_finite(value["type"], low, high, facts.number(*place, "base") or 10):
+            message = "the range goes beyond the largest number, 1.8e308"
+            hint = "minval and maxval are exponents" if value["type"] == "log" else ""
+            yield problem_at(
+                last.place, message, last.text, also=[first], help=[hint] if hint else []
+            )
 
 
-def _is_finite_power(base: Any, low: float, high: float) -> bool:
-    if base is None or base <= 0:
-        return True  # reported elsewhere
+def _is_finite(kind: str, low: float, high: float, base: float) -> bool:
+    """Return whether all numbers of a range, and its width, can be represented."""
     try:
-        return all(math.isfinite(float(base) ** float(exponent)) for exponent in (low, high))
+        ends = [float(end) for end in (low, high)]
+        if kind == "log" and base > 0:
+            return all(math.isfinite(float(base) ** end) for end in ends)
+        return kind == "int" or math.isfinite(ends[1] - ends[0])
     except OverflowError:
         return False
 
