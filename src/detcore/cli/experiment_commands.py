@@ -186,27 +186,24 @@ def describe_command(obj: CliContext, experiment_id: int, form: Format) -> None:
         _print_trials(overview, described, config)
 
 
-@click.command("archive")
-@experiment_argument
-@master_option
-def archive(obj: CliContext, experiment_id: int) -> None:
-    """Leave an experiment out of lists. Nothing of it is deleted."""
-    _set_archived(obj, experiment_id, archived=True)
+def _archive_command(what: str, summary: str, said: str) -> click.Command:
+    @click.command(what, help=summary)
+    @experiment_argument
+    @master_option
+    def command(obj: CliContext, experiment_id: int) -> None:
+        with open_client(obj) as client:
+            getattr(client.get_experiment(experiment_id), what)()
+        click.echo(f"experiment {experiment_id} is {said}")
+
+    return command
 
 
-@click.command("unarchive")
-@experiment_argument
-@master_option
-def unarchive(obj: CliContext, experiment_id: int) -> None:
-    """Bring an archived experiment back into lists."""
-    _set_archived(obj, experiment_id, archived=False)
-
-
-def _set_archived(obj: CliContext, experiment_id: int, *, archived: bool) -> None:
-    with open_client(obj) as client:
-        experiment = client.get_experiment(experiment_id)
-        (experiment.archive if archived else experiment.unarchive)()
-    click.echo(f"experiment {experiment_id} is {'archived' if archived else 'in lists again'}")
+archive = _archive_command(
+    "archive", "Leave an experiment out of lists. Nothing of it is deleted.", "archived"
+)
+unarchive = _archive_command(
+    "unarchive", "Bring an archived experiment back into lists.", "in lists again"
+)
 
 
 def _print_list(rows: list[dict[str, Any]]) -> None:

@@ -36,21 +36,15 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|Infin
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 # rich styles of states, by their first word in small letters.
 _STATE_STYLES = {
-    "active": "cyan",
-    "canceled": "yellow",
-    "completed": "green",
-    "damaged": "red",
-    "deleted": "dim",
-    "deleting": "dim",
-    "ended": "green",
-    "error": "red",
-    "interrupted": "yellow",
-    "not": "dim",  # not started
-    "partially_deleted": "yellow",
-    "paused": "yellow",
-    "running": "cyan",
-    "stopped": "green",
-    "waiting": "yellow",
+    word: style
+    for style, words in {
+        "cyan": "active running",
+        "dim": "deleted deleting not",  # not started
+        "green": "completed ended stopped",
+        "red": "damaged error",
+        "yellow": "canceled interrupted partially_deleted paused waiting",
+    }.items()
+    for word in words.split()
 }
 SHORT_UUID = 8  # characters of a UUID that a terminal shows, where no other one has them
 _PROCESS_GONE = "(process gone)"

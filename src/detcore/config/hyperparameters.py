@@ -144,10 +144,6 @@ def _typed_mistakes(value: Mapping[str, object], place: Place) -> Iterator[Probl
 
 def _untyped(name: str, value: Mapping[str, object]) -> PydanticCustomError:
     likely = "categorical" if "vals" in value else "const" if "val" in value else None
-    if "base" in value:
-        likely = "log"
-    elif str(name).lower() in ("lr", "learning_rate") and "minval" in value:
-        likely = "loguniform"
     return problem(
         f"missing 'type' in hyperparameter '{name}'",
         "'type' says how its value is drawn",

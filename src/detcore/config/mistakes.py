@@ -96,20 +96,20 @@ def check(
         }
         explainer = _Explainer(root, models)
         config, errors = _validate(root, models)
-        shown = errors[:_MAX_EXPLAINED]
-        reports = [explainer.field(error, place) for place, error in shown]
+        reports = [
+            explainer.field(error, place)
+            if number < _MAX_EXPLAINED
+            else mistake(explainer.key(place), f"{dotted(place)}: {error['msg']}")
+            for number, (place, error) in enumerate(errors)
+        ]
         mended = [
             report
-            for (place, error), report in zip(shown, reports, strict=True)
+            for (place, error), report in zip(errors, reports, strict=True)
             if _mend(root, place, error, report.suggestion, explainer)
         ]
         found += mended or reports
         if not mended:
             break
-    found += [
-        mistake(explainer.key(place), f"{dotted(place)}: {error['msg']}")
-        for place, error in errors[_MAX_EXPLAINED:]
-    ]
     known = {place for place, _ in errors}
     for name in options.get("required", ()):
         place: Place = (*name.split("."),)
@@ -196,7 +196,8 @@ class _Explainer:
 
     def key(self, place: Place) -> Span:
         """Return the position of a key, of the nearest one above it, or of the top of the file."""
-        return key_span(self._root, place) or self._top()
+        top = self._root.span
+        return key_span(self._root, place) or top.source.span(top.line, top.column)
 
     def value(self, place: Place) -> Span:
         """Return the position of a value; if it is empty or missing, of its key."""
@@ -204,12 +205,6 @@ class _Explainer:
         if node is None or _is_empty(node):
             return self.key(place)
         return node.span
-
-    def _top(self) -> Span:
-        source = self._root.span.source
-        keys = [child.key for child in self._root.entries.values() if child.key]
-        first = next((key for key in keys if key.source is source), None)
-        return source.span(first.line, first.column) if first else self._root.span
 
     def field(self, error: ErrorDetails, place: Place) -> Diagnostic:
         """Explain one of pydantic's errors."""

@@ -148,16 +148,14 @@ def _lengths_convert(facts: Facts) -> Iterator[OwnProblem]:
     }
     if not units:
         return
+    names = " and ".join(dict.fromkeys(units.values()))
     lengths = [
         Mention((*place, unit), f"{unit} cannot be turned into batches without it", "key")
         for place, unit in units.items()
     ]
-    if "epochs" in units.values():
-        lengths.append(Mention(("records_per_epoch",), "epochs are counted in records", "key"))
     if facts.get("hyperparameters") is not None:
         here = Mention(("hyperparameters",), "no 'global_batch_size' here", "key")
         lengths.insert(0, here)
-    names = " and ".join(dict.fromkeys(units.values()))
     yield problem_at(
         lengths[0].place,
         f"a length in {names} needs hyperparameters.global_batch_size",
