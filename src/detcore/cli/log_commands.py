@@ -114,43 +114,6 @@ def _read_new_lines(
         yield trial_id, line
 
 
-class _Printer:
-    """Writes lines to standard output."""
-
-    def __init__(self, form: Format, *, timestamps: bool, with_trial: bool, raw: bool) -> None:
-        self._form = form
-        self._timestamps = timestamps
-        self._with_trial = with_trial
-        self._raw = raw
-        self._has_ranks = False
-        self._has_header = False
-
-    def __call__(self, lines: Iterable[tuple[int, LogLine]]) -> None:
-        if self._form == "csv":
-            rows = [_plain(trial_id, line) for trial_id, line in lines]
-            if rows or not self._has_header:
-                print_csv(rows, _CSV_COLUMNS, with_header=not self._has_header)
-                self._has_header = True
-            return
-        for trial_id, line in lines:
-            is_json = self._form == "json"
-            text = json.dumps(_plain(trial_id, line)) if is_json else self._text(trial_id, line)
-            click.echo(text, color=True if self._raw else None)  # None: only on a terminal
-
-    def _text(self, trial_id: int, line: LogLine) -> str:
-        self._has_ranks = self._has_ranks or line.rank > 0
-        parts = []
-        if self._timestamps:
-            parts.append(_moment(line).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3])
-        if self._with_trial:
-            parts.append(f"trial {trial_id}")
-        if self._has_ranks:
-            parts.append(f"[{line.rank}]")
-        if self._with_trial:
-            parts.append("|")
-        return " ".join([*parts, line.text if self._raw else printable(line.text)])
-
-
 def _plain(trial_id: int, line: LogLine) -> dict[str, Any]:
     at = plain_value(_moment(line))
     return {"at": at, "trial_id": trial_id, **pick(_CSV_COLUMNS[2:], line)}
@@ -158,6 +121,20 @@ def _plain(trial_id: int, line: LogLine) -> dict[str, Any]:
 
 def _moment(line: LogLine) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(line.at, datetime.timezone.utc)
+
+
+def _text(
+    trial_id: int, line: LogLine, *, timestamps: bool, with_trial: bool, with_rank: bool, raw: bool
+) -> str:
+    at = _moment(line).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    parts = [
+        (at, timestamps),
+        (f"trial {trial_id}", with_trial),
+        (f"[{line.rank}]", with_rank),
+        ("|", with_trial),
+        (line.text if raw else printable(line.text), True),
+    ]
+    return " ".join(part for part, is_shown in parts if is_shown)
 
 
 def _show(
@@ -173,12 +150,33 @@ def _show(
     raw: bool,
     form: Format,
 ) -> None:
-    show = _Printer(form, timestamps=timestamps, with_trial=with_trial, raw=raw)
     positions: dict[int, int] = {}
+    with_rank = False
+    with_header = True
 
     def read() -> Iterator[tuple[int, LogLine]]:
         added = _read_new_lines(database, list_trials(), positions)
         return (each for each in added if rank in (None, each[1].rank))
+
+    def show(lines: Iterable[tuple[int, LogLine]]) -> None:
+        nonlocal with_rank, with_header
+        if form == "csv":
+            rows = [_plain(trial_id, line) for trial_id, line in lines]
+            if rows or with_header:
+                print_csv(rows, _CSV_COLUMNS, with_header=with_header)
+            with_header = False
+            return
+        for trial_id, line in lines:
+            with_rank = with_rank or line.rank > 0
+            text = (
+                json.dumps(_plain(trial_id, line))
+                if form == "json"
+                else _text(
+                    trial_id, line,
+                    timestamps=timestamps, with_trial=with_trial, with_rank=with_rank, raw=raw,
+                )
+            )  # fmt: skip
+            click.echo(text, color=True if raw else None)  # None: only on a terminal
 
     _show_lines(read, is_over, show, follow=follow, tail=tail)
 

@@ -31,8 +31,8 @@ class TrialFacts:
 
     Attributes:
         state: For users, as `trial_state` returns it.
-        num_reports: Number of reports of each kind. Of many, `validations` and `training` have
-            the newest.
+        num_reports: Number of reports of each kind.
+        reports: The reports of each kind; of many, the newest.
     """
 
     trial: TrialRecord
@@ -40,8 +40,7 @@ class TrialFacts:
     state: str
     is_alive: bool | None
     num_reports: Mapping[str, int]
-    validations: Sequence[MetricRecord]
-    training: Sequence[MetricRecord]
+    reports: Mapping[str, Sequence[MetricRecord]]
     best: MetricRecord | None
     checkpoints: Sequence[CheckpointRecord]
     num_runs: int
@@ -53,13 +52,12 @@ class TrialFacts:
 
     def has_all(self, kind: str) -> bool:
         """Whether all reports of a kind were read."""
-        rows = self.validations if kind == "validation" else self.training
-        return len(rows) == self.num_reports[kind]
+        return len(self.reports[kind]) == self.num_reports[kind]
 
     @property
     def steps_completed(self) -> int:
-        reports = [*self.validations[-1:], *self.training[-1:]]
-        return max((report.steps_completed for report in reports), default=0)
+        last = [rows[-1].steps_completed for rows in self.reports.values() if rows]
+        return max(last, default=0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,23 +91,22 @@ def read_trial(
         best = database.trial_best_validation(trial_id, metric, smaller_is_better=bool(smaller))
     (row,) = describe_trials(database, [trial], metric=None, smaller_is_better=bool(smaller))
     num_reports = {kind: database.count_metrics(trial_id, kind) for kind in KINDS}
-    validations, training = (
-        database.metrics(
+    reports = {
+        kind: database.metrics(
             trial_id,
             kind,
             with_batches=False,
             newest=None if kind in whole or num_reports[kind] <= _MANY else NUM_SHOWN,
         )
         for kind in KINDS
-    )
+    }
     facts = TrialFacts(
         trial=trial,
         experiment=experiment,
         state=trial_state(row),
         is_alive=row["is_alive"],
         num_reports=num_reports,
-        validations=validations,
-        training=training,
+        reports=reports,
         best=best,
         checkpoints=database.list_checkpoints(trial_id=trial_id),
         num_runs=row["num_runs"],
@@ -126,9 +123,8 @@ def read_trial(
 def _choose_series(
     database: Database, facts: TrialFacts, wanted: str | None
 ) -> MetricSeries | None:
-    kinds = {"validation": facts.validations, "training": facts.training}
-    names = {kind: list_names(rows, facts.metric) for kind, rows in kinds.items()}
-    candidates = [(kind, name) for kind in kinds for name in names[kind]]
+    names = {kind: list_names(rows, facts.metric) for kind, rows in facts.reports.items()}
+    candidates = [(kind, name) for kind in KINDS for name in names[kind]]
     for name in (wanted,) if wanted is not None else (facts.metric, None):
         for kind, candidate in candidates:
             if name in (None, candidate):
@@ -136,7 +132,7 @@ def _choose_series(
                 return MetricSeries(metric=candidate, kind=kind, points=points)
     if wanted is None:
         return None
-    listed = [f"{', '.join(names[kind])} ({kind})" for kind in kinds if names[kind]]
+    listed = [f"{', '.join(names[kind])} ({kind})" for kind in KINDS if names[kind]]
     raise NotFoundError(
         f"trial {facts.trial.id} has not reported a metric {wanted!r}.\n"
         f"Metrics there: {'; '.join(listed) or 'none yet'}."
@@ -147,8 +143,7 @@ def _points(
     database: Database, facts: TrialFacts, kind: str, metric: str
 ) -> Sequence[tuple[int, float]]:
     if facts.has_all(kind):
-        rows = facts.validations if kind == "validation" else facts.training
-        numbers = [row for row in rows if _is_number(row.metrics.get(metric))]
+        numbers = [row for row in facts.reports[kind] if _is_number(row.metrics.get(metric))]
         return [(row.steps_completed, float(row.metrics[metric])) for row in numbers]
     trial = facts.trial
     curves = database.metric_curves(

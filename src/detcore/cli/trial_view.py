@@ -94,8 +94,7 @@ def describe_trial(
         facts, series = read_trial(database, trial_id, metric, whole)
         short = uuid_shortener(database)
     reports = [
-        {"kind": row.kind, **pick(_REPORT_FIELDS, row)}
-        for row in (*facts.validations, *facts.training)
+        {"kind": kind, **pick(_REPORT_FIELDS, row)} for kind in KINDS for row in facts.reports[kind]
     ]
     if print_data(form, _plain(facts, series), reports, _CSV_COLUMNS):
         return
@@ -129,7 +128,7 @@ def plot_trial(obj: CliContext, trial_id: int, metric: str | None) -> None:
 
 def _speed(facts: TrialFacts) -> float | None:
     """Return batches per second of the newest run, validations and checkpoints included."""
-    rows = [row for row in facts.training if row.run_id == facts.trial.run_id]
+    rows = [row for row in facts.reports["training"] if row.run_id == facts.trial.run_id]
     if len(rows) < 2 or rows[0].reported_at is None or rows[-1].reported_at is None:
         return None
     seconds = (rows[-1].reported_at - rows[0].reported_at).total_seconds()
@@ -139,7 +138,7 @@ def _speed(facts: TrialFacts) -> float | None:
 
 def _plain(facts: TrialFacts, series: MetricSeries | None) -> dict[str, Any]:
     trial, searcher = facts.trial, facts.experiment.searcher
-    last = facts.training[-1] if facts.training else None
+    last = next(reversed(facts.reports["training"]), None)
     names = [field.name for field in dataclasses.fields(trial)]
     names = [name for name in names if name not in ("control", "current_run")]
     return {name: getattr(trial, name) for name in names} | {
@@ -150,7 +149,7 @@ def _plain(facts: TrialFacts, series: MetricSeries | None) -> dict[str, Any]:
         "metric": searcher.metric,
         "smaller_is_better": searcher.smaller_is_better,
         "best_validation": facts.best and pick(_BEST_FIELDS, facts.best),
-        "validations": [pick(_REPORT_FIELDS, row) for row in facts.validations],
+        "validations": [pick(_REPORT_FIELDS, row) for row in facts.reports["validation"]],
         "training": {
             "num_reports": facts.num_reports["training"],
             "batches_per_second": _speed(facts),
@@ -188,7 +187,7 @@ def _print_trial(facts: TrialFacts) -> None:
 
 def _print_validations(facts: TrialFacts, *, show_all: bool) -> None:
     print_heading("Validations")
-    rows = facts.validations
+    rows = facts.reports["validation"]
     if not rows:
         print_line("none yet")
         return
@@ -245,10 +244,10 @@ def _fitting(names: list[str]) -> tuple[list[str], list[str]]:
 
 def _print_training(facts: TrialFacts) -> None:
     print_heading("Training")
-    if not facts.training:
+    last = next(reversed(facts.reports["training"]), None)
+    if last is None:
         print_line("no reports yet")
         return
-    last = facts.training[-1]
     values = [f"{name} {format_number(value)}" for name, value in last.metrics.items()]
     speed = _speed(facts)
     fields = {
