@@ -225,7 +225,6 @@ def test_the_search_for_cycles_finds_one() -> None:
 
 # Plugins that are made of another one, which they require: they use its public names.
 BUILT_ON = {
-    "detcore_replay": {"detcore_report"},  # the style of its page
     "detcore_storage": {"detcore_testing"},  # crash points of a storage
     "detcore_testing": {"detcore_replay"},  # checks of ledgers
     "detcore_server": {"detcore_report"},  # the drawings of its page

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,23 +137,6 @@ def test_diverge_names_the_step_and_the_tensor_and_changes_nothing(runs: Runs) -
     assert names == "  differ after it: model.weights"
     assert largest.startswith("  largest difference: model.weights ")
     assert runs.digest() == before
-
-
-def test_the_page_says_the_same(runs: Runs, tmp_path: Path) -> None:
-    path = tmp_path / "diverge.html"
-    done = runs("diverge", runs.base, runs.other, "-o", path, code=1)
-    assert "differ: step 42, tensor, model.weights" in done.stdout
-    page = path.read_text()
-    assert '<p class="bad">step 42, tensor, model.weights</p>' in page
-    assert "41 of 60 steps are equal" in page
-    assert '<span class="ok">+            self.controller._rate *= 1.01</span>' in page
-    assert re.search(r"<td>model\.weights</td>(<td class=.r.>-?[\d.e-]+</td>){3}", page)
-    assert "<script" not in page
-    done = runs("diverge", runs.base, runs.other, "--no-replay", "-o", "-", code=1)
-    assert done.stdout.startswith("<!DOCTYPE html>")
-    assert "0 of 60 steps are equal" in done.stdout
-    done = runs("diverge", runs.base, runs.other, "-o", tmp_path / "none" / "x.html", code=2)
-    assert "there is no folder" in done.stderr
 
 
 def test_without_a_replay_the_stored_digests_bound_the_step(runs: Runs) -> None:

@@ -13,7 +13,6 @@ import click
 
 from detcore.cli import open_records, print_json
 from detcore.errors import RunError
-from detcore_replay.commands.diverge_page import divergence_page
 from detcore_replay.commands.result_printing import print_check, print_divergence, to_document
 from detcore_replay.diverge.first_difference import check_steps, find_divergence
 from detcore_replay.recorded_runs import find_run
@@ -32,7 +31,6 @@ Examples:
   detcore diverge 3 0d6f8a52-7f6e-4d35-9a9d-0a4f7d3b6a11     a trial, and a checkpoint
   detcore diverge 3 4 --no-replay                            by stored digests alone
   detcore diverge 3 4 --json
-  detcore diverge 3 4 -o diverge.html                        a page to send
 
 \b
 Exit codes:
@@ -63,12 +61,6 @@ def _read_steps(
     return int(first), int(last)
 
 
-def _read_output(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    if value not in (None, "-") and not Path(value).parent.is_dir():
-        raise click.BadParameter(f"there is no folder {Path(value).parent}")
-    return value
-
-
 @click.command(epilog=_DIVERGE_EXAMPLES)
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
@@ -77,10 +69,6 @@ def _read_output(_ctx: click.Context, _param: click.Parameter, value: str | None
     help="Whether to train steps again to name what stored digests leave open.  [default: yes]",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-@click.option(
-    "-o", "--output", callback=_read_output, metavar="FILE",
-    help="Also write a page, such as diverge.html; with - it is all that is printed.",
-)  # fmt: skip
 @click.pass_context
 def diverge(
     context: click.Context,
@@ -88,7 +76,6 @@ def diverge(
     second: str,
     with_replay: bool,
     as_json: bool,
-    output: str | None,
 ) -> None:
     """Say where two runs part: the first step that differs, and what differs in it.
 
@@ -99,13 +86,9 @@ def diverge(
     with _open(context.obj) as (database, replayer):
         one, other = find_run(database, first), find_run(database, second)
         found = find_divergence(one, other, replayer, replay=with_replay)
-    if output == "-":
-        click.echo(divergence_page(found), nl=False)
-    elif output is not None:
-        Path(output).write_text(divergence_page(found), encoding="utf-8")
     if as_json:
         print_json(to_document(found))
-    elif output != "-":
+    else:
         print_divergence(found)
     context.exit(0 if found.is_equal else _EXIT_DIFFERS)
 
