@@ -24,7 +24,7 @@ class BrokenContractError(AssertionError):
 
     Attributes:
         suite: Name of the suite, such as ``"StorageSuite"``.
-        clause: Name of the clause, such as ``"create-refuses-what-exists"``.
+        clause: Name of the clause, such as ``"it-behaves-as-a-dict"``.
     """
 
     def __init__(self, suite: str, clause: str, promise: str, found: str) -> None:

@@ -12,7 +12,7 @@ from detcore.distributed import DistributedContext
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, StorageError
 from detcore.plugins import PluginManager
-from detcore.storage import Capabilities, Entry, StorageBackend, open_storage
+from detcore.storage import Capabilities, Entry, StorageBackend, digest_bytes, open_storage
 from detcore_testing.clauses import clause, expect, expect_equal, expect_error, find_registered
 from detcore_testing.storage.storage_access import StorageAccess, write_files
 from detcore_testing.torture import torture_storage
@@ -28,8 +28,12 @@ _MODEL = {"weights.bin": bytes(range(256)) * 200, "variables/a[0]": b"zero", "no
 _KEYS = tuple(
     f"{folder}/{name}" for folder in ("1", "10", "1-", "[1]*", "deep/1") for name in ("a", "?")
 )
-_CALLS = ("put_tree", "create", "replace", "raw_write", "delete", "delete_tree")
-_NUM_CALLS = 120
+_CALLS = (
+    *(2 * ("put_tree", "create", "replace")),
+    *("delete", "delete_tree", "raw_write", "raw_delete"),
+)
+_CONTENTS = (b"", b"1", b"2", b"3", b"\r\n", b"some bytes")
+_NUM_CALLS = 160
 
 
 def _plugins() -> PluginManager:
@@ -238,47 +242,79 @@ class KeepingClauses(StorageAccess):
             losses = torture_storage(storage, scenarios=["upload"]).losses
             expect_equal(losses, {}, "the losses")
 
-    @clause("it-behaves-as-a-dict", "after any sequence of calls it holds what a dict would hold")
+    @clause(
+        "it-behaves-as-a-dict",
+        "after any sequence of calls, some of another program, it holds what a dict would hold: "
+        "create refuses what exists, delete skips what is absent, all others replace",
+    )
     def test_it_behaves_as_a_dict(self, tmp_path: Path) -> None:
         """Change and read it in a random order, which is the same each time."""
         dice, model = random.Random(7), dict[str, bytes]()
         with self.opened(tmp_path) as storage:
+            expect_equal(storage.list(), [], "the list of an empty storage")
             for _ in range(_NUM_CALLS):
-                key, data = dice.choice(_KEYS), dice.randbytes(dice.randrange(40))
-                folder = key.rpartition("/")[0]
-                call = dice.choice(_CALLS)
-                if call == "create" and key in model:
-                    with expect_error(FileExistsError, f"create({key!r})"):
-                        storage.create(key, data)
-                elif call == "delete":
-                    storage.delete([key])
-                    model.pop(key, None)
-                elif call == "delete_tree":
-                    storage.delete_tree(folder)
-                    for name in [name for name in model if name.startswith(f"{folder}/")]:
-                        del model[name]
-                else:
-                    model[key] = data
-                    if call == "put_tree":
-                        storage.put_tree(write_files(tmp_path, {key: data}))
-                    elif call == "raw_write":
-                        self.raw_write(key, data)
-                    else:
-                        getattr(storage, call)(key, data)
-                _expect_same(storage, model, dice.choice(_KEYS))
+                key, call = dice.choice(_KEYS), dice.choice(_CALLS)
+                self._change(storage, model, key, (call, dice.choice(_CONTENTS)), tmp_path)
+                self._expect_same(storage, model, key, f"after {call} of {key!r}", tmp_path)
             self.expect_stored(model)
 
+    def _change(
+        self,
+        storage: StorageBackend,
+        model: dict[str, bytes],
+        key: str,
+        change: tuple[str, bytes],
+        tmp_path: Path,
+    ) -> None:
+        """Make a call, and what it should do to the model."""
+        call, data = change
+        folder = key.rpartition("/")[0]
+        if call == "create" and key in model:
+            with expect_error(FileExistsError, f"create({key!r}), which exists,"):
+                storage.create(key, data)
+        elif call == "delete_tree":
+            storage.delete_tree(folder)
+            for name in [name for name in model if name.startswith(f"{folder}/")]:
+                del model[name]
+        elif call == "raw_delete":
+            if model.pop(key, None) is not None:
+                self.raw_delete(key)
+        elif call == "delete":
+            storage.delete([key])
+            model.pop(key, None)
+        else:
+            model[key] = data
+            if call == "put_tree":
+                storage.put_tree(write_files(tmp_path, {key: data}))
+            elif call == "raw_write":
+                self.raw_write(key, data)
+            else:
+                getattr(storage, call)(key, data)
 
-def _expect_same(storage: StorageBackend, model: dict[str, bytes], key: str) -> None:
-    folder = key.rpartition("/")[0]
-    names = sorted(name for name in model if name.startswith(f"{folder}/"))
-    wanted = [Entry(name, len(model[name])) for name in names]
-    expect_equal(storage.list(folder), wanted, f"list({folder!r})")
-    if key in model:
-        expect_equal(storage.read(key), model[key], f"what was read of {key!r}")
-    else:
-        with expect_error(FileNotFoundError, f"read({key!r})"):
-            storage.read(key)
+    def _expect_same(
+        self,
+        storage: StorageBackend,
+        model: dict[str, bytes],
+        key: str,
+        when: str,
+        tmp_path: Path,
+    ) -> None:
+        """Compare what the storage reads and lists with the model."""
+        if key in model:
+            expect_equal(storage.read(key), model[key], f"what was read {when}")
+            got = tmp_path / "suite-got"
+            got.write_bytes(b"??")
+            storage.get_tree([(got, key)])
+            expect_equal(got.read_bytes(), model[key], f"what came over a local file {when}")
+        else:
+            with expect_error(FileNotFoundError, f"read {when}"):
+                storage.read(key)
+        for folder in ("", key.rpartition("/")[0]):
+            names = sorted(n for n in model if n.startswith(f"{folder}/".lstrip("/")))
+            wanted = [Entry(name, len(model[name])) for name in names]
+            expect_equal(storage.list(folder), wanted, f"list({folder!r}) {when}")
+        digests = {name: digest_bytes(model[name]) for name in names}
+        expect_equal(storage.digest_tree(names), digests, f"digest_tree {when}")
 
 
 def _model(tmp_path: Path) -> Path:

@@ -26,23 +26,7 @@ _WON, _LOST = 0, 1
 
 
 class SharingClauses(StorageAccess):
-    """Other writers, races, forks, descriptors and random generators."""
-
-    @clause("what-others-wrote-is-seen", "list and read see what other processes wrote meanwhile")
-    def test_what_others_wrote_is_seen(self, tmp_path: Path) -> None:
-        """Change files behind the storage's back, after it has listed and read them."""
-        with self.opened(tmp_path) as storage:
-            expect_equal(storage.list(), [], "the list of an empty storage")
-            self.raw_write("run/a", b"1")
-            expect_equal(storage.read("run/a"), b"1", "what was read before")
-            expect_equal(storage.list("run"), [Entry("run/a", 1)], "the list before")
-            self.raw_write("run/a", b"333")
-            self.raw_write("run/b", b"22")
-            wanted = [Entry("run/a", 3), Entry("run/b", 2)]
-            expect_equal(storage.list("run"), wanted, "the list after another one wrote")
-            expect_equal(storage.read("run/a"), b"333", "what was read after another one wrote")
-            self.raw_delete("run/a")
-            expect_equal(storage.list("run"), wanted[1:], "the list after another one deleted")
+    """Races, forks, descriptors and random generators."""
 
     @clause(
         "one-thread-creates",

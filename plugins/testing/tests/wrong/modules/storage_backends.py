@@ -55,7 +55,7 @@ class DropsEmptyFiles(Wrong):
 
 
 class KeepsTheTail(Wrong):
-    broken = "put-replaces"
+    broken = "it-behaves-as-a-dict"
 
     def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         old = {key: self.path(key).read_bytes() for _, key in pairs if self.path(key).is_file()}
@@ -87,14 +87,14 @@ class TurnsLineEnds(Wrong):
 
 
 class DigestsKeys(Wrong):
-    broken = "digests-are-right"
+    broken = "it-behaves-as-a-dict"
 
     def digest_tree(self, keys: Sequence[str], **options: Any) -> Digests:
         return {key: digest_bytes(key.encode()) for key in keys}
 
 
 class RemembersDigests(Wrong):
-    broken = "digests-are-of-what-is-stored"
+    broken = "it-behaves-as-a-dict"
 
     def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         self.seen = super().put_tree(pairs, **options)
@@ -105,7 +105,7 @@ class RemembersDigests(Wrong):
 
 
 class CutsLargeFiles(Wrong):
-    broken = "large-files-come-back"
+    broken = "many-files-come-back"
 
     def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         digests = super().put_tree(pairs, **options)
@@ -125,21 +125,21 @@ class MixesManyFiles(Wrong):
 
 
 class EndsMarkersWithALine(Wrong):
-    broken = "create-stores"
+    broken = "it-behaves-as-a-dict"
 
     def create(self, key: str, data: bytes) -> None:
         super().create(key, data + b"\n")
 
 
 class CreatesOver(Wrong):
-    broken = "create-refuses-what-exists"
+    broken = "it-behaves-as-a-dict"
 
     def create(self, key: str, data: bytes) -> None:
         self.replace(key, data)
 
 
 class TakesEmptyForAbsent(Wrong):
-    broken = "create-refuses-what-exists"
+    broken = "it-behaves-as-a-dict"
 
     def create(self, key: str, data: bytes) -> None:
         if self.path(check_key(key)).exists() and not self.path(key).stat().st_size:
@@ -148,7 +148,7 @@ class TakesEmptyForAbsent(Wrong):
 
 
 class Appends(Wrong):
-    broken = "replace-overwrites"
+    broken = "it-behaves-as-a-dict"
 
     def replace(self, key: str, data: bytes) -> None:
         there = self.read(key) if self.path(check_key(key)).exists() else b""
@@ -207,21 +207,21 @@ class TellsOncePerFile(Wrong):
 
 
 class ListsUnsorted(Wrong):
-    broken = "listing-is-sorted"
+    broken = "it-behaves-as-a-dict"
 
     def list(self, prefix: str = "") -> list[Entry]:
         return super().list(prefix)[::-1]
 
 
 class ListsNoSizes(Wrong):
-    broken = "listing-is-sorted"
+    broken = "it-behaves-as-a-dict"
 
     def list(self, prefix: str = "") -> list[Entry]:
         return [Entry(entry.key, 0) for entry in super().list(prefix)]
 
 
 class ListsByText(Wrong):
-    broken = "prefixes-are-folders"
+    broken = "it-behaves-as-a-dict"
 
     def list(self, prefix: str = "") -> list[Entry]:
         return [entry for entry in super().list() if entry.key.startswith(prefix)]
@@ -249,7 +249,7 @@ class ReadsKeysTwice(Wrong):
 
 
 class MissesTheAbsent(Wrong):
-    broken = "deleting-skips-absent"
+    broken = "it-behaves-as-a-dict"
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -257,7 +257,7 @@ class MissesTheAbsent(Wrong):
 
 
 class DeletesByText(Wrong):
-    broken = "delete-tree-is-exact"
+    broken = "it-behaves-as-a-dict"
 
     def delete_tree(self, prefix: str) -> None:
         check_key(prefix)
@@ -265,7 +265,7 @@ class DeletesByText(Wrong):
 
 
 class DeletesItsRoot(Wrong):
-    broken = "root-is-never-deleted"
+    broken = "unsafe-keys-are-refused"
 
     def delete_tree(self, prefix: str) -> None:
         if not prefix:
@@ -306,7 +306,7 @@ class DecodesKeys(Wrong):
 
 
 class ListsOnce(Wrong):
-    broken = "what-others-wrote-is-seen"
+    broken = "it-behaves-as-a-dict"
 
     def list(self, prefix: str = "") -> list[Entry]:
         self._cache: dict[str, list[Entry]] = getattr(self, "_cache", {})
@@ -316,7 +316,7 @@ class ListsOnce(Wrong):
 
 
 class ReadsOnce(Wrong):
-    broken = "what-others-wrote-is-seen"
+    broken = "it-behaves-as-a-dict"
 
     def read(self, key: str) -> bytes:
         self._cache: dict[str, bytes] = getattr(self, "_cache", {})
@@ -328,7 +328,7 @@ class ReadsOnce(Wrong):
 class ForgetsWhatItLacks(Wrong):
     """Once a place was empty it stays so for this handle."""
 
-    broken = "what-others-wrote-is-seen"
+    broken = "it-behaves-as-a-dict"
 
     def read(self, key: str) -> bytes:
         if getattr(self, "_was_empty", False):
@@ -551,7 +551,7 @@ class ListsOutside(Wrong):
 
 
 class KeepsWhatHasTheSize(Wrong):
-    broken = "put-replaces"
+    broken = "it-behaves-as-a-dict"
 
     def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         def is_there(path: Path, key: str) -> bool:
@@ -571,7 +571,7 @@ class SkipsAbsentSources(Wrong):
 
 
 class WritesIntoWhatIsThere(Wrong):
-    broken = "get-overwrites"
+    broken = "it-behaves-as-a-dict"
 
     def get_tree(self, pairs: Pairs, **options: Any) -> Digests:
         tails = {path: path.read_bytes() for path, _ in pairs if path.is_file()}
@@ -583,7 +583,7 @@ class WritesIntoWhatIsThere(Wrong):
 
 
 class ReadsText(Wrong):
-    broken = "create-stores"
+    broken = "it-behaves-as-a-dict"
 
     def read(self, key: str) -> bytes:
         return super().read(key).replace(b"\r\n", b"\n")
