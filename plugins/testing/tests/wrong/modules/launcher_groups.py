@@ -108,10 +108,12 @@ class GivesEachWorkerAnotherKey(Right):
     broken = "workers-are-told-who-they-are"
 
     def change(self, options: dict[str, Any]) -> None:
-        config = dict(options["info"].config)
+        settings = options["info"].settings
         key = "$DETCORE_JOB_KEY-$DETCORE_RANK"
-        config["entrypoint"] = f"DETCORE_JOB_KEY={key} {config['entrypoint']}"
-        options["info"] = dataclasses.replace(options["info"], config=config)
+        changed = dataclasses.replace(
+            settings, entrypoint=f"DETCORE_JOB_KEY={key} {settings.entrypoint}"
+        )
+        options["info"] = dataclasses.replace(options["info"], settings=changed)
 
 
 class TellsEverybodyRank0(Right):
@@ -166,7 +168,7 @@ class DropsWhatIsNoText(Right):
 
 
 class ShowsTheFirstLines(Right):
-    broken = "all-output-comes-before-close"
+    broken = "lines-come-whole"
 
     def sink(self, on_output: OutputSink) -> OutputSink:
         shown: list[str] = []
@@ -409,7 +411,7 @@ class SetsItsOwnVariables(Right):
 class PrintsFromAllThreads(Right):
     """Has a thread for each line."""
 
-    broken = "lines-come-one-at-a-time"
+    broken = "lines-come-with-their-rank"
 
     def sink(self, on_output: OutputSink) -> OutputSink:
         def take(rank: int, stream: str, line: str) -> None:
