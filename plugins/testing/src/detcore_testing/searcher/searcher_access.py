@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from detcore.plugins import PluginManager
 from detcore.search import ExitReason, SearchMethod, SearchSetup
 from detcore.trial import import_object
-from detcore_testing.clauses import Suite, expect, find_registered
+from detcore_testing.clauses import Suite, expect, expect_equal, find_registered
 from detcore_testing.searcher.searcher_simulation import SearchSimulation
 
 SOME_FAIL = {ExitReason.ERRORED: 0.08, ExitReason.INVALID_HP: 0.08, ExitReason.STOPPED: 0.04}
@@ -55,8 +55,8 @@ class SearcherAccess(Suite):
         return str(found.method)
 
     def make(self, setup: SearchSetup) -> SearchMethod:
-        """Make the method from a copy of the setup."""
-        made: SearchMethod = import_object(self.target())(copy.deepcopy(setup))
+        """Make the method."""
+        made: SearchMethod = import_object(self.target())(setup)
         return made
 
     def metric(self, hparams: Mapping[str, Any], length: int) -> float:
@@ -73,14 +73,17 @@ class SearcherAccess(Suite):
         failing: Mapping[ExitReason, float] | None = None,
         metric: Callable[[Mapping[str, Any], int], float] | None = None,
     ) -> SearchSimulation:
-        """Run a whole search; an invalid answer is an `AssertionError`."""
-        return SearchSimulation(
-            self.make(setup),
+        """Run a whole search; an invalid answer, or a changed setup, is an `AssertionError`."""
+        own = copy.deepcopy(setup)
+        search = SearchSimulation(
+            self.make(own),
             seed=seed,
             metric=metric or self.metric,
             failing=failing,
             max_events=self.max_events,
         ).run()
+        expect_equal(own, setup, "the setup after a search")
+        return search
 
     def several(self) -> Sequence[tuple[SearchSetup, SearchSimulation]]:
         """Return each setup with searches where no trial fails, and where some do.

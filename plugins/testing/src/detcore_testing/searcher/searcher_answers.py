@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import math
@@ -30,7 +31,7 @@ class AnsweringClauses(SearcherAccess):
     @clause(
         "answers-are-valid",
         "start returns a new trial; every answer is a list or tuple of NewTrial and TrainTo, with "
-        "whole numbers above 0 that grow, for trials that have not ended",
+        "whole numbers above 0 that grow, for trials that have not ended; the setup is not changed",
     )
     def test_answers_are_valid(self) -> None:
         """Look at every answer, where no trial fails and where some do."""
@@ -75,19 +76,26 @@ class AnsweringClauses(SearcherAccess):
                 _expect_plain(trial.hparams)
 
     @clause(
-        "trials-differ",
-        "where there is a choice not all trials have the same hyperparameters",
+        "the-seed-decides",
+        "where there is a choice the hyperparameters differ from trial to trial, and with the seed",
         capability="draws",
     )
-    def test_trials_differ(self) -> None:
-        """Look at searches of several trials."""
-        for setup, search in self.several():
-            if len(search.trials) < _SEVERAL or not has_choice(setup):
-                continue
-            drawn = {json.dumps(trial.hparams, default=str) for trial in search.trials}
+    def test_the_seed_decides(self) -> None:
+        """Start searches with some seeds."""
+        for setup in filter(_has_choice, self.setups()):
+            searches = set()
+            for seed in range(setup.seed, setup.seed + _SEVERAL):
+                search = self.simulate(dataclasses.replace(setup, seed=seed))
+                drawn = [json.dumps(trial.hparams, default=str) for trial in search.trials]
+                expect(
+                    len(drawn) < _SEVERAL or len({*drawn}) > 1,
+                    f"all {len(drawn)} trials have the same hyperparameters: {drawn[0]}\n"
+                    "Decline 'draws' if nothing is drawn.",
+                )
+                searches.add(str(drawn))
             expect(
-                len(drawn) > 1,
-                f"all {len(search.trials)} trials have the same hyperparameters: {shorten(drawn)}\n"
+                len(searches) > 1,
+                f"{_SEVERAL} seeds lead to the same hyperparameters: {shorten(searches)}\n"
                 "Decline 'draws' if nothing is drawn.",
             )
 
@@ -166,7 +174,7 @@ class AnsweringClauses(SearcherAccess):
                 self.simulate(setup, metric=metric, failing=SOME_FAIL)
 
 
-def has_choice(setup: SearchSetup) -> bool:
+def _has_choice(setup: SearchSetup) -> bool:
     """Whether there is a range of numbers to draw from, and not just one."""
     return any(
         value["type"] in ("double", "log", "int") and value["minval"] < value["maxval"]

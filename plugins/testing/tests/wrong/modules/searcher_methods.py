@@ -304,14 +304,14 @@ class SeedsItself(Right):
 
 
 class SeedsByTheClock(Right):
-    broken = "generators-and-clock-play-no-part"
+    broken = "a-cut-changes-nothing"
 
     def prepare(self) -> None:
         self.random = random.Random(int(time.time()) // 1_000_000)
 
 
 class DrawsFromTheUsersGenerator(Right):
-    broken = "generators-and-clock-play-no-part"
+    broken = "a-cut-changes-nothing"
 
     def draw(self) -> float:
         return random.random()
@@ -332,7 +332,7 @@ class ChoosesFromASet(Right):
 
 
 class ChangesItsSettings(Right):
-    broken = "setups-are-left-alone"
+    broken = "answers-are-valid"
 
     def prepare(self) -> None:
         self.setup.settings["max_trials"] = 0  # type: ignore[index]
@@ -357,7 +357,7 @@ class TakesSmallerForBetter(Right):
 
 
 class StopsAfterAnHour(Right):
-    broken = "generators-and-clock-play-no-part"
+    broken = "a-cut-changes-nothing"
 
     def prepare(self) -> None:
         self.began = time.monotonic()
@@ -384,7 +384,7 @@ class HasASeedOfItsOwn(Right):
 
 
 class DrawsOnce(Right):
-    broken = "trials-differ"
+    broken = "the-seed-decides"
 
     def new(self) -> NewTrial:
         self.random.seed(self.setup.seed)
