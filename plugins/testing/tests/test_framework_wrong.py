@@ -159,7 +159,6 @@ def test_a_wrong_framework_breaks_its_clause(
 EXACT_RESUME = {
     *("exact-resume-after-a-kill", "exact-resume-after-a-signal"),
     *("exact-resume-in-a-later-epoch", "two-workers-resume-exactly"),
-    "a-resumed-run-reports-the-same",
 }
 
 

@@ -125,12 +125,6 @@ def find_registered(
     return types[name]
 
 
-def expect(is_so: object, found: str) -> None:
-    """Raise an `AssertionError` with the text `found` unless `is_so` is true."""
-    if not is_so:
-        raise AssertionError(found)
-
-
 def expect_equal(found: object, wanted: object, what: str) -> None:
     """Fail unless two values are equal."""
     if found != wanted:

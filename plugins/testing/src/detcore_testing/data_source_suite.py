@@ -11,7 +11,7 @@ import numpy as np
 
 from detcore.data import DataSource
 from detcore.errors import DataError
-from detcore_testing.clauses import Suite, clause, expect, expect_equal, expect_error
+from detcore_testing.clauses import Suite, clause, expect_equal, expect_error
 
 _LARGEST_POSITION_BYTES = 100_000
 _Taken = list[tuple[int, list[int], Any]]
@@ -63,7 +63,7 @@ class DataSourceSuite(Suite):
     def test_fulfils_the_protocol(self) -> None:
         """Look at a new source."""
         source = self._make()
-        expect(isinstance(source, DataSource), f"{source!r} lacks a method of DataSource")
+        assert isinstance(source, DataSource), f"{source!r} lacks a method of DataSource"
         expect_equal(source.epoch, 0, "epoch of a new source")
 
     @clause("small-json-position", "a position is a small JSON value, and asking changes nothing")
@@ -74,7 +74,7 @@ class DataSourceSuite(Suite):
             position = source.position()
             text = json.dumps(position)
             expect_equal(json.loads(text), position, f"position after {stop} batches, as JSON")
-            expect(len(text) <= _LARGEST_POSITION_BYTES, f"a position has {len(text)} bytes")
+            assert len(text) <= _LARGEST_POSITION_BYTES, f"a position has {len(text)} bytes"
             expect_equal(source.position(), position, "position asked for again")
             self._take(source, 1)
 

@@ -119,7 +119,7 @@ class ImportsItsFrameworkAtDiscovery(RightController):
 class NamesWhatIsNotThere(RightController):
     """Registers a function that was renamed."""
 
-    clause = "names-import"
+    clause = "it-is-found"
     framework = {"prepare_worker": None, "native_init": "framework_right:start"}
 
 

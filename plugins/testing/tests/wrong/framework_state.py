@@ -154,7 +154,7 @@ class SavesAnAverageForNobody(RightController):
 class SavingChangesWeights(RightController):
     """Rounds the weights for the checkpoint, and trains on with those."""
 
-    clause = "checkpoints-leave-training-alone"
+    clause = "the-schedule-changes-nothing"
     needs_own_reference = True
 
     def save(self, directory: Path) -> None:

@@ -16,14 +16,13 @@ if TYPE_CHECKING:
 TRAINING = "training-metrics-are-reported"
 COVER = "training-metrics-cover-their-batches"
 VALIDATION = "validation-metrics-are-reported"
-ALONE = "validation-leaves-training-alone"
-UNITS = "units-change-nothing"
+SCHEDULE = "the-schedule-changes-nothing"
 
 
 class TrainsOneTooMany(SteppingController):
     """Trains up to and with the last batch."""
 
-    clause = UNITS
+    clause = SCHEDULE
     needs_own_reference = True
 
     def train(self, num_batches: int) -> Mapping[str, float]:
@@ -55,7 +54,7 @@ class ReportsNaN(RightController):
 class ReportsForgottenLosses(RightController):
     """Reports the mean since the process started: a resume changes it."""
 
-    clause = "a-resumed-run-reports-the-same"
+    clause = "a-resume-goes-on-in-its-place"
     told = "The restored state is equal, the next batch is not"
     needs_own_reference = True
     seen: list[float]
@@ -114,7 +113,7 @@ class ValidatesOnItsTrainingData(RightController):
 class TrainsOnValidationData(RightController):
     """Takes a step on each validation: a layer stays in training mode."""
 
-    clause = ALONE
+    clause = SCHEDULE
     needs_own_reference = True
 
     def validation_errors(self, share: slice) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -104,17 +103,6 @@ class FrameworkBase(FrameworkDeclarations):
             assert np.asarray(found) == num_batches, (
                 f"{self.batch_counter} is {found} after {num_batches} batches of the trial"
             )
-
-    def check_unchanged(self, runs: FrameworkRuns, what: str) -> None:
-        """Check that a change of the schedule changes nothing; find out which, where one did."""
-        expected = runs.reference.last_checkpoint
-        with contextlib.suppress(AssertionError):
-            check_completed(self, runs.rearranged)
-            self.check_same(runs.rearranged.last_checkpoint, expected)
-            return
-        run = runs.changed(what)
-        check_completed(self, run)
-        self.check_same(run.last_checkpoint, expected)
 
 
 def probe(runs: FrameworkRuns, name: str, **arguments: Any) -> dict[str, Any]:

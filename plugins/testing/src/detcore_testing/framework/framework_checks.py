@@ -80,18 +80,17 @@ def metric_differences(
     found: Mapping[int, MetricRecord],
     expected: Mapping[int, MetricRecord],
     *,
-    tolerance: float = 0.0,
-    is_relative: bool = False,
+    relative: float,
+    absolute: float = 0.0,
 ) -> list[str]:
     """Return how reports of metrics differ at the steps that both have.
 
     Args:
         found: Reports by steps.
         expected: The reports that `found` should equal.
-        tolerance: How far numbers may be apart, absolutely and relatively.
-        is_relative: Whether `tolerance` is relative alone.
+        relative: How far numbers may be apart, relatively.
+        absolute: How far numbers may be apart, absolutely.
     """
-    absolute = 0.0 if is_relative else tolerance
     told = []
     for steps in sorted(found.keys() & expected.keys()):
         mine, theirs = found[steps].metrics, expected[steps].metrics
@@ -101,7 +100,7 @@ def metric_differences(
         told += [
             f"step {steps}: {name} is {mine[name]!r}, not {value!r}"
             for name, value in theirs.items()
-            if not _is_close(mine[name], value, tolerance, absolute)
+            if not _is_close(mine[name], value, relative, absolute)
         ]
     return told
 

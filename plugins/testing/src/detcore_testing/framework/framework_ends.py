@@ -165,7 +165,8 @@ class WorkerClauses(FrameworkBase):
         """The same metrics and counts at each step, reported once."""
         found, expected = runs.two_workers.validations, runs.one_worker.validations
         assert found, f"no validation:\n{runs.two_workers.output}"
-        told = metric_differences(found, expected, tolerance=self.worker_tolerance)
+        near = self.worker_tolerance
+        told = metric_differences(found, expected, relative=near, absolute=near)
         told += [
             f"step {steps}: {record.n_records} records, not {expected[steps].n_records}"
             for steps, record in found.items()

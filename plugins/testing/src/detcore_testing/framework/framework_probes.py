@@ -24,7 +24,7 @@ def discover(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
     plugins = PluginManager(read_environment(), on_problem=lambda problem: None)
     frameworks = plugins.frameworks()
-    modules = sorted(sys.modules)
+    modules = sorted(sys.modules)  # before anything of the framework is imported
     name = arguments["framework"]
     problems = [
         str(problem) for problem in diagnose(plugins) if not _is_of_another(plugins, problem, name)
@@ -34,7 +34,7 @@ def discover(arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {"known": sorted(frameworks), "problems": problems}
     return {
         "known": sorted(frameworks),
-        "problems": problems,
+        "problems": problems + _unimportable(found),
         "modules": modules,
         "requires": [*found.requires, *found.related],
         "several_workers": found.several_workers,
@@ -51,7 +51,7 @@ def _is_of_another(plugins: Any, problem: Any, framework: str) -> bool:
 
 
 def use(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Import all that is registered, and use a controller outside of a run.
+    """Use a controller outside of a run.
 
     Restores a checkpoint, validates twice, and saves in every way that the controller supports.
     """
@@ -68,7 +68,7 @@ def use(arguments: Mapping[str, Any]) -> dict[str, Any]:
     from detcore_replay import create_trial_instance
 
     framework = PluginManager(read_environment()).frameworks()[arguments["framework"]]
-    found: dict[str, Any] = {"faults": _unimportable(framework)}
+    found: dict[str, Any] = {}
     model_dir, folder = Path.cwd(), Path(arguments["folder"])
     sys.path.insert(0, str(model_dir))
     trial_class = import_trial_class(arguments["entrypoint"], model_dir)
@@ -128,19 +128,19 @@ def _snapshot(controller: Any, directory: Path, num_batches: int) -> None:
     write()
 
 
-def _unimportable(framework: Any) -> dict[str, str]:
+def _unimportable(framework: Any) -> list[str]:
     """Return the names of a framework that cannot be imported, with the reason."""
     from detcore.trial import import_object
 
     fields = ("trial_class", "context_class", "controller", "prepare_worker", "load_checkpoint")
-    faults = {}
+    faults = []
     for field in (*fields, "native_init"):
         value = getattr(framework, field)
         try:
             if value is not None:
                 import_object(value)
         except (ImportError, AttributeError) as error:
-            faults[f"{field}={value!r}"] = f"{type(error).__name__}: {error}"
+            faults.append(f"{field}={value!r}: {type(error).__name__}: {error}")
     return faults
 
 

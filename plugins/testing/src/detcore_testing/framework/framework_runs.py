@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import json
@@ -20,6 +21,16 @@ from detcore_testing.framework.framework_declarations import FrameworkDeclaratio
 CHECKPOINT_PERIOD = 5
 VALIDATION_PERIOD = 8
 SEED = 7
+CHANGES: Mapping[str, Mapping[str, Any]] = {
+    "no change": {},
+    # One batch at a time: a stepping controller is then called as often as can be.
+    "units of one batch": {"scheduling_unit": 1},
+    "more validations": {
+        "min_validation_period": {"batches": 3},
+        "perform_initial_validation": True,
+    },
+    "fewer checkpoints": {"min_checkpoint_period": {"batches": 0}},
+}
 _STAGE = "detcore_testing_stage-1.0.dist-info"
 _ENTRY_POINTS = """[detcore]
 testing-stage = detcore_testing.framework.stage
@@ -168,14 +179,11 @@ class FrameworkRuns:
     @property
     def rearranged(self) -> FrameworkRun:
         """The same training with other units, more validations, and one checkpoint at the end."""
-        return self._run("rearranged", **_UNITS, **_VALIDATIONS, **_CHECKPOINTS)
+        return self._run("rearranged", **collections.ChainMap(*map(dict, CHANGES.values())))
 
     def changed(self, what: str) -> FrameworkRun:
-        """Return the same training with a single change of `rearranged`, to isolate a cause."""
-        changes: Mapping[str, Any] = {
-            "units": _UNITS, "validations": _VALIDATIONS, "checkpoints": _CHECKPOINTS, "nothing": {}
-        }[what]  # fmt: skip
-        return self._run(f"changed {what}", **changes)
+        """Return the same training with one of `CHANGES`, to isolate a cause."""
+        return self._run(f"changed {what}", **CHANGES[what])
 
     @property
     def stopped(self) -> FrameworkRun:
@@ -391,15 +399,6 @@ class FrameworkRuns:
 def _by_steps(database: Database, trial: TrialRecord | None, kind: str) -> dict[int, MetricRecord]:
     rows = database.metrics(trial.id, kind) if trial is not None else []
     return {row.steps_completed: row for row in rows}
-
-
-# One batch at a time: a stepping controller is then called as often as can be.
-_UNITS: Mapping[str, Any] = {"scheduling_unit": 1}
-_VALIDATIONS: Mapping[str, Any] = {
-    "min_validation_period": {"batches": 3},
-    "perform_initial_validation": True,
-}
-_CHECKPOINTS: Mapping[str, Any] = {"min_checkpoint_period": {"batches": 0}}
 
 
 class Strays:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from detcore.environment import child_environment
 from detcore.errors import WorkerError
-from detcore_testing.clauses import clause, expect, expect_equal, expect_error
+from detcore_testing.clauses import clause, expect_equal, expect_error
 from detcore_testing.launcher.launcher_access import LauncherAccess, LauncherRun
 from detcore_testing.processes import (
     forked,
@@ -187,7 +187,7 @@ class EndingClauses(LauncherAccess):
             pids = [int(run.printed()[0]), *run.group.pids]
             with _nothing_left(pids):
                 run.group.kill()
-                expect(run.finish() != 0, "close returned 0 for workers that were killed")
+                assert run.finish() != 0, "close returned 0 for workers that were killed"
                 expect_equal(
                     wait_until_gone(pids, self.timeout_s / 8), [], "the processes that are left"
                 )
@@ -270,7 +270,7 @@ class EndingClauses(LauncherAccess):
             ):
                 expect_equal(other.finish(), 4, "the exit code of the one that fails")
                 one.until(lambda: one.events, "the other one tells something")
-                expect(one.group.is_alive, "the other one has ended, too")
+                assert one.group.is_alive, "the other one has ended, too"
                 one.group.reply(go="on")
                 expect_equal(one.finish(), 0, "the exit code of the one that goes on")
                 told = [event["number"] for event in (*one.events, *other.events)]

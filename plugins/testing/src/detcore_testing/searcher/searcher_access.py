@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from detcore.plugins import PluginManager
 from detcore.search import ExitReason, SearchMethod, SearchSetup
 from detcore.trial import import_object
-from detcore_testing.clauses import Suite, expect, expect_equal, find_registered
+from detcore_testing.clauses import Suite, expect_equal, find_registered
 from detcore_testing.searcher.searcher_simulation import SearchSimulation
 
 SOME_FAIL = {ExitReason.ERRORED: 0.08, ExitReason.INVALID_HP: 0.08, ExitReason.STOPPED: 0.04}
@@ -91,7 +91,7 @@ class SearcherAccess(Suite):
         They are run once for all clauses that look at them.
         """
         cls = type(self)
-        expect(self.setups(), "setups() returned none")
+        assert self.setups(), "setups() returned none"
         if "_searches" not in vars(cls):
             cls._searches = [
                 (setup, self.simulate(setup, seed=seed, failing=failing))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from detcore.config import ranges
 from detcore.errors import SearchError
 from detcore.search import ExitReason, SearchSetup
-from detcore_testing.clauses import clause, expect, expect_equal, shorten
+from detcore_testing.clauses import clause, expect_equal, shorten
 from detcore_testing.hypothesis_settings import quick
 from detcore_testing.searcher.searcher_access import SOME_FAIL, SearcherAccess
 
@@ -87,16 +87,14 @@ class AnsweringClauses(SearcherAccess):
             for seed in range(setup.seed, setup.seed + _SEVERAL):
                 search = self.simulate(dataclasses.replace(setup, seed=seed))
                 drawn = [json.dumps(trial.hparams, default=str) for trial in search.trials]
-                expect(
-                    len(drawn) < _SEVERAL or len({*drawn}) > 1,
+                assert len(drawn) < _SEVERAL or len({*drawn}) > 1, (
                     f"all {len(drawn)} trials have the same hyperparameters: {drawn[0]}\n"
-                    "Decline 'draws' if nothing is drawn.",
+                    "Decline 'draws' if nothing is drawn."
                 )
                 searches.add(str(drawn))
-            expect(
-                len(searches) > 1,
+            assert len(searches) > 1, (
                 f"{_SEVERAL} seeds lead to the same hyperparameters: {shorten(searches)}\n"
-                "Decline 'draws' if nothing is drawn.",
+                "Decline 'draws' if nothing is drawn."
             )
 
     @clause("max-length-is-kept", "no trial is trained beyond max_length", capability="max-length")
@@ -104,9 +102,7 @@ class AnsweringClauses(SearcherAccess):
         """Look at how far each trial was trained."""
         for setup, search in self.several():
             longest = max((trial.length for trial in search.trials), default=0)
-            expect(
-                longest <= setup.max_length, f"a trial trains to {longest} of {setup.max_length}"
-            )
+            assert longest <= setup.max_length, f"a trial trains to {longest} of {setup.max_length}"
 
     @clause(
         "max-trials-is-kept",
@@ -121,9 +117,7 @@ class AnsweringClauses(SearcherAccess):
                 expect_equal(len(self.simulate(setup).trials), wanted, "the number of trials")
                 for reason in (ExitReason.ERRORED, ExitReason.STOPPED):
                     found = len(self.simulate(setup, failing={reason: 0.3}).trials)
-                    expect(
-                        found >= wanted, f"{found} trials, not {wanted}, where some end {reason}"
-                    )
+                    assert found >= wanted, f"{found} trials, not {wanted}, where some end {reason}"
 
     @clause(
         "max-concurrent-is-kept",
@@ -134,9 +128,8 @@ class AnsweringClauses(SearcherAccess):
         """Count the trials that train at one time."""
         for setup, search in self.several():
             most = setup.settings.get("max_concurrent_trials") or math.inf
-            expect(
-                search.most_at_once <= most,
-                f"{search.most_at_once} trials train at once, not {most}",
+            assert search.most_at_once <= most, (
+                f"{search.most_at_once} trials train at once, not {most}"
             )
 
     @clause(
@@ -153,12 +146,12 @@ class AnsweringClauses(SearcherAccess):
             told = self.simulate(setup, seed=seed, failing=failing).progress
             for number in told:
                 is_part = isinstance(number, (int, float)) and -_NEARLY <= number <= 1 + _NEARLY
-                expect(is_part, f"progress is {number!r}")
+                assert is_part, f"progress is {number!r}"
             for before, after in itertools.pairwise(told):
-                expect(reason or after >= before - _NEARLY, f"it falls from {before} to {after}")
-            expect(told[0] < 1 - _NEARLY, "progress is 1 before any trial was trained")
+                assert reason or after >= before - _NEARLY, f"it falls from {before} to {after}"
+            assert told[0] < 1 - _NEARLY, "progress is 1 before any trial was trained"
             where = f", where some trials end with {reason}" if reason else ""
-            expect(told[-1] > 1 - _NEARLY, f"progress is {told[-1]} at the end{where}")
+            assert told[-1] > 1 - _NEARLY, f"progress is {told[-1]} at the end{where}"
 
     @clause("any-finite-metric-is-taken", "huge, tiny, negative and equal metrics are taken")
     def test_any_finite_metric_is_taken(self) -> None:
@@ -185,14 +178,14 @@ def _has_choice(setup: SearchSetup) -> bool:
 def _expect_plain(value: object) -> None:
     if isinstance(value, Mapping):
         for name, each in value.items():
-            expect(type(name) is str, f"the name {name!r} is a {type(name).__name__}")
+            assert type(name) is str, f"the name {name!r} is a {type(name).__name__}"
             _expect_plain(each)
     elif isinstance(value, (list, tuple)):
         for each in value:
             _expect_plain(each)
     else:
         plain = (bool, int, float, str, type(None))
-        expect(type(value) in plain, f"{value!r} is a {type(value).__name__}")
+        assert type(value) in plain, f"{value!r} is a {type(value).__name__}"
 
 
 def _outside(space: Mapping[str, Any], hparams: Mapping[str, Any]) -> list[str]:

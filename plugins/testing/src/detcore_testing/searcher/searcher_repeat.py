@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from detcore.environment import child_environment
 from detcore.search import Event, SearchSetup, Validated, event_to_json
-from detcore_testing.clauses import clause, expect, expect_equal, shorten
+from detcore_testing.clauses import clause, expect_equal, shorten
 from detcore_testing.hypothesis_settings import quick
 from detcore_testing.searcher.searcher_access import SOME_FAIL, SearcherAccess
 from detcore_testing.searcher.searcher_child import pass_event, pass_events
@@ -99,7 +99,7 @@ class RepeatingClauses(SearcherAccess):
             os.chdir(home)
         expect_equal(changed, [], "the changes of this process")
         more = threading.active_count() - num_threads
-        expect(more < 3, f"three searches left {more} threads")
+        assert more < 3, f"three searches left {more} threads"
 
     @clause(
         "other-processes-answer-the-same", "PYTHONHASHSEED, variables and the process play no part"
@@ -191,5 +191,5 @@ def _answer_in_child(text: str, variables: Mapping[str, str]) -> str:
         input=text, capture_output=True, text=True, timeout=_CHILD_S, check=False,
         env=child_environment({"PYTHONPATH": path, **variables}),
     )  # fmt: skip
-    expect(not child.returncode, f"the method fails in another process:\n{child.stderr[-2000:]}")
+    assert not child.returncode, f"the method fails in another process:\n{child.stderr[-2000:]}"
     return child.stdout

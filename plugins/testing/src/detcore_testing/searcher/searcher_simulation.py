@@ -17,7 +17,6 @@ from detcore.search import (
     TrainTo,
     Validated,
 )
-from detcore_testing.clauses import expect
 from detcore_testing.searcher.searcher_child import pass_event
 
 
@@ -82,7 +81,7 @@ class SearchSimulation:
     def run(self) -> SearchSimulation:
         """Start, and continue until the search has ended."""
         self._take(self._method.start())
-        expect(self.trials, "start returned no trial")
+        assert self.trials, "start returned no trial"
         while self._training:
             event = self._event(self._training.pop(self._random.randrange(len(self._training))))
             if isinstance(event, Validated):
@@ -91,10 +90,10 @@ class SearchSimulation:
                 self.trials[event.trial].is_closed = True
             self.events.append(event)
             num_events = len(self.events)
-            expect(num_events < self._max_events, f"it goes on after {num_events} events")
+            assert num_events < self._max_events, f"it goes on after {num_events} events"
             self._take(pass_event(self._method, event))
         waiting = [str(i) for i, trial in enumerate(self.trials) if trial.is_waiting]
-        expect(not waiting, f"no trial trains, and these wait for ever: {', '.join(waiting)}")
+        assert not waiting, f"no trial trains, and these wait for ever: {', '.join(waiting)}"
         return self
 
     def _event(self, index: int) -> Event:
@@ -105,7 +104,7 @@ class SearchSimulation:
         return Validated(index, trial.length, self._metric(trial.hparams, trial.length))
 
     def _take(self, answers: Sequence[Answer]) -> None:
-        expect(isinstance(answers, (list, tuple)), f"it answered {answers!r}")
+        assert isinstance(answers, (list, tuple)), f"it answered {answers!r}"
         self.answers.append(list(answers))
         for answer in answers:
             self._do(answer)
@@ -113,26 +112,25 @@ class SearchSimulation:
         self.progress.append(self._method.progress())
 
     def _do(self, answer: Answer) -> None:
-        expect(isinstance(answer, (NewTrial, TrainTo)), f"it answered {answer!r} among others")
+        assert isinstance(answer, (NewTrial, TrainTo)), f"it answered {answer!r} among others"
         length = answer.length
         is_length = type(length) is int and length > 0
         if isinstance(answer, NewTrial):
-            expect(is_length, f"{answer}: its length is no whole number > 0")
+            assert is_length, f"{answer}: its length is no whole number > 0"
             self._training.append(len(self.trials))
             self.trials.append(SimulatedTrial(answer.hparams, answer.length))
             return
-        expect(0 <= answer.trial < len(self.trials), f"{answer}: there is no such trial")
+        assert 0 <= answer.trial < len(self.trials), f"{answer}: there is no such trial"
         trial = self.trials[answer.trial]
-        expect(not trial.is_closed, f"{answer}: the trial has ended")
+        assert not trial.is_closed, f"{answer}: the trial has ended"
         if length is None:
             trial.is_closed, trial.is_waiting = True, False
             if answer.trial in self._training:
                 self._training.remove(answer.trial)
             return
-        expect(trial.is_waiting, f"{answer}: the trial trains to {trial.length} still")
-        expect(
-            is_length and length > trial.length,
-            f"{answer}: the trial trained to {trial.length}, and lengths are whole numbers",
+        assert trial.is_waiting, f"{answer}: the trial trains to {trial.length} still"
+        assert (length if is_length else 0) > trial.length, (
+            f"{answer}: the trial trained to {trial.length}, and lengths are whole numbers"
         )
         trial.length, trial.is_waiting = length, False
         self._training.append(answer.trial)

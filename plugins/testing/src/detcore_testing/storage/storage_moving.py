@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from detcore.storage import Pair, Progress, digest_bytes
-from detcore_testing.clauses import clause, expect, expect_equal, expect_error
+from detcore_testing.clauses import clause, expect_equal, expect_error
 from detcore_testing.storage.storage_access import StorageAccess, write_files
 
 _FILES = {
@@ -45,8 +45,8 @@ class MovingClauses(StorageAccess):
             found = storage.digest_tree(list(_FILES), make_durable=True)
             expect_equal(found, _DIGESTS, "what digest_tree(make_durable=True) returned")
             for path, key in pairs:
-                found = path.read_bytes() if path.is_file() else None
-                expect_equal(found, _FILES[key], "a local file after put_tree")
+                left = path.read_bytes() if path.is_file() else None
+                expect_equal(left, _FILES[key], "a local file after put_tree")
 
     @clause(
         "absent-sources-are-errors",
@@ -112,7 +112,7 @@ class MovingClauses(StorageAccess):
             for asked in (["run/absent"], keys):
                 with expect_error(FileNotFoundError, f"get_tree of {asked}"):
                     storage.get_tree([(got / key, key) for key in asked])
-                expect(not (got / "run/absent").exists(), "an absent key left a file behind")
+                assert not (got / "run/absent").exists(), "an absent key left a file behind"
                 with expect_error(FileNotFoundError, f"digest_tree of {asked}"):
                     storage.digest_tree(asked)
             self.expect_stored(there)
@@ -139,8 +139,7 @@ class MovingClauses(StorageAccess):
                 moved: list[int] = []
                 move(moved.append)
                 expect_equal(sum(moved), total, f"the bytes that {what} told of")
-                expect(min(moved) >= 0, f"{what} told of a negative number of bytes")
-                expect(
-                    "byte-progress" in self.declined or max(moved) < self.large_bytes,
-                    f"{what} told of {self.large_bytes} bytes all at once",
+                assert min(moved) >= 0, f"{what} told of a negative number of bytes"
+                assert "byte-progress" in self.declined or max(moved) < self.large_bytes, (
+                    f"{what} told of {self.large_bytes} bytes all at once"
                 )

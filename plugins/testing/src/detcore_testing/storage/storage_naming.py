@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from detcore.errors import StorageError, UnsafePathError
 from detcore.storage import Entry, StorageBackend, check_key, is_safe_key
-from detcore_testing.clauses import clause, expect, expect_equal, expect_error
+from detcore_testing.clauses import clause, expect_equal, expect_error
 from detcore_testing.hypothesis_settings import quick
 from detcore_testing.storage.storage_access import FolderAccess, StorageAccess, write_files
 
@@ -78,7 +78,7 @@ class NamingClauses(StorageAccess):
                 with contextlib.suppress(StorageError):  # refusing it is fine, too
                     call()
                 for path in (outside / "file", outside / "below" / "file"):
-                    expect(path.exists(), f"{path.name} was deleted, to which a link leads")
+                    assert path.exists(), f"{path.name} was deleted, to which a link leads"
 
     @clause("long-listings-are-whole", "list and delete_tree know no limit: stores answer in pages")
     def test_long_listings_are_whole(self, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ class NamingClauses(StorageAccess):
             storage.put_tree([(source, key) for key in wanted])
             found = [entry.key for entry in storage.list("run")]
             expect_equal(len(found), len(wanted), "the number of files that are listed")
-            expect(found == wanted, "the files that are listed are others")
+            assert found == wanted, "the files that are listed are others"
             storage.delete_tree("run")
             self.expect_stored({"run-1": b"1"})
 
@@ -106,7 +106,7 @@ class NamingClauses(StorageAccess):
                     with expect_error(UnsafePathError, f"{name} with the key {key!r:.80}"):
                         call()
             self.expect_stored({"keep/me": b"1"})
-            expect(not got.exists(), "a local file or folder was made for an unsafe key")
+            assert not got.exists(), "a local file or folder was made for an unsafe key"
 
     @clause("unsafe-keys-stop-all", "one unsafe key among others: nothing at all is done")
     def test_unsafe_keys_stop_all(self, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ class NamingClauses(StorageAccess):
             with expect_error(UnsafePathError, "delete with an unsafe key"):
                 storage.delete(["keep/me", "../x"])
             self.expect_stored({"keep/me": b"1"})
-            expect(not got.exists(), "get_tree made files though one key was unsafe")
+            assert not got.exists(), "get_tree made files though one key was unsafe"
 
     @clause(
         "any-safe-key-keeps-its-content", "a key that check_key takes names one file of its own"

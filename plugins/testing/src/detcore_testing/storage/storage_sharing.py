@@ -16,7 +16,7 @@ import pytest
 
 from detcore.environment import child_environment
 from detcore.storage import Entry, StorageBackend
-from detcore_testing.clauses import clause, expect, expect_equal
+from detcore_testing.clauses import clause, expect_equal
 from detcore_testing.processes import forked, num_descriptors, wait_for_child
 from detcore_testing.storage.storage_access import StorageAccess, write_files
 
@@ -59,7 +59,7 @@ class SharingClauses(StorageAccess):
             for turn in range(_ROUNDS):
                 key = f"run/{turn}/marker"
                 codes = self._race(tmp_path, key)
-                expect(set(codes) <= {_WON, _LOST}, f"the processes ended with codes {codes}")
+                assert set(codes) <= {_WON, _LOST}, f"the processes ended with codes {codes}"
                 self._expect_winner(key, [n for n, code in enumerate(codes) if code == _WON])
 
     def _race(self, tmp_path: Path, key: str) -> list[int]:
@@ -103,7 +103,7 @@ class SharingClauses(StorageAccess):
                 writing = pool.submit(replace)
                 while not over.is_set():
                     found = storage.read("run/f")
-                    expect(found in contents, f"a reader saw {len(found)} bytes of neither content")
+                    assert found in contents, f"a reader saw {len(found)} bytes of neither content"
                 writing.result()
 
     @clause("threads-may-share-it", "methods may be called from several threads at once")
@@ -214,7 +214,7 @@ class SharingClauses(StorageAccess):
             ("descriptors", "threads"), (15, 3), zip(*counts, strict=True), strict=True
         ):
             more = max(numbers[2:]) - max(numbers[:2])
-            expect(more < limit, f"{more} more {name} are open")
+            assert more < limit, f"{more} more {name} are open"
 
 
 def _content(number: int) -> bytes:
@@ -228,9 +228,8 @@ def _create(storage: StorageBackend, key: str, number: int, wait: Callable[[], o
     except FileExistsError:
         with contextlib.suppress(FileNotFoundError):  # the winner's file may not be there yet
             found = storage.read(key)
-            expect(
-                found in map(_content, range(_RACERS)),
-                f"who lost the race found {len(found)} bytes under {key}, which are not whole",
+            assert found in map(_content, range(_RACERS)), (
+                f"who lost the race found {len(found)} bytes under {key}, which are not whole"
             )
         return _LOST
     return _WON
