@@ -21,7 +21,7 @@ from detcore.data.ledger import pack_frame
 from detcore.errors import DataError, LedgerError, StorageFullError
 from detcore_replay import LedgerReport, verify_ledger
 from detcore_replay.frames import scan_frames
-from detcore_replay.ledger import _ids_of, _read_frames
+from detcore_replay.ledger import _ids_of, _split_frame
 
 NUM_RECORDS = 50
 SAMPLER = IndexSampler(NUM_RECORDS, 8, shuffle=True, seed=1)  # 7 batches an epoch, the last of 2
@@ -122,11 +122,12 @@ def test_steps_logged_one_by_one_are_one_frame(tmp_path: Path) -> None:
     writer.log(8, 2, np.arange(1 << 17))
     assert path.stat().st_size > size + (1 << 17)
     writer.close()
-    content = memoryview(path.read_bytes())
-    assert [frame.step for frame in scan_frames(path, content)] == [0, 1, 3, 6, 7]
+    frames = list(scan_frames(path, memoryview(path.read_bytes())))
+    assert [frame.step for frame in frames] == [0, 1, 3, 6, 7]
     batches = [
-        (frame.step, frame.epoch, _ids_of(content, frame).tolist())
-        for frame in _read_frames(path, content)[1]
+        (batch.step, batch.epoch, _ids_of(batch).tolist())
+        for frame in frames[1:]
+        for batch in _split_frame(frame)
     ]
     assert batches[:-1] == [
         (1, 0, [0, 1, 2]), (2, 0, [10, 11, 12]), (3, 0, [20, 21, 22]), (3, 1, [7]), (4, 1, []),
@@ -138,7 +139,7 @@ def test_steps_logged_one_by_one_are_one_frame(tmp_path: Path) -> None:
 def test_a_ledger_of_a_later_format_is_refused(tmp_path: Path) -> None:
     header = pack_frame(FrameKind.HEADER, 0, 0, b'{"format": 2}')
     (tmp_path / "ledger-1.bin").write_bytes(header)
-    with pytest.raises(LedgerError, match="ledger of format 2; this detcore reads 1"):
+    with pytest.raises(LedgerError, match="is not a data ledger that this detcore-replay reads"):
         verify_ledger(tmp_path)
 
 

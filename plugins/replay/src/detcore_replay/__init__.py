@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore_replay.frames import Frame, scan_frames
     from detcore_replay.ledger import EpochReport, LedgerReport, verify_ledger
     from detcore_replay.trial_instance import create_trial_instance
 
@@ -13,18 +12,15 @@ __version__ = "0.1.0"
 
 __all__ = [
     "EpochReport",
-    "Frame",
     "LedgerReport",
     "__version__",
     "create_trial_instance",
-    "scan_frames",
     "verify_ledger",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "frames": "Frame scan_frames",
         "ledger": "EpochReport LedgerReport verify_ledger",
         "trial_instance": "create_trial_instance",
     },

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from detcore.data import FrameKind
-from detcore.errors import LedgerError
-from detcore_replay.frames import scan_frames
+from detcore_replay.frames import Frame, read_header, scan_frames
 
 _ADVICE = "Remove the file to compare the run by replays alone."
 # A step, and the digests of its record ids, its content and its metrics; 0 where not known.
 _ROW = struct.Struct("<QQQQ")
-_FORMAT_VERSION = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,9 +47,9 @@ def read_digests(trial_dir: Path) -> DigestedRun | None:
     read = []
     for path in Path(trial_dir).glob("digests-*.bin"):
         if path.stem.count("-") == 1:
-            frames = _read_frames(path)
+            frames = list(scan_frames(path, memoryview(path.read_bytes()), advice=_ADVICE))
             if frames:
-                read.append((_facts(path, frames[0]), frames[1:]))
+                read.append((read_header(path, frames[0], "file of step digests"), frames[1:]))
     steps: dict[int, tuple[int, int, int]] = {}
     states: dict[int, dict[str, int]] = {}
     facts: dict[str, Any] = {}
@@ -63,40 +61,19 @@ def read_digests(trial_dir: Path) -> DigestedRun | None:
     return DigestedRun(facts, steps, states) if facts else None
 
 
-def _read_frames(path: Path) -> list[tuple[FrameKind, int, bytes]]:
-    """Return the kind, step and body of each frame."""
-    content = path.read_bytes()
-    return [
-        (frame.kind, frame.step, content[frame.offset : frame.offset + frame.size_bytes])
-        for frame in scan_frames(path, memoryview(content), advice=_ADVICE)
-    ]
-
-
-def _facts(path: Path, frame: tuple[FrameKind, int, bytes]) -> dict[str, Any]:
-    kind, _, body = frame
-    facts: Any = json.loads(body) if kind is FrameKind.HEADER else None
-    if not isinstance(facts, dict) or facts.get("format") != _FORMAT_VERSION:
-        raise LedgerError(
-            f"{path} is not a file of step digests that this detcore-replay reads.\n"
-            "It was written by another version of detcore, or by another program.\n"
-            "Compare the runs with the version that wrote it."
-        )
-    return facts
-
-
 def _collect(
-    frames: list[tuple[FrameKind, int, bytes]],
+    frames: list[Frame],
     steps: dict[int, tuple[int, int, int]],
     states: dict[int, dict[str, int]],
 ) -> None:
     names: list[str] = []
-    for kind, frame_step, body in frames:
-        if kind is FrameKind.NAMES:
-            names = json.loads(body)
-        elif kind is FrameKind.STATE:
-            values = struct.unpack(f"<{len(names)}Q", body)
-            states[frame_step] = dict(zip(names, values, strict=True))
-        elif kind is FrameKind.DIGESTS:
-            for step, *row in _ROW.iter_unpack(body):
+    for frame in frames:
+        if frame.kind is FrameKind.NAMES:
+            names = json.loads(bytes(frame.body))
+        elif frame.kind is FrameKind.STATE:
+            values = struct.unpack(f"<{len(names)}Q", frame.body)
+            states[frame.step] = dict(zip(names, values, strict=True))
+        elif frame.kind is FrameKind.DIGESTS:
+            for step, *row in _ROW.iter_unpack(frame.body):
                 known = steps.get(step, (0, 0, 0))
                 steps[step] = (row[0] or known[0], row[1] or known[1], row[2] or known[2])

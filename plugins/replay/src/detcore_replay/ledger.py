@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import mmap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from detcore.data import FrameKind, IdKind, LedgerHeader
 from detcore.errors import LedgerError
-from detcore_replay.frames import Frame, damaged, scan_frames
+from detcore_replay.frames import Frame, read_header, scan_frames
 
 _EXAMPLES = 5
-_FORMAT_VERSION = 1
 _ID_TYPES = {2: "<u2", 4: "<u4", 8: "<i8"}
 Indices = npt.NDArray[np.int64]
 
@@ -126,7 +123,6 @@ class _File:
     path: Path
     header: LedgerHeader
     frames: list[Frame]
-    content: memoryview
 
 
 def verify_ledger(
@@ -161,70 +157,33 @@ def _open(path: Path) -> _File | None:
     with path.open("rb") as file:
         # Unmapped with its last user: closing it here would fail while an array refers to it.
         content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    header, frames = _read_frames(path, content)
-    return None if header is None else _File(path, header, frames, content)
-
-
-def _read_frames(path: Path, content: memoryview) -> tuple[LedgerHeader | None, list[Frame]]:
-    """Check a file's content and return its header and the frames after it.
-
-    A frame of many batches is returned as a frame for each of them. A torn last frame is left out.
-    A file with a torn header has neither header nor frames: its process was killed before it had
-    logged anything.
-
-    Raises:
-        LedgerError: If the file is damaged anywhere else, with its name and the offset.
-    """
     frames = list(scan_frames(path, content))
     if not frames:
-        return None, []
-    first = frames[0]
-    if first.kind is not FrameKind.HEADER:
-        raise damaged(path, 0, "it does not begin with a header")
-    header = _parse_header(path, content, first)
-    return header, [each for frame in frames[1:] for each in _split_frame(content, frame)]
+        return None
+    fields = read_header(path, frames[0], "data ledger")
+    fields["ids"] = IdKind(fields["ids"])
+    batches = [each for frame in frames[1:] for each in _split_frame(frame)]
+    return _File(path, LedgerHeader(**fields), batches)
 
 
-def _split_frame(content: memoryview, frame: Frame) -> Iterator[Frame]:
+def _split_frame(frame: Frame) -> Iterator[Frame]:
     """Iterate over the batches of a frame of many, or return any other frame."""
     if frame.kind is not FrameKind.BATCHES:
         yield frame
         return
-    sizes = np.frombuffer(content, "<i8", count=2, offset=frame.offset)
+    sizes = np.frombuffer(frame.body, "<i8", count=2)
     id_bytes, count = sizes.tolist()
-    table = np.frombuffer(content, "<i8", count=2 * count, offset=frame.offset + sizes.nbytes)
+    table = np.frombuffer(frame.body, "<i8", count=2 * count, offset=sizes.nbytes)
     epochs, ends = table.reshape(2, count).tolist()
-    offset = frame.offset + sizes.nbytes + table.nbytes
+    ids = frame.body[sizes.nbytes + table.nbytes :]
     for index, (epoch, start, end) in enumerate(zip(epochs, [0, *ends[:-1]], ends, strict=True)):
-        yield Frame(
-            FrameKind.BATCHES,
-            frame.step + index,
-            epoch,
-            offset + id_bytes * start,
-            id_bytes * (end - start),
-            id_bytes,
-        )
+        body = ids[id_bytes * start : id_bytes * end]
+        yield Frame(FrameKind.BATCHES, frame.step + index, epoch, body, id_bytes)
 
 
-def _parse_header(path: Path, content: memoryview, frame: Frame) -> LedgerHeader:
-    fields: dict[str, Any] = json.loads(
-        bytes(content[frame.offset : frame.offset + frame.size_bytes])
-    )
-    version = fields.pop("format", None)
-    if version != _FORMAT_VERSION:
-        raise LedgerError(
-            f"{path} is a ledger of format {version!r}; this detcore reads {_FORMAT_VERSION}.\n"
-            "It was written by another version of detcore.\n"
-            "Verify it with the version that wrote it."
-        )
-    fields["ids"] = IdKind(fields["ids"])
-    return LedgerHeader(**fields)
-
-
-def _ids_of(content: memoryview, frame: Frame) -> Indices:
+def _ids_of(frame: Frame) -> Indices:
     """Return the ids in the body of a frame, without copying 64-bit ones if possible."""
-    body = content[frame.offset : frame.offset + frame.size_bytes]
-    return np.frombuffer(body, dtype=_ID_TYPES[frame.id_bytes]).astype(np.int64, copy=False)
+    return np.frombuffer(frame.body, dtype=_ID_TYPES[frame.id_bytes]).astype(np.int64, copy=False)
 
 
 def _verify(trial_dir: Path, files: list[_File], reported_steps: Mapping[int, int]) -> LedgerReport:
@@ -249,7 +208,7 @@ def _verify(trial_dir: Path, files: list[_File], reported_steps: Mapping[int, in
     reached = _epoch_reached_by_all(counted)
     return LedgerReport(
         ids=header.ids,
-        num_records=header.num_records if census is None else int(census[1].sum()),
+        num_records=None if census is None else int(census[1].sum()),
         left_over=header.left_over,
         runs=tuple(sorted({file.header.run_id for file in files})),
         first_step=first,
@@ -320,10 +279,13 @@ def _steps_of_all(counted: list[tuple[_File, Frame]], world_size: int) -> Indice
 
 def _census(files: list[_File]) -> tuple[Indices, Indices] | None:
     """Return the ids of the data set and how often it contains each, as counted by each run."""
+    num_records = files[0].header.num_records
+    if num_records is not None:
+        return np.arange(num_records), np.ones(num_records, dtype=np.int64)
     found: tuple[Indices, Indices] | None = None
     for run_id in sorted({file.header.run_id for file in files}):
         parts = [
-            _ids_of(file.content, frame)
+            _ids_of(frame)
             for file in files
             for frame in file.frames
             if file.header.run_id == run_id and frame.kind is FrameKind.CENSUS
@@ -356,20 +318,20 @@ def _report_epoch(
     went_on: bool,
 ) -> EpochReport:
     header = frames[0][0].header
-    used = np.concatenate([_ids_of(file.content, frame) for file, frame in frames])
+    used = np.concatenate([_ids_of(frame) for _, frame in frames])
     ids, times = np.unique(used, return_counts=True)
-    if census is None and header.num_records is not None:
+    if header.num_records is not None:
         _check_range(epoch, ids, header.num_records)
-    held = _times_held(ids, census)
-    total = _total(header, census)
+    held = np.ones(len(ids), dtype=np.int64) if census is None else _look_up(ids, *census)
+    total = None if census is None else int(census[1].sum()) - header.left_over
     extra = ids[times > held]
     spent = int(np.minimum(times, held).sum())
     # A duplicate takes the place of no other id: only distinct uses make an epoch complete.
     is_complete = went_on or (total is not None and spent >= total)
     num_never = None if total is None or not is_complete else max(0, total - spent)
     examples = [*extra[:_EXAMPLES].tolist()]
-    if num_never:
-        examples += _unused(ids, times, header, census)[:_EXAMPLES].tolist()
+    if census is not None and num_never:
+        examples += census[0][_look_up(census[0], ids, times) < census[1]][:_EXAMPLES].tolist()
     return EpochReport(
         epoch=epoch,
         num_records=int(used.size),
@@ -388,32 +350,9 @@ def _check_range(epoch: int, ids: Indices, num_records: int) -> None:
         )
 
 
-def _times_held(ids: Indices, census: tuple[Indices, Indices] | None) -> npt.NDArray[np.int64]:
-    """Return how often the data set holds each of some ids."""
-    if census is None:
-        return np.ones(len(ids), dtype=np.int64)
-    known, counts = census
-    places = np.minimum(np.searchsorted(known, ids), len(known) - 1)
-    return np.where(known[places] == ids, counts[places], 0)
-
-
-def _total(header: LedgerHeader, census: tuple[Indices, Indices] | None) -> int | None:
-    """Return how many ids an epoch has to use."""
-    if census is not None:
-        return int(census[1].sum()) - header.left_over
-    return None if header.num_records is None else header.num_records - header.left_over
-
-
-def _unused(
-    ids: Indices,
-    times: npt.NDArray[np.int64],
-    header: LedgerHeader,
-    census: tuple[Indices, Indices] | None,
-) -> Indices:
-    if census is None:
-        return np.setdiff1d(np.arange(header.num_records or 0), ids)
-    known, counts = census
-    used = np.zeros(len(known), dtype=np.int64)
-    inside = np.isin(ids, known)
-    used[np.searchsorted(known, ids[inside])] = times[inside]
-    return known[used < counts]
+def _look_up(wanted: Indices, ids: Indices, counts: Indices) -> Indices:
+    """Return the counts of some ids, of which `ids` are sorted; 0 where one is not among them."""
+    if not ids.size:
+        return np.zeros(len(wanted), dtype=np.int64)
+    places = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    return np.where(ids[places] == wanted, counts[places], 0)
