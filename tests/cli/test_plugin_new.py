@@ -173,13 +173,12 @@ def test_the_metadata_says_which_detcore_it_works_with(tmp_path: Path) -> None:
         ("detcore-", "framework", "cannot be the name of a plugin"),
         ("x" * 25, "framework", "has 25 characters; a plugin's name has 24 at most"),
         ("Lambda", "framework", "'Lambda' is a word of the Python language"),
-        ("core", "framework", "a plugin is called 'core' already: detcore"),
-        ("storage", "framework", "a plugin is called 'storage' already: detcore-storage"),
+        ("core", "framework", "a plugin is called 'core' already"),
+        ("storage", "framework", "a plugin is called 'storage' already"),
         ("random", "searcher", "a searcher is registered as 'random' already"),
         ("adaptive-asha", "searcher", "a searcher is registered as 'adaptive_asha' already"),
         ("local", "launcher", "a launcher is registered as 'local' already"),
         ("shared-fs", "storage", "a storage is registered as 'shared_fs' already"),
-        ("memory", "storage", "URLs that begin with memory:// mean another storage already"),
     ],
 )
 def test_names_that_would_not_work_are_refused(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.resources
 import importlib.util
 import keyword
 import re
@@ -17,8 +16,6 @@ import click
 from detcore.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from importlib.abc import Traversable
-
     from detcore.cli import CliContext
     from detcore.plugins import PluginManager, PluginProblem
 
@@ -104,21 +101,13 @@ def _make_folder(folder: Path) -> None:
 def _files(names: PluginNames, kind: str) -> Iterator[tuple[str, str]]:
     """Yield the files of a distribution, with their paths in its folder."""
     values = _values(names, kind)
-    templates = importlib.resources.files("detcore_testing") / "templates"
     for source in ("common", kind):
-        for path, file in _walk(templates / source, ""):
-            text = string.Template(file.read_text(encoding="utf-8")).substitute(values)
-            parts = [names.package if part == _PACKAGE else part for part in path.split("/")]
-            yield "/".join(parts).removesuffix(_SUFFIX), text
-
-
-def _walk(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
-    for each in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        below = f"{path}/{each.name}".lstrip("/")
-        if each.is_dir():
-            yield from _walk(each, below)
-        elif each.name.endswith(_SUFFIX):
-            yield below, each
+        folder = Path(__file__).parent / "templates" / source
+        for path in sorted(folder.rglob(f"*{_SUFFIX}")):
+            text = string.Template(path.read_text(encoding="utf-8")).substitute(values)
+            parts = path.relative_to(folder).parts
+            renamed = [names.package if part == _PACKAGE else part for part in parts]
+            yield "/".join(renamed).removesuffix(_SUFFIX), text
 
 
 def _values(names: PluginNames, kind: str) -> Mapping[str, str]:
@@ -221,24 +210,14 @@ def check_free(names: PluginNames, kind: str, plugins: PluginManager) -> None:
         InvalidArgumentError: If the name is taken.
     """
     name = names.plugin
-    entries = {entry.name: entry for entry in plugins.index()}
-    if name in entries:
-        taken = f"a plugin is called {name!r} already: {entries[name].distribution}"
-    elif importlib.util.find_spec(names.package) is not None:
-        taken = f"a package {names.package!r} is installed already"
+    installed = {entry.name for entry in plugins.index()}
+    if name in installed or importlib.util.find_spec(names.package) is not None:
+        taken = f"a plugin is called {name!r} already"
     elif name in getattr(plugins, _REGISTRIES[kind])():
-        taken = f"a {kind} is registered as {name!r} already (detcore plugins list)"
-    elif kind == "storage" and names.scheme in _url_schemes(plugins):
-        taken = f"URLs that begin with {names.scheme}:// mean another storage already"
+        taken = f"a {kind} is registered as {name!r} already"
     else:
         return
     raise InvalidArgumentError(
-        f"{taken}.\nTwo of one name would both be refused. Choose another name."
+        f"{taken} (detcore plugins list).\n"
+        "Two of one name would both be refused. Choose another name."
     )
-
-
-def _url_schemes(plugins: PluginManager) -> set[str]:
-    from fsspec import available_protocols
-
-    ours = {scheme for each in plugins.storage_types().values() for scheme in each.schemes}
-    return ours | set(available_protocols())

@@ -45,8 +45,8 @@ def torture_storage(
 ) -> TortureReport:
     """Stop processes at each of their operations, one by one: before, within and after it.
 
-    The processes save (in every way), delete, delete a part, apply retention, register a model's
-    version, recover the work of others, and repair. Immediately after a stop, every checkpoint that
+    The processes save (in every way), delete, delete a part, apply retention, recover the work of
+    others, and repair. Immediately after a stop, every checkpoint that
     counts must be complete. Then a new process recovers, as the next start of a trial does: the
     newest checkpoint must be the old or the new one, acknowledged checkpoints must exist, nothing
     else may be left, and a second recovery must change nothing.

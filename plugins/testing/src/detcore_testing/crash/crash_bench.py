@@ -33,7 +33,7 @@ class Bench:
         old: UUID of the old checkpoint.
         folder: Folder for files of the test.
         prepared: Checkpoints that the scenario made beforehand, by name.
-        acknowledged: Checkpoints whose save returned, and models whose registration did.
+        acknowledged: Checkpoints whose save returned.
     """
 
     database: Database
@@ -108,11 +108,6 @@ def make_bench(
         for top in {entry.key.partition("/")[0] for entry in storage.list()}:
             storage.delete_tree(top)
         shutil.rmtree(place)
-
-
-def model_name(bench: Bench) -> str:
-    """Return the name of the model that the scenarios of a bench use."""
-    return f"torture of trial {bench.trial_id}"
 
 
 def write_files(folder: Path, steps: int, fuse: Fuse, names: Iterable[str] = SIZES) -> None:

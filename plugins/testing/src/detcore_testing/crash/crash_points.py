@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_RECORDED = frozenset({"record_checkpoint", "register_version"})
 _TORN = ".detcore-tmp-torn"  # left next to the checkpoints by a kill within `create`
 
 
@@ -178,19 +177,16 @@ def _tear_copy(path: Path, target: Path) -> None:
 
 
 class CrashingDatabase:
-    """Records whose changes of checkpoints and models go through a `Fuse`."""
+    """Records whose changes of checkpoints go through a `Fuse`."""
 
     def __init__(self, database: Database, fuse: Fuse) -> None:
         self._database = database
         self._fuse = fuse
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._database, name)
-        if name not in _RECORDED:
-            return method
+        return getattr(self._database, name)
 
-        def run(*arguments: Any, **options: Any) -> Any:
-            what = getattr(arguments[0], "KIND", name)
-            return self._fuse.run(f"record {what}", lambda: method(*arguments, **options))
-
-        return run
+    def record_checkpoint(self, change: Any, **options: Any) -> Any:
+        """Change the record of a checkpoint."""
+        record = functools.partial(self._database.record_checkpoint, change, **options)
+        return self._fuse.run(f"record {change.KIND}", record)

@@ -14,15 +14,13 @@ from detcore.checkpoint import (
     CheckpointContext,
     CheckpointDamaged,
     apply_retention,
-    delete_checkpoint,
     list_committed,
     recover_checkpoints,
     repair_checkpoint,
     verify_checkpoint,
 )
 from detcore.distributed import DistributedContext
-from detcore.errors import CheckpointError, CheckpointStateError, PeerLostError
-from detcore.records import RetentionPolicy, plan_retention
+from detcore.errors import CheckpointError, PeerLostError
 from detcore_testing.crash.crash_bench import (
     NEW,
     OLD,
@@ -30,13 +28,11 @@ from detcore_testing.crash.crash_bench import (
     Bench,
     Process,
     content,
-    model_name,
 )
 from detcore_testing.crash.crash_points import Crashed, Fuse
 
 _WHOLE = ("COMPLETED", "PARTIALLY_DELETED")
 _KNOWN = ("ACTIVE", "DAMAGED", "DELETING", *_WHOLE)
-_NONE = RetentionPolicy(save_experiment_best=0, save_trial_best=0, save_trial_latest=0)
 _PARTS = (("weights.bin",), ("deep/optimizer.bin", "deep/empty.bin"))  # of two workers
 
 
@@ -137,8 +133,9 @@ def _prepare_retention(bench: Bench) -> None:
     names = ("registered", "third", "fourth", "before", "latest")
     for steps, name in enumerate(names, NEW):
         bench.prepared[name] = process.upload(steps)
-    bench.database.create_model(model_name(bench))
-    bench.database.register_version(model_name(bench), bench.prepared["registered"])
+    model = f"torture of trial {bench.trial_id}"
+    bench.database.create_model(model)
+    bench.database.register_version(model, bench.prepared["registered"])
     bench.database.add_metrics(
         MetricRecord(
             trial_id=bench.trial_id,
@@ -170,36 +167,6 @@ def _check_retention(bench: Bench) -> str | None:
     fuse = Fuse()
     _retain(Process(bench, fuse))
     return _unexpected(fuse, "a pass after the last one")
-
-
-# -- registration ---------------------------------------------------------------------------------
-
-
-def _prepare_model(bench: Bench) -> None:
-    bench.database.create_model(model_name(bench))
-
-
-def _register(process: Process) -> None:
-    uuid = process.upload(NEW)
-    process.database.register_version(model_name(process.bench), uuid)
-    process.bench.acknowledged.append(model_name(process.bench))
-
-
-def _check_registration(bench: Bench) -> str | None:
-    version = bench.database.get_version(model_name(bench))
-    if version is None:
-        was_told = model_name(bench) in bench.acknowledged
-        return "a version that was registered is not there" if was_told else None
-    uuid = version.checkpoint_uuid
-    if bench.states().get(uuid) != "COMPLETED":
-        return f"version {version.number} has the checkpoint {uuid}, which is not whole"
-    plan = plan_retention(bench.database, bench.experiment_id, policy=_NONE)
-    if uuid in plan.deleted:
-        return f"checkpoint {uuid} is registered, and retention would delete it"
-    with contextlib.suppress(CheckpointStateError):
-        delete_checkpoint(bench.storage, uuid, database=bench.database)
-        return f"checkpoint {uuid} is registered, and was deleted"
-    return None
 
 
 # -- settling, and repairing ----------------------------------------------------------------------
@@ -275,7 +242,6 @@ SCENARIOS: Mapping[str, Scenario] = {
     "retention pass": Scenario(
         act=_retain, prepare=_prepare_retention, finish=_retain_again, check=_check_retention
     ),
-    "registration": Scenario(act=_register, prepare=_prepare_model, check=_check_registration),
     "recovery": Scenario(act=_recover, prepare=_prepare_wrecks, check=_check_recovery),
     "repair": Scenario(
         act=_repair,
