@@ -49,7 +49,7 @@ def scan_frames(
     Args:
         path: The file, for messages.
         content: Its content.
-        advice: The last line of the message about damage: what to do.
+        advice: The last line of the message about damage: the remedy.
 
     Raises:
         LedgerError: If the file is damaged anywhere else, with its name and the offset.

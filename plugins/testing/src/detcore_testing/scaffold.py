@@ -27,7 +27,7 @@ _SUMMARIES = {
     "searcher": "The search method {title} for detcore.",
     "launcher": "The launcher {title} for detcore.",
 }
-# Method of `PluginManager` that lists what is registered, by kind.
+# Methods of `PluginManager` that list registrations, by kind.
 _REGISTRIES = {
     "framework": "frameworks",
     "storage": "storage_types",

@@ -249,7 +249,7 @@ class EndingClauses(LauncherAccess):
                 run.finish()
                 waiting = zombies()
             counts.append((num_descriptors(), threading.active_count(), len(waiting)))
-        # Fewer are no leak: the process may close what an earlier test left to it.
+        # Fewer are no leak: the process may close descriptors of an earlier test.
         growth = [max(last - first, 0) for first, last in zip(counts[0], counts[-1], strict=True)]
         expect_equal(
             growth, [0, 0, 0], "the growth of descriptors, threads and zombies over three trials"

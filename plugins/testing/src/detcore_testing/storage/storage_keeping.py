@@ -264,7 +264,7 @@ class KeepingClauses(StorageAccess):
         change: tuple[str, bytes],
         tmp_path: Path,
     ) -> None:
-        """Make a call, and what it should do to the model."""
+        """Make a call, and change the model accordingly."""
         call, data = change
         folder = key.rpartition("/")[0]
         if call == "create" and key in model:
@@ -297,7 +297,7 @@ class KeepingClauses(StorageAccess):
         when: str,
         tmp_path: Path,
     ) -> None:
-        """Compare what the storage reads and lists with the model."""
+        """Compare reads, digests and lists of the storage with the model."""
         if key in model:
             expect_equal(storage.read(key), model[key], f"what was read {when}")
             got = tmp_path / "suite-got"
