@@ -126,8 +126,7 @@ def load_config(path: Path, **options: Unpack[LoadOptions]) -> LoadedConfig:
     Raises:
         ExperimentFileError: A `ConfigError` whose text reports all mistakes.
     """
-    source, text = _read_file(path)
-    return _load(text, source, path, options)
+    return _load(_read_file(path), path, options)
 
 
 def load_text(text: str, *, name: str, **options: Unpack[LoadOptions]) -> LoadedConfig:
@@ -141,8 +140,7 @@ def load_text(text: str, *, name: str, **options: Unpack[LoadOptions]) -> Loaded
     Raises:
         ExperimentFileError: A `ConfigError` whose text reports all mistakes.
     """
-    source, text = Source.of_file(name, text)
-    return _load(text, source, Path(name), options)
+    return _load(Source.of_file(name, text), Path(name), options)
 
 
 def load_mapping(config: Mapping[str, object], **options: Unpack[LoadOptions]) -> LoadedConfig:
@@ -190,12 +188,13 @@ def refusal(loaded: LoadedConfig, refused: Mapping[str, Exception]) -> Experimen
     return ExperimentFileError(found, name=str(loaded.path))
 
 
-def _load(text: str, source: Source, path: Path, options: LoadOptions) -> LoadedConfig:
+def _load(source: Source, path: Path, options: LoadOptions) -> LoadedConfig:
+    text = source.text
     if len(text) > _MOST_CHARACTERS:
         size = f"{len(text):,} characters, more than {_MOST_CHARACTERS:,}"
         raise _too_large(source.name, size)
     overrides, environment = options.get("overrides", {}), options.get("environment", {})
-    root, found, is_readable = _read(text, source, overrides, environment)
+    root, found, is_readable = _read(source, overrides, environment)
     config, mistakes, notices = check(root, options)
     # Settings of flags and variables can always be checked, except for missing keys.
     found += [m for m in mistakes if is_readable or m.primary.span.source is not source]
@@ -209,10 +208,10 @@ def _load(text: str, source: Source, path: Path, options: LoadOptions) -> Loaded
 
 
 def _read(
-    text: str, source: Source, overrides: Mapping[str, object], environment: Mapping[str, str]
+    source: Source, overrides: Mapping[str, object], environment: Mapping[str, str]
 ) -> tuple[Node, list[Diagnostic], bool]:
     """Return a file with its settings laid over it, the mistakes, and whether it is a mapping."""
-    read, found = read_yaml(text, source)
+    read, found = read_yaml(source.text, source)
     is_readable = read is not None or not found
     root = read or Node({}, source.span(width=0))
     laid, bad_settings = read_overrides(overrides, environment)
@@ -270,13 +269,13 @@ def _origin(root: Node, place: Place, value: JSONValue) -> Origin:
     if node is None or (node.value is None and value is not None):
         return Origin(source="default")
     span = node.span
-    if span.line == span.end_line and span.column == span.end_column:
+    if span.is_empty:
         span = key_span(root, place) or span
     return Origin(source=span.source.kind, line=span.line + 1, column=span.column + 1)
 
 
-def _read_file(path: Path) -> tuple[Source, str]:
-    """Return the file as a source, and its text with plain line ends.
+def _read_file(path: Path) -> Source:
+    """Return the file as a source.
 
     Raises:
         ExperimentFileError: If it cannot be an experiment file.
@@ -307,10 +306,9 @@ def _read_file(path: Path) -> tuple[Source, str]:
     if len(raw) > _MOST_BYTES:
         raise _too_large(name, f"more than {_MOST_BYTES:,} bytes")
     try:
-        source, text = Source.of_file(name, raw.decode("utf-8-sig"))
+        return Source.of_file(name, raw.decode("utf-8-sig"))
     except UnicodeDecodeError as exc:
         raise ExperimentFileError([_not_utf8(name, raw, exc)], name=name) from exc
-    return source, text
 
 
 def _unreadable(name: str, message: str, **details: Unpack[Further]) -> ExperimentFileError:
@@ -335,7 +333,7 @@ def _experiment_files(path: Path) -> tuple[list[str], tuple[str, ...]]:
 
 def _not_utf8(name: str, raw: bytes, exc: UnicodeDecodeError) -> Diagnostic:
     hint = "save the file as UTF-8 in your editor"
-    source, _ = Source.of_file(name, raw.decode("utf-8-sig", errors="replace"))
+    source = Source.of_file(name, raw.decode("utf-8-sig", errors="replace"))
     before = raw[: exc.start].decode("utf-8-sig", errors="replace")
     span = source.span(*line_and_column(before, len(before)))
     message = f"the file is not UTF-8: byte 0x{raw[exc.start]:02x}"

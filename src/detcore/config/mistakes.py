@@ -202,9 +202,7 @@ class _Explainer:
     def value(self, place: Place) -> Span:
         """Return the position of a value; if it is empty or missing, of its key."""
         node = find(self._root, place)
-        if node is None or _is_empty(node):
-            return self.key(place)
-        return node.span
+        return self.key(place) if node is None or node.span.is_empty else node.span
 
     def field(self, error: ErrorDetails, place: Place) -> Diagnostic:
         """Explain one of pydantic's errors."""
@@ -219,7 +217,7 @@ class _Explainer:
         value = None if node is None else plain(node)
         is_secret = is_secret_key(dotted(place))
         message, label, suggestion = _wrong_value(error, value, is_secret=is_secret)
-        if node is not None and _is_empty(node):
+        if node is not None and node.span.is_empty:
             label = "nothing is written here"
         message, *advice = message.split("\n")
         return mistake(
@@ -320,11 +318,6 @@ class _Explainer:
     def _text(self, place: Place) -> str:
         node = find(self._root, place)
         return node.value if node is not None and isinstance(node.value, str) else ""
-
-
-def _is_empty(node: Node) -> bool:
-    span = node.span
-    return node.value is None and (span.line, span.column) == (span.end_line, span.end_column)
 
 
 def _wrong_value(

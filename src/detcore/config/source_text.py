@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+_LINE_END = re.compile("\r\n|\r|\n")
 SourceKind = Literal["file", "flag", "environment"]
 Place: TypeAlias = tuple["str | int", ...]  # keys and list indices from the top of the file
 Scalar: TypeAlias = "str | int | float | bool | None"
@@ -32,10 +34,14 @@ class Source:
     lines: tuple[str, ...]
 
     @classmethod
-    def of_file(cls, name: str, text: str) -> tuple[Source, str]:
-        """Return the source of a file, and its text with plain line ends."""
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
-        return cls(name=name, kind="file", lines=(*text.split("\n"),)), text
+    def of_file(cls, name: str, text: str) -> Source:
+        """Return the source of a file."""
+        return cls(name=name, kind="file", lines=tuple(_LINE_END.split(text)))
+
+    @property
+    def text(self) -> str:
+        """Its text with plain line ends."""
+        return "\n".join(self.lines)
 
     def span(self, line: int = 0, column: int = 0, width: int = 1) -> Span:
         """Return a range of one line; default: the start."""
@@ -51,6 +57,11 @@ class Span:
     column: int
     end_line: int
     end_column: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no character."""
+        return (self.line, self.column) == (self.end_line, self.end_column)
 
     @property
     def width(self) -> int:
