@@ -329,7 +329,7 @@ def test_no_notices_for_what_has_effect() -> None:
 def test_a_notice_for_each_field_that_only_a_cluster_honours() -> None:
     notices = load("complete.yaml").notices
     path = HERE / "complete.yaml"
-    pool = f"{path}:91:3: note: resources.resource_pool is for a cluster: accepted, no effect here"
+    pool = f"{path}:91:3: note: resources.resource_pool is for a cluster: accepted, no effect here."
     assert pool in notices
     for name in ("resources.weight", "environment", "bind_mounts", "security", "internal"):
         assert sum(f" {name} is " in line for line in notices) == 1, name

@@ -19,6 +19,7 @@ from pydantic import (
 from detcore.config.field_types import (
     BY_KIND,
     MAPPING,
+    NO_EFFECT,
     TEXT,
     Command,
     ForClusters,
@@ -167,7 +168,9 @@ class Optimizations(Section):
         "Send gradients as half-precision numbers.", _GRADIENTS.gradient_compression
     )
     mixed_precision: Literal["O0", "O1", "O2", "O3"] = setting(
-        "Level of mixed precision for apex; has no effect.", "O0"
+        f"For apex: {NO_EFFECT}; use torch.autocast in a PyTorchTrial, or a mixed-precision "
+        "policy in a Keras model.",
+        "O0",
     )
     grad_updates_size_file: str | None = setting(
         "Write the sizes of gradient updates to this file.", None
@@ -314,7 +317,11 @@ class ExperimentConfig(Section):
         "Launcher of a trial's workers: its name, or a mapping with 'name' and its settings.",
         "local",
     )
-    environment: ForClusters = None
+    environment: Any = setting(
+        f"For a cluster: {NO_EFFECT}; the trial runs in the Python and with the variables of the "
+        "shell that starts detcore.",
+        None,
+    )
     bind_mounts: ForClusters = None
     security: ForClusters = None
     slurm: ForClusters = None

@@ -36,11 +36,10 @@ from detcore.config.source_text import Place
 from detcore.contract.values import Length, Unit
 from detcore.distributions import describe_absent
 
-# Descriptions of fields that are accepted and have no effect, or their ends: a notice says so.
-FOR_CLUSTERS = "for clusters only."
-FROM_EARLIER = "From earlier versions; ignored."
-ForClusters = Annotated[Any, Field(description=f"Any value; {FOR_CLUSTERS}")]
-FromEarlier = Annotated[Any, Field(description=FROM_EARLIER)]
+# In the description of a field that is accepted and has no effect: a notice says it.
+NO_EFFECT = "accepted, no effect here"
+ForClusters = Annotated[Any, Field(description=f"For a cluster: {NO_EFFECT}.")]
+FromEarlier = Annotated[Any, Field(description=f"From an earlier version: {NO_EFFECT}.")]
 KIND_MARK = "\0"  # starts those parts of pydantic's locations that are kinds, not keys of the file
 
 

@@ -9,17 +9,11 @@ from pathlib import Path
 from pydantic.fields import FieldInfo
 
 from detcore.config.entrypoint_check import script_of
-from detcore.config.field_types import FOR_CLUSTERS, FROM_EARLIER
+from detcore.config.field_types import NO_EFFECT
 from detcore.config.hyperparameters import ranges
 from detcore.config.problems import nearest
 from detcore.config.source_text import Node, Place, dotted, find, key_span, plain
 
-_CLUSTER = "is for a cluster: accepted, no effect here"
-_EARLIER = "is from an earlier version: accepted, no effect"
-_INSTEAD = {
-    "environment": " (the trial runs in the Python and with the variables of the shell that starts "
-    "detcore)"
-}
 _MAX_CODE_BYTES = 1_000_000
 # Its value is also read by framework plugins.
 _BATCH_SIZE = "global_batch_size"
@@ -48,20 +42,11 @@ def find_remarks(
     root: Node, fields_at: Callable[[Place], Mapping[str, FieldInfo]]
 ) -> Iterator[tuple[Place, str]]:
     """Yield fields that have no effect, assumed units, and exponents that look like values."""
-    for section in ((), ("resources",), ("checkpoint_storage",)):
+    for section in ((), ("resources",), ("checkpoint_storage",), ("optimizations",)):
         for name, field in fields_at(section).items():
-            place, about = (*section, name), str(field.description)
-            if find(root, place) is None:
-                continue
-            if about.endswith(FROM_EARLIER):
-                yield place, _EARLIER
-            elif about.endswith(FOR_CLUSTERS):
-                yield place, _CLUSTER + _INSTEAD.get(name, "")
-    place = ("optimizations", "mixed_precision")
-    precision = find(root, place)
-    if precision is not None and precision.value != "O0":
-        words = "was for apex: accepted, no effect; use torch.autocast in a PyTorchTrial, or a "
-        yield place, words + "mixed-precision policy in a Keras model"
+            node, about = find(root, (*section, name)), str(field.description)
+            if node is not None and NO_EFFECT in about and node.value != field.default:
+                yield (*section, name), f"is {about[0].lower()}{about[1:]}"
     yield from _exponents(root)
     place = ("searcher", "max_length")
     length = find(root, place)

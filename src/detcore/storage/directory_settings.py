@@ -34,12 +34,16 @@ class SharedFsSettings(BaseModel):
         description="Folder below host_path for the checkpoints; relative or absolute.",
     )
     propagation: str | None = Field(
-        default=None, description="Mount propagation; for clusters only."
+        default=None, description="For a cluster: accepted, no effect here."
     )
-    container_path: str | None = Field(default=None, description="From earlier versions; ignored.")
-    checkpoint_path: str | None = Field(default=None, description="From earlier versions; ignored.")
+    container_path: str | None = Field(
+        default=None, description="From an earlier version: accepted, no effect here."
+    )
+    checkpoint_path: str | None = Field(
+        default=None, description="From an earlier version: accepted, no effect here."
+    )
     tensorboard_path: str | None = Field(
-        default=None, description="From earlier versions; ignored."
+        default=None, description="From an earlier version: accepted, no effect here."
     )
 
     @field_validator("storage_path")
