@@ -299,7 +299,7 @@ def _of_long(place: Place) -> Questions:
     return {
         "one trial: detcore trial describe": lambda: read_trial(database, trial, None, ()),
         "one trial: its page": lambda: read_view(
-            database, experiment, all_metrics=True, max_charts=12, only=[trial], parts=250
+            database, experiment, all_metrics=True, max_charts=12, only=[trial]
         ),
         "one trial: the newest reports": lambda: database.metrics(
             trial, "training", with_batches=False, newest=10

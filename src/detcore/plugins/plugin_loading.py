@@ -147,7 +147,7 @@ def _import_problem(entry: PluginEntry, error: BaseException) -> PluginProblem:
             mend = install_command("--force-reinstall", "--no-deps", *entry.source)
         else:
             fault = f"importing {module} needs the module {missing!r}, which is not installed"
-            kind = "missing-dependency"  # pip installs what the distribution requires
+            kind = "missing-dependency"  # pip installs the requirements of the distribution
     elif path and isinstance(error, AttributeError) and module in sys.modules:
         names = [name for name in dir(sys.modules[module]) if not name.startswith("_")]
         fault = f"module {module} has no object {path!r}{_did_you_mean(path, names)}"

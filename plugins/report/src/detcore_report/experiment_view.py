@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 # More curves than this could be neither distinguished nor drawn within a second.
 MAX_CURVES = 200
 MAX_ROWS = 500
+MAX_POINTS = 40_000
+_MIN_PARTS, _MAX_PARTS = 6, 500
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +130,7 @@ def read_view(
     all_metrics: bool = False,
     max_charts: int = 8,
     only: Collection[int] | None = None,
-    parts: int = 1000,
+    max_points: int = MAX_POINTS,
     max_rows: int | None = MAX_ROWS,
 ) -> ExperimentView:
     """Read an experiment.
@@ -140,8 +141,8 @@ def read_view(
         max_charts: Maximum number of charts.
         smaller_is_better: Its direction; None: by its name (a loss, a score), or the searcher's.
         only: Only these trials; None: all.
-        parts: Number of parts of the steps that curves are downsampled to; see
-            `detcore.records.Database.metric_curves`.
+        max_points: About the number of points of all curves together; a curve has some in any
+            case, among them its extremes. See `detcore.records.Database.metric_curves`.
         max_rows: Maximum number of trials in the view; None: all.
 
     Raises:
@@ -156,12 +157,15 @@ def read_view(
         database, records, metric=ranking.metric, smaller_is_better=ranking.smaller_is_better
     )
     few = _choose_curves(rows, ranking, only, max_rows)
+    charted = [name for name in names if all_metrics or name == (ranking.kind, ranking.metric)]
+    charted.sort(key=lambda name: name != (ranking.kind, ranking.metric))
+    num_curves = min(len(rows), len(few or rows), MAX_CURVES) * len(charted[:max_charts])
+    # A part has two points, the smallest and the largest value.
+    parts = min(_MAX_PARTS, max(_MIN_PARTS, max_points // (2 * max(1, num_curves))))
     read_curves = cache(partial(database.metric_curves, experiment_id, parts=parts))
     trials = _rank(rows, read_curves, ranking, only=few)
     shown = trials if only is None else [trial for trial in trials if trial.id in only]
     drawn = shown[:MAX_CURVES]
-    charted = [name for name in names if all_metrics or name == (ranking.kind, ranking.metric)]
-    charted.sort(key=lambda name: name != (ranking.kind, ranking.metric))
     read_few = partial(read_curves, trial_ids=few)
     varied, constants = _split([trial.hparams for trial in shown])
     return ExperimentView(
@@ -357,31 +361,3 @@ def _axes(
         reached = {trial.id: trial.value for trial in trials if trial.value is not None}
         axes.append(make_axis(metric, reached))
     return axes
-
-
-def thin(points: Sequence[tuple[int, float]], limit: int) -> list[tuple[int, float]]:
-    """Return at most `limit` points of a curve, with every visible peak.
-
-    The steps are cut into equal parts; the smallest and the largest value of each stay, and so do
-    the first and the last point.
-
-    Args:
-        points: Steps, ascending, and finite values.
-        limit: Maximum number of points; >= 4.
-    """
-    if len(points) <= limit:
-        return list(points)
-    parts = (limit - 2) // 2
-    first, last = points[0][0], points[-1][0]
-    kept = {0, len(points) - 1}
-    ends: dict[int, tuple[int, int]] = {}
-    for index, (x, y) in enumerate(points):
-        part = min(parts - 1, math.floor((x - first) / max(1, last - first) * parts))
-        low, high = ends.get(part, (index, index))
-        ends[part] = (
-            index if y < points[low][1] else low,
-            index if y > points[high][1] else high,
-        )
-    for low, high in ends.values():
-        kept |= {low, high}
-    return [points[index] for index in sorted(kept)]

@@ -212,7 +212,7 @@ def _ask_until_back(
     Args:
         ask: Sends the request.
         notice: Called when the server has been unreachable for a while, and when it is back.
-        consequence: What happens meanwhile, for the user.
+        consequence: The effect meanwhile, for the user.
         notice_after_s: The length of that while.
         timeout_s: For how long the server may be unreachable.
         wait: Called between two requests.

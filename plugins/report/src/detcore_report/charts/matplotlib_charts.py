@@ -22,7 +22,7 @@ from markupsafe import Markup
 
 from detcore.describe import format_number
 from detcore_report.charts.axes import Axis, limit_number, needs_log_scale
-from detcore_report.experiment_view import MAX_CURVES, Chart, Curve, ExperimentView, TrialView, thin
+from detcore_report.experiment_view import MAX_CURVES, Chart, Curve, ExperimentView, TrialView
 from detcore_report.pages.page_parts import COLOURS, cut, escape, table
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ _SHADES = 5
 _DASHED = ("k4", "k5", "k6", "k7", "none")
 _HPARAMS_SHOWN = 12
 _MAX_CATEGORY_LABELS = 12
-_PNG_POINTS = 2000
 # matplotlib's settings are global while a figure is drawn.
 _LOCK = threading.Lock()
 _PROPERTY = re.compile(r"([\w-]+): ([^;]+);? ?")
@@ -154,9 +153,7 @@ def _plot_trials(
 # -- figures ------------------------------------------------------------------------------------
 
 
-def _plot_curves(
-    figure: FigureBase, size: _Size, view: ExperimentView, chart: Chart, points: int
-) -> Axes:
+def _plot_curves(figure: FigureBase, size: _Size, view: ExperimentView, chart: Chart) -> Axes:
     axes = size.add_axes(figure)
     axes.grid(axis="y")
     axes.set_xlabel("steps", labelpad=6)
@@ -169,7 +166,7 @@ def _plot_curves(
         axes,
         view,
         {
-            curve.trial_id: [(x, limit_number(y)) for x, y in thin(curve.points, points)]
+            curve.trial_id: [(x, limit_number(y)) for x, y in curve.points]
             for curve in chart.curves
             if curve.points
         },
@@ -300,7 +297,7 @@ def write_png(view: ExperimentView, path: Path) -> None:
         title = f"Experiment {view.record.id}: {cut(view.record.name)}"
         panels[0].suptitle(_make_plain(title), parse_math=False)
         if view.charts:
-            axes = _plot_curves(panels[0], upper, view, view.charts[0], _PNG_POINTS)
+            axes = _plot_curves(panels[0], upper, view, view.charts[0])
             axes.set_title(_make_plain(_title(view.charts[0])), parse_math=False)
             handles = [
                 axes.plot([], [], label=text, **_line_style(colour))[0]
@@ -385,13 +382,12 @@ def describe_chart(view: ExperimentView, chart: Chart) -> tuple[str, str]:
     return _title(chart), told
 
 
-def draw_chart(view: ExperimentView, chart: Chart, *, points: int, is_wide: bool) -> Markup:
+def draw_chart(view: ExperimentView, chart: Chart, *, is_wide: bool) -> Markup:
     """Return a figure of learning curves that fits any width.
 
     Args:
         view: The experiment.
         chart: The chart.
-        points: Maximum number of points of each curve.
         is_wide: Whether it spans the whole width of the page.
     """
     title, told = describe_chart(view, chart)
@@ -399,7 +395,7 @@ def draw_chart(view: ExperimentView, chart: Chart, *, points: int, is_wide: bool
     # Shrunk to a phone, the wide drawing would be flat: the style shows one of the two.
     sizes = [(_WIDE, "fit big"), (_NARROW, "fit instead")] if is_wide else [(_NARROW, "fit")]
     drawings = "".join(
-        _draw_svg(view, size, _plot_curves, chart, min(points, size.width // 2), name=name,
+        _draw_svg(view, size, _plot_curves, chart, name=name,
                   label=f"{title}{note}: {told}")
         for size, name in sizes
     )  # fmt: skip

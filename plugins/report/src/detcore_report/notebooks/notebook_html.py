@@ -8,8 +8,8 @@ from detcore_report.experiment_view import read_view
 from detcore_report.pages.experiment_page import notebook_part
 from detcore_report.pages.page_parts import cut, escape, fragment
 
-# Parts that curves are cut into; of each the extremes are drawn.
-_PARTS = 30
+# Of all curves together, so that a saved notebook stays small.
+_MAX_POINTS = 1800
 _MAX_CHARTS = 4
 _MAX_TRIALS = 30
 
@@ -22,7 +22,8 @@ def notebook_html(shown: ExperimentReference | TrialReference) -> str:
         number = shown.id if trial_id is None else database.get_trial(trial_id).experiment_id
         view = read_view(
             database, number, all_metrics=trial_id is not None, max_charts=_MAX_CHARTS,
-            only=None if trial_id is None else [trial_id], parts=_PARTS, max_rows=_MAX_TRIALS,
+            only=None if trial_id is None else [trial_id],
+            max_points=_MAX_POINTS, max_rows=_MAX_TRIALS,
         )  # fmt: skip
         return notebook_part(view, trial_id=trial_id)
     except DetcoreError as error:  # a cell that shows it must not fail

@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from detcore_report.experiment_view import ExperimentView
 
 
-# All curves of a page together; a point has about 12 bytes, and a curve 250 more.
-_CURVE_BYTES = 600_000
-_MIN_POINTS, _MAX_POINTS = 6, 400
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class CheckpointRow:
     """A checkpoint, its metric, and the result of its verification.
@@ -74,12 +69,9 @@ def report_page(view: ExperimentView, report: Report) -> str:
 
 
 def _page(view: ExperimentView, report: Report | None, facts: Mapping[str, object]) -> str:
-    num_curves = sum(len(chart.curves) for chart in view.charts) or 1
-    points = (_CURVE_BYTES // num_curves - 250) // 12
     return _render(
         "report.html", view, report=report, facts=facts, style=STYLE,
         title=f"Experiment {view.record.id}: {cut(view.record.name, 200)}",
-        points=max(_MIN_POINTS, min(_MAX_POINTS, points)),
     )  # fmt: skip
 
 

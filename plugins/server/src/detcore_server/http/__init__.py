@@ -1,1 +1,1 @@
-"""What every request and answer passes: connections, limits, headers, errors and the log."""
+"""Layers around every request: connections, limits, headers, errors and the log."""

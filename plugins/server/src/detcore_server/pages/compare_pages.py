@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 MAX_SIDE_BY_SIDE = 8
-_PARTS = 250
 Numbers = Annotated[list[int], Query()]
 
 router = APIRouter()
@@ -40,7 +39,7 @@ def show_across(
     """Show trials of any experiments side by side."""
     trial_ids = [*(int(text) for text in re.findall(r"[0-9]{1,9}", trials)), *trial]
     for number in experiment[:MAX_SIDE_BY_SIDE]:
-        best = read_view(state.database, number, parts=1).best
+        best = read_view(state.database, number).best
         trial_ids += [] if best is None else [best.id]
     compared = compare_trials(state, trial_ids)
     records = compared["records"]
@@ -99,7 +98,7 @@ def _read_views(state: ServerState, members: Mapping[int, Sequence[int]]) -> lis
     for experiment_id, ids in members.items():
         state.ingest_reports(experiment_id)
         read = functools.partial(
-            read_view, state.database, experiment_id, only=ids, all_metrics=True, parts=_PARTS
+            read_view, state.database, experiment_id, only=ids, all_metrics=True
         )
         if not views:
             views.append(read())

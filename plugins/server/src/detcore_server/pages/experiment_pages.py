@@ -50,9 +50,6 @@ if TYPE_CHECKING:
 
 _CHECKPOINTS_SHOWN = 100
 _MAX_ROWS = 200
-# Parts that curves are cut into, so that a page with many stays small.
-_POINTS_ON_A_PAGE = 8000
-_MIN_PARTS, _MAX_PARTS = 40, 250
 _Page = Annotated[int, Query(ge=1, le=10**6)]
 
 
@@ -242,11 +239,9 @@ def _read(
     """Read an experiment, with everything that its workers have reported so far."""
     database = state.database
     state.ingest_reports(experiment_id)
-    num_trials = database.count_trials().get(experiment_id, 1)
-    parts = max(_MIN_PARTS, min(_MAX_PARTS, _POINTS_ON_A_PAGE // num_trials))
     return read_view(
         database, experiment_id, metric=asked.metric or None,
-        smaller_is_better={"smaller": True, "larger": False}.get(asked.better), parts=parts,
+        smaller_is_better={"smaller": True, "larger": False}.get(asked.better),
         max_rows=max_rows,
     )  # fmt: skip
 

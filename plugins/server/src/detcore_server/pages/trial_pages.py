@@ -33,7 +33,7 @@ def show_trial(request: Request, state: State, user: PageUser, trial_id: Id) -> 
     state.ingest_reports(record.experiment_id, trial_id)
     view = read_view(
         database, record.experiment_id, all_metrics=True, max_charts=_MAX_CHARTS,
-        only=[trial_id], parts=250,
+        only=[trial_id],
     )  # fmt: skip
     trial = view.trials[0]
     log = read_tail(record)
