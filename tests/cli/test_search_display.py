@@ -222,11 +222,11 @@ def test_how_far_a_search_is(monkeypatch: pytest.MonkeyPatch) -> None:
     now += 20
     display.tick()
     line = file.getvalue().splitlines()[-1]
-    assert line == f"search: 25%, 400 of 1600 batches, {left}, 0 of 2 trials ended, 2 running"
+    assert line == f"search: 25%, 8.0 of 32 epochs, {left}, 0 of 2 trials ended, 2 running"
     display.search_progress(0.3)
     now += 100
     display.tick()
-    assert "of 1600" not in file.getvalue().splitlines()[-1]
+    assert "of 32" not in file.getvalue().splitlines()[-1]
 
 
 def test_what_a_server_tells_at_once_is_no_speed_of_a_search(

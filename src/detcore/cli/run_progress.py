@@ -203,12 +203,9 @@ class RunProgress:
         """The trained part of all, such as "360 of 800 batches"; "" if the total is unknown."""
         if not self.planned_length:
             return ""
-        trials = [t for t in self.trials.values() if t.length and t.status and t.status.length]
-        sizes = {t.length / t.status.length for t in trials if t.status}
-        size, unit = (1.0, self.unit) if len(sizes) != 1 else (sizes.pop(), "batches")
-        planned = self.planned_length * size
-        digits = 0 if unit == "batches" else 1
-        return f"{self.done * planned:.{digits}f} of {planned:.0f} {unit}"
+        digits = 0 if self.unit == "batches" else 1
+        amount = f"{self.done * self.planned_length:.{digits}f}"
+        return f"{amount} of {self.planned_length} {self.unit}"
 
     @property
     def best(self) -> TrialProgress | None:
