@@ -11,7 +11,7 @@ from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore_report.activity import Activity, read_activities, time_left
-    from detcore_report.charts.importance import importance_table
+    from detcore_report.charts.importance import group_values, importance_table
     from detcore_report.charts.matplotlib_charts import (
         chart_table,
         describe_chart,
@@ -49,6 +49,7 @@ __all__ = [
     "draw_scatters",
     "draw_text_plot",
     "escape",
+    "group_values",
     "importance_table",
     "legend",
     "make_templates",
@@ -67,7 +68,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "activity": "Activity read_activities time_left",
-        "charts.importance": "importance_table",
+        "charts.importance": "group_values importance_table",
         "charts.matplotlib_charts": "chart_table describe_chart draw_parallel draw_scatters "
         "legend trial_classes",
         "charts.text_plot": "draw_text_plot",

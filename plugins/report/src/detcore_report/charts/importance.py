@@ -1,9 +1,10 @@
 """The importance of hyperparameters: how much of the metric's ranks each of them explains alone.
 
-Trials are put into groups of similar values: of numbers up to five of equal size, of other values
-one for each. The share is the adjusted coefficient of determination of the trials' ranks by these
-groups: 0 if the groups differ no more than chance would have it, 1 if the value decides the rank.
-It sees effects that rise and fall again, and no effect that needs two hyperparameters at once.
+Trials are put into groups of similar values: of more than five numbers up to five groups of equal
+size, of other values one for each. The share is the adjusted coefficient of determination of the
+trials' ranks by these groups: 0 if the groups differ no more than chance would have it, 1 if the
+value decides the rank. It sees effects that rise and fall again, and no effect that needs two
+hyperparameters at once.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ def rank_hyperparameters(view: ExperimentView) -> list[Importance]:
         return []
     ranks = _ranks([trial.value or 0.0 for trial in ranked])
     sign = 1 if view.smaller_is_better else -1
-    goodness = [sign * rank for rank in ranks]
+    goodness = {trial.id: sign * rank for trial, rank in zip(ranked, ranks, strict=True)}
     found = []
     for name in view.varied:
-        groups = _groups({trial.id: trial.hparams.get(name) for trial in ranked})
+        groups = group_values({trial.id: trial.hparams.get(name) for trial in ranked})
         if not 1 < len(groups) <= len(ranked) / 2:
             continue
         found.append(_explain(name, groups, goodness))
@@ -94,43 +95,46 @@ def _ranks(values: Sequence[float]) -> list[float]:
     return [float(rank) for rank in means[places]]
 
 
-def _groups(values: Mapping[int, object]) -> list[tuple[str, list[int]]]:
-    """Return the labels of groups of similar values, and the places of the trials in each."""
-    numbers = [number_of(value) for value in values.values()]
-    finite = [(number, place) for place, number in enumerate(numbers) if number is not None]
-    num_parts = min(_MAX_PARTS, len(finite) // _LEAST_PER_PART)
-    if len({number for number, _ in finite}) <= num_parts or len(finite) < len(numbers):
+def group_values(values: Mapping[int, object]) -> list[tuple[str, list[int]]]:
+    """Return trials in groups of similar values: the label of each, and its trials.
+
+    Args:
+        values: Values by trial; None: it has none.
+    """
+    numbers = {trial: number_of(value) for trial, value in values.items()}
+    finite = sorted((number, trial) for trial, number in numbers.items() if number is not None)
+    if len({number for number, _ in finite}) <= _MAX_PARTS or len(finite) < len(numbers):
         by_text: dict[str, list[int]] = {}
-        for place, value in enumerate(values.values()):
+        for trial, value in values.items():
             text = "none" if value is None else format_number(value)
-            by_text.setdefault(text, []).append(place)
+            by_text.setdefault(text, []).append(trial)
         return list(by_text.items())
-    finite.sort()
+    num_parts = min(_MAX_PARTS, len(finite) // _LEAST_PER_PART)
     groups: list[list[tuple[float, int]]] = []
     for part in range(num_parts):
-        cut_off = finite[part * len(finite) // num_parts : (part + 1) * len(finite) // num_parts]
-        while cut_off and groups and groups[-1][-1][0] == cut_off[0][0]:
-            groups[-1].append(cut_off.pop(0))  # equal values stay together
-        if cut_off:
-            groups.append(cut_off)
+        members = finite[part * len(finite) // num_parts : (part + 1) * len(finite) // num_parts]
+        while members and groups and groups[-1][-1][0] == members[0][0]:
+            groups[-1].append(members.pop(0))  # equal values stay together
+        if members:
+            groups.append(members)
     return [
         (
             f"{format_number(group[0][0])} to {format_number(group[-1][0])}",
-            [place for _, place in group],
+            [trial for _, trial in group],
         )
         for group in groups
     ]
 
 
 def _explain(
-    name: str, groups: Sequence[tuple[str, Sequence[int]]], goodness: Sequence[float]
+    name: str, groups: Sequence[tuple[str, Sequence[int]]], goodness: Mapping[int, float]
 ) -> Importance:
     count = len(goodness)
-    mean = sum(goodness) / count
-    total = sum((value - mean) ** 2 for value in goodness)
-    means = {label: sum(goodness[place] for place in places) / len(places)
-             for label, places in groups}  # fmt: skip
-    between = sum(len(places) * (means[label] - mean) ** 2 for label, places in groups)
+    mean = sum(goodness.values()) / count
+    total = sum((value - mean) ** 2 for value in goodness.values())
+    means = {label: sum(goodness[trial] for trial in trials) / len(trials)
+             for label, trials in groups}  # fmt: skip
+    between = sum(len(trials) * (means[label] - mean) ** 2 for label, trials in groups)
     share = 0.0
     if total > 0:
         share = 1 - (1 - between / total) * (count - 1) / (count - len(groups))

@@ -11,11 +11,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from detcore.errors import InvalidArgumentError, near_name
 from detcore_report import cut
@@ -55,7 +54,6 @@ _OPERATORS: Mapping[str, Callable[..., bool]] = {
 }  # fmt: skip
 _CONSTANTS = {"true": True, "false": False}
 _OPERAND = "a name, a number, or a text in quotation marks"
-_ORDERS = (operator.lt, operator.le, operator.gt, operator.ge)
 _KEYWORDS = frozenset({"and", "or", "not"})
 
 
@@ -69,8 +67,7 @@ class FilterError(InvalidArgumentError):
         )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(NamedTuple):
     kind: str
     text: str
     position: int
@@ -217,21 +214,11 @@ def _near(name: str, names: Mapping[str, str]) -> str:
 def _compared(compare: Callable[..., bool], left: _Operand, right: _Operand) -> Test:
     def test(row: Row) -> bool:
         one, other = left(row), right(row)
-        if _is_missing(one) or _is_missing(other):
-            return False
-        if compare in _ORDERS and _is_number(one) != _is_number(other):
+        if one is None or other is None or one != one or other != other:  # NaN
             return False
         try:
             return bool(compare(one, other))
-        except TypeError:  # a list, which a hyperparameter may be, has no order among others
+        except TypeError:  # a text and a number have no order, and neither has a list
             return False
 
     return test
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float))
-
-
-def _is_missing(value: object) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))

@@ -8,15 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from detcore.describe import format_number, sort_key
-from detcore_report import cut
+from detcore_report import cut, group_values
 
 if TYPE_CHECKING:
     from detcore_report import ExperimentView, TrialView
 
 
 SEEDS = "seeds"
-_MAX_VALUES = 8  # of numbers; more are cut into ranges
-_NUM_RANGES = 4
 _COLOURS = 8
 
 
@@ -94,22 +92,8 @@ def _of_seeds(view: ExperimentView) -> dict[int, str]:
 
 
 def _of_values(view: ExperimentView, name: str) -> dict[int, str]:
-    numbers = {
-        trial.id: float(value)
-        for trial in view.trials
-        if isinstance(value := trial.hparams.get(name), (int, float))
-        and not isinstance(value, bool)
-        and abs(value) < 1e300
-    }
-    labels = {trial.id: _text(trial.hparams, name) for trial in view.trials}
-    if len(set(numbers.values())) <= _MAX_VALUES:
-        return labels
-    order = sorted(numbers, key=lambda trial: numbers[trial])
-    for part in range(_NUM_RANGES):
-        ids = order[part * len(order) // _NUM_RANGES : (part + 1) * len(order) // _NUM_RANGES]
-        ends = f"{format_number(numbers[ids[0]])} to {format_number(numbers[ids[-1]])}"
-        labels.update(dict.fromkeys(ids, ends))
-    return labels
+    groups = group_values({trial.id: trial.hparams.get(name) for trial in view.trials})
+    return {trial: cut(label, 60) for label, trials in groups for trial in trials}
 
 
 def _text(hparams: Mapping[str, object], name: str) -> str:
