@@ -15,7 +15,6 @@ import threading
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
@@ -286,8 +285,9 @@ def _draw(width: float, height: float) -> Iterator[Any]:
         yield Figure(figsize=(width / 72, height / 72))
 
 
-def write_png(view: ExperimentView, path: Path) -> None:
-    """Draw learning curves, and parallel coordinates below them."""
+def draw_png(view: ExperimentView) -> bytes:
+    """Return an image of learning curves, with parallel coordinates below them."""
+    file = io.BytesIO()
     has_axes = len(view.axes) > 1
     below = dataclasses.replace(_parallel_size(view), top=84) if has_axes else _WIDE
     upper = dataclasses.replace(_WIDE, width=below.width, top=60)
@@ -308,7 +308,8 @@ def write_png(view: ExperimentView, path: Path) -> None:
             panels[0].text(0.5, 0.5, "no metric with a finite value yet", ha="center")
         if has_axes:
             _plot_parallel(panels[1], below, view)
-        figure.savefig(path, format="png", dpi=108)
+        figure.savefig(file, format="png", dpi=108)
+    return file.getvalue()
 
 
 def _draw_svg(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +12,7 @@ import yaml
 
 from detcore.cli import EXPERIMENT_ID, last_lines, master_option, open_records, survey_checkpoints
 from detcore.describe import format_time, visible_config
-from detcore_report.charts.matplotlib_charts import write_png
+from detcore_report.charts.matplotlib_charts import draw_png
 from detcore_report.experiment_view import ExperimentView, read_view
 from detcore_report.pages.experiment_page import CheckpointRow, Report, plot_page, report_page
 
@@ -58,10 +56,7 @@ def plot_experiment(
         raise click.UsageError(f"-o {path}: its name must end in .html or .png")
     with open_records(obj) as database:
         view = read_view(database, experiment_id, metric=metric)
-    if kind == "png":
-        _write(path, lambda file: write_png(view, file))
-    else:
-        _write_text(path, plot_page(view))
+    _write(path, draw_png(view) if kind == "png" else plot_page(view).encode())
 
 
 @click.command(epilog=_REPORT_EXAMPLES)
@@ -85,7 +80,7 @@ def report(obj: CliContext, experiment_id: int, output: str | None, verify: bool
     with open_records(obj) as database:
         view = read_view(database, experiment_id, all_metrics=True)
         rest = _gather(obj, database, view, verify=verify)
-    _write_text(output or f"report-{experiment_id}.html", report_page(view, rest))
+    _write(output or f"report-{experiment_id}.html", report_page(view, rest).encode())
 
 
 def _gather(obj: CliContext, database: Database, view: ExperimentView, *, verify: bool) -> Report:
@@ -115,25 +110,13 @@ def _checkpoints(
     ]
 
 
-def _write_text(path: str, text: str) -> None:
+def _write(path: str, data: bytes) -> None:
+    """Write a file, and print where it is; ``-`` is standard output."""
     if path == "-":
-        sys.stdout.buffer.write(text.encode())
+        sys.stdout.buffer.write(data)
         return
-    _write(path, lambda file: file.write_bytes(text.encode()))
-
-
-def _write(path: str, write: Callable[[Path], object]) -> None:
-    """Write a file as a whole or not at all, and say where it is."""
-    target = Path(path)
-    if target.is_dir():
-        raise click.UsageError(f"{path} is a folder; name a file in it")
-    if not target.parent.is_dir():
-        raise click.UsageError(f"there is no folder {target.parent}")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        write(temporary)
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    click.echo(str(target))
+        Path(path).write_bytes(data)
+    except OSError as error:
+        raise click.UsageError(f"{path} cannot be written: {error.strerror}") from error
+    click.echo(path)
