@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MAX_CURVES = 200
 MAX_ROWS = 500
 MAX_POINTS = 40_000
+# Curves are cut into parts; of each the smallest and the largest value are drawn.
 _MIN_PARTS, _MAX_PARTS = 6, 500
 
 
@@ -160,7 +161,6 @@ def read_view(
     charted = [name for name in names if all_metrics or name == (ranking.kind, ranking.metric)]
     charted.sort(key=lambda name: name != (ranking.kind, ranking.metric))
     num_curves = min(len(rows), len(few or rows), MAX_CURVES) * len(charted[:max_charts])
-    # A part has two points, the smallest and the largest value.
     parts = min(_MAX_PARTS, max(_MIN_PARTS, max_points // (2 * max(1, num_curves))))
     read_curves = cache(partial(database.metric_curves, experiment_id, parts=parts))
     trials = _rank(rows, read_curves, ranking, only=few)
