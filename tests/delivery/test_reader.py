@@ -140,12 +140,13 @@ def test_runs_follow_each_other_and_a_killed_one_ends_where_it_was_killed(box: B
 def test_the_end_of_a_killed_run_is_told_also_where_it_was_taken_for_over(box: Box) -> None:
     box.start_run(num_reports=1).close()  # killed
     box.reader().deliver()
+    trial = box.database.get_trial(1)
     later = box.start_run()
     box.reader().deliver()
     assert box.open_runs() == [2]
-    end = [TrialFinished(state="ERROR", error="killed")]
-    assert append_to_killed(box.database, box.folder, trial_id=1, run_id=1, added=end)
-    assert not append_to_killed(box.database, box.folder, trial_id=1, run_id=1, added=end)  # once
+    end = TrialFinished(state="ERROR", error="killed")
+    assert append_to_killed(box.database, trial, end)
+    assert not append_to_killed(box.database, trial, end)  # once
     box.reader().deliver()
     assert box.told[-1][0] == "trial_finished"
     assert box.numbers()[-1] == (1, 3, False)
@@ -174,9 +175,9 @@ def test_an_event_behind_the_end_is_told_whenever_it_comes(box: Box) -> None:
 
 def test_nothing_is_appended_to_a_killed_run_without_observers(box: Box) -> None:
     box.start_run(observers=[]).close()
-    end = [TrialFinished(state="ERROR", error="killed")]
+    end = TrialFinished(state="ERROR", error="killed")
     before = event_log_path(box.folder, 1).read_bytes()
-    assert not append_to_killed(box.database, box.folder, trial_id=1, run_id=1, added=end)
+    assert not append_to_killed(box.database, box.database.get_trial(1), end)
     assert event_log_path(box.folder, 1).read_bytes() == before
 
 

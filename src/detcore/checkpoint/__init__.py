@@ -15,7 +15,6 @@ from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.checkpoint.checkpoint_context import CheckpointContext
-    from detcore.checkpoint.commit import describe_checkpoint
     from detcore.checkpoint.delete import delete_checkpoint
     from detcore.checkpoint.manifest import Manifest, has_manifest, list_committed, read_manifest
     from detcore.checkpoint.manifest_fields import MANIFEST_FILE
@@ -47,7 +46,6 @@ __all__ = [
     "apply_retention",
     "copy_checkpoint",
     "delete_checkpoint",
-    "describe_checkpoint",
     "download_checkpoint",
     "find_whole_checkpoint",
     "has_manifest",
@@ -63,7 +61,6 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "commit": "describe_checkpoint",
         "checkpoint_context": "CheckpointContext",
         "delete": "delete_checkpoint",
         "restore": "DownloadMode copy_checkpoint download_checkpoint is_whole_copy",

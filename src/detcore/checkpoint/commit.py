@@ -15,7 +15,6 @@ from detcore.checkpoint.manifest import (
     Manifest,
     decode_manifest,
     encode_manifest,
-    read_manifest,
 )
 from detcore.checkpoint.manifest_fields import MANIFEST_FILE
 from detcore.checkpoint.verify import kind_of, stored_sizes
@@ -231,32 +230,19 @@ def record_committed(
     times: SaveTimes | None = None,
 ) -> None:
     """Record that a checkpoint is complete; idempotent."""
-    records.record_checkpoint(_describe(storage, manifest, times))
-
-
-def describe_checkpoint(storage: StorageBackend, uuid: str) -> events.CheckpointCommitted:
-    """Return the event of a committed checkpoint, from its manifest.
-
-    Raises:
-        CheckpointNotFoundError: If there is no such checkpoint.
-    """
-    return _describe(storage, read_manifest(storage, uuid))
-
-
-def _describe(
-    storage: StorageBackend, manifest: Manifest, times: SaveTimes | None = None
-) -> events.CheckpointCommitted:
     path = storage.direct_path(manifest.uuid)
-    return events.CheckpointCommitted(
-        uuid=manifest.uuid,
-        steps_completed=manifest.steps_completed,
-        metadata=manifest.metadata,
-        resources=manifest.resources(),
-        url=f"{storage.url}/{manifest.uuid}",
-        path=None if path is None else str(path),
-        size_bytes=manifest.size_bytes,
-        stalled_s=None if times is None else times.stalled_s,
-        total_s=None if times is None else times.total_s,
+    records.record_checkpoint(
+        events.CheckpointCommitted(
+            uuid=manifest.uuid,
+            steps_completed=manifest.steps_completed,
+            metadata=manifest.metadata,
+            resources=manifest.resources(),
+            url=f"{storage.url}/{manifest.uuid}",
+            path=None if path is None else str(path),
+            size_bytes=manifest.size_bytes,
+            stalled_s=None if times is None else times.stalled_s,
+            total_s=None if times is None else times.total_s,
+        )
     )
 
 

@@ -29,6 +29,7 @@ def recover_checkpoints(
     trial_id: int,
     *,
     uuids: Collection[str] | None = None,
+    records: CheckpointRecords | None = None,
 ) -> list[str]:
     """Settle the checkpoints of a trial whose process is gone.
 
@@ -44,6 +45,7 @@ def recover_checkpoints(
         storage: The trial's storage; checkpoints recorded elsewhere are left alone.
         trial_id: The trial.
         uuids: Only these checkpoints; None for all of the trial.
+        records: Receives the changes; default: the database.
 
     Returns:
         UUIDs of the checkpoints that turned out to be complete.
@@ -56,7 +58,7 @@ def recover_checkpoints(
         for record in database.list_checkpoints(trial_id=trial_id, states=_UNSETTLED)
         if record.storage_url == storage.url and (uuids is None or record.uuid in uuids)
     ]
-    return settle_checkpoints(database, storage, unsettled)
+    return settle_checkpoints(records or database, storage, unsettled)
 
 
 def settle_checkpoints(

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.atomic_files import replace_file
 from detcore.contract.errors import (
+    DatabaseError,
     DetcoreError,
     RunError,
     StorageError,
@@ -47,7 +48,7 @@ from detcore.log.writing import EventLog
 
 if TYPE_CHECKING:
     from detcore.plugins.plugin_entry import Observer
-    from detcore.records import Database, ObserverCursor
+    from detcore.records import Database, ObserverCursor, TrialRecord
 
 __all__ = [
     "Delivery",
@@ -69,7 +70,7 @@ _UNREACHABLE_WAIT_S = 0.5
 _END_POLL_S = 0.05
 # The end is the last line, and short.
 _TAIL_BYTES = 16 * 1024
-_HOOKS: dict[type[Event], str] = {
+_HOOKS: dict[type, str] = {
     events.TrialStarted: "detcore_trial_started",
     events.TrainingMetrics: "detcore_training_metrics",
     events.ValidationMetrics: "detcore_validation_metrics",
@@ -84,8 +85,7 @@ _SLOT = struct.Struct("<qq12xI")
 
 def _find_hook(line: EventLine, hooks: Collection[str]) -> str | None:
     """Return the one of some hooks that the event of a line is for, or None."""
-    event = line.event
-    hook = None if event is None else _HOOKS.get(type(event))
+    hook = _HOOKS.get(type(line.event))
     return hook if hook in hooks else None
 
 
@@ -114,36 +114,35 @@ def _build_arguments(line: EventLine, trial: TrialInfo, *, is_repeat: bool) -> M
     return common
 
 
-def append_to_killed(
-    database: Database, trial_dir: Path, *, trial_id: int, run_id: int, added: Sequence[Event]
-) -> bool:
-    """Append events to the log of a run whose process was killed before it could report them.
+def append_to_killed(database: Database, trial: TrialRecord, event: Event) -> bool:
+    """Append an event to the log of a run whose process was killed before it could report it.
 
     Args:
         database: The records.
-        trial_dir: The trial's folder.
-        trial_id: The trial.
-        run_id: The run; its process has exited.
-        added: Checkpoints that recovery found whole, or the end of the run.
+        trial: The trial; the process of its last run has exited.
+        event: A checkpoint that recovery found whole, or the end of the run.
 
     Returns:
-        Whether they were written: the run has observers, and its end is not in the log yet.
+        Whether it was written: the run has observers, its end is not in the log yet, and the log
+        can be used.
     """
-    path = event_log_path(trial_dir, run_id)
-    if not added or not path.exists() or is_event_log_in_use(path):
+    path = event_log_path(Path(trial.trial_dir or ""), trial.run_id)
+    if trial.trial_dir is None or not path.exists() or is_event_log_in_use(path):
         return False
-    if isinstance(added[-1], TrialFinished):
-        tail = read_event_log(path, max(0, path.stat().st_size - _TAIL_BYTES), is_over=True)
-        lines = (line for line in tail.parse() if isinstance(line, EventLine))
-        if any(line.kind == TrialFinished.KIND for line in lines):
+    try:
+        if isinstance(event, TrialFinished):
+            tail = read_event_lines(path, max(0, path.stat().st_size - _TAIL_BYTES))
+            if any(line.kind == TrialFinished.KIND for line in tail):
+                return False
+        if not database.reopen_cursors(trial.id, trial.run_id):
             return False
-    if not database.reopen_cursors(trial_id, run_id):
-        return False
-    with EventLog(path, trial_id=trial_id, run_id=run_id) as log:
-        for event in added:
+        with EventLog(path, trial_id=trial.id, run_id=trial.run_id) as log:
             log.append(event.KIND, encode(event))
-    # A reader may have finished the run before these events were there.
-    return database.reopen_cursors(trial_id, run_id)
+        # A reader may have finished the run before the event was there.
+        return database.reopen_cursors(trial.id, trial.run_id)
+    except DatabaseError as error:  # a damaged log must not hold up the trial
+        _LOG.warning("plugins are not told of the end of trial %d: %s", trial.id, error)
+        return False
 
 
 def write_run(info: TrialInfo) -> Path:
@@ -533,8 +532,9 @@ class Delivery:
                 cursors = self._database.list_cursors(
                     plugin=name, experiment_id=self._experiment_id
                 )
-                left[name] = len(list_waiting(self._home, cursors, observer.hooks))
-        return {name: count for name, count in left.items() if count}
+                if waiting := list_waiting(self._home, cursors, observer.hooks):
+                    left[name] = len(waiting)
+        return left
 
     def _start_thread(self) -> None:
         self._thread = threading.Thread(target=self._serve, name="detcore-delivery", daemon=True)
@@ -646,20 +646,16 @@ def drop_events(database: Database, home: Path, cursors: Iterable[ObserverCursor
         with _lock_trial(trial_dir, listed.plugin) as lock:
             # Read again: another process may have moved them.
             rows = database.list_cursors(plugin=listed.plugin, trial_id=listed.trial_id)
-            for cursor in rows if lock >= 0 else ():
-                if cursor.run_id == listed.run_id:
-                    number += _drop_run(database, path, cursor)
-    return number
-
-
-def _drop_run(database: Database, path: Path, cursor: ObserverCursor) -> int:
-    # Checked before the log is read, so that all events written before the end are read.
-    is_over = not is_event_log_in_use(path)
-    number, end = 0, _catch_up(path.parent, cursor).byte_offset
-    with contextlib.suppress(EventLogDamagedError):
-        for line in read_event_lines(path, end):
-            number += _find_hook(line, _HOOKS.values()) is not None
-            end = line.end
-    moved = dataclasses.replace(cursor, byte_offset=end, is_finished=is_over)
-    database.move_cursor(moved)
+            cursor = next((row for row in rows if row.run_id == listed.run_id), None)
+            if lock < 0 or cursor is None:
+                continue
+            # Checked before the log is read, so that all events written before the end are read.
+            is_over = not is_event_log_in_use(path)
+            end = _catch_up(trial_dir, cursor).byte_offset
+            with contextlib.suppress(EventLogDamagedError):
+                for line in read_event_lines(path, end):
+                    number += _find_hook(line, _HOOKS.values()) is not None
+                    end = line.end
+            moved = dataclasses.replace(cursor, byte_offset=end, is_finished=is_over)
+            database.move_cursor(moved)
     return number

@@ -1,5 +1,6 @@
 """An experiment from its first trial to its last."""
 
+from detcore.run.checkpoint_source import recover_trial
 from detcore.run.experiment_control import (
     control_experiment,
     control_trial,
@@ -32,6 +33,7 @@ __all__ = [
     "experiment_lock",
     "find_refusals",
     "read_results",
+    "recover_trial",
     "resume_experiment",
     "settle_experiment",
     "start_experiment",

@@ -8,8 +8,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint import describe_checkpoint, has_manifest, recover_checkpoints
+from detcore.checkpoint import has_manifest, recover_checkpoints
 from detcore.contract.errors import NotFoundError, RunError, UnsafePathError
+from detcore.log.events import CheckpointCommitted, CheckpointEvent
 from detcore.plugins.delivery import append_to_killed
 from detcore.storage import find_place
 
@@ -135,24 +136,35 @@ def recover_trial(
     storage: StorageBackend,
     trial: TrialRecord,
     *,
-    trial_dir: Path | None = None,
     uuids: Collection[str] | None = None,
 ) -> None:
     """Settle the checkpoints that killed processes of a trial left, and tell its observers.
 
     Checkpoints that were committed and could not be reported are added to the log of the killed
-    run, if it has observers.
+    run, if it has observers, before they are recorded: after a kill between the two the log, which
+    every reader takes in first, records them.
 
     Args:
         database: Records of the checkpoints.
         storage: The trial's storage.
         trial: The trial; its process is gone.
-        trial_dir: Its folder; default: the recorded one.
         uuids: Only these checkpoints; None for all of the trial.
     """
-    completed = recover_checkpoints(database, storage, trial.id, uuids=uuids)
-    if trial_dir is None and trial.trial_dir is not None:
-        trial_dir = Path(trial.trial_dir)
-    if trial_dir is not None:
-        saved = [describe_checkpoint(storage, uuid) for uuid in completed]
-        append_to_killed(database, trial_dir, trial_id=trial.id, run_id=trial.run_id, added=saved)
+    records = _LogFirst(database, trial)
+    recover_checkpoints(database, storage, trial.id, uuids=uuids, records=records)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _LogFirst:
+    """Reports the complete checkpoints of a killed run to its log, then to the records."""
+
+    database: Database
+    trial: TrialRecord
+
+    def record_checkpoint(
+        self, change: CheckpointEvent, *, trial_id: int | None = None, force: bool = False
+    ) -> None:
+        """Record a change of a checkpoint's state."""
+        if isinstance(change, CheckpointCommitted):
+            append_to_killed(self.database, self.trial, change)
+        self.database.record_checkpoint(change, trial_id=trial_id, force=force)

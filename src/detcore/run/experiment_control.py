@@ -195,18 +195,10 @@ def settle_killed(
         with contextlib.closing(open_storage(spec, home=home, plugins=plugins)) as storage:
             for trial in database.list_trials(experiment_id):
                 recover_trial(database, storage, trial)
-                if not was_killed:
-                    continue
-                database.set_trial_state(trial.id, TrialState.ERROR, error=_KILLED)
-                if trial.trial_dir is not None:
-                    append_to_killed(
-                        database,
-                        Path(trial.trial_dir),
-                        trial_id=trial.id,
-                        run_id=trial.run_id,
-                        added=[TrialFinished(state=TrialState.ERROR.value, error=_KILLED)],
-                    )
+                if was_killed:
+                    database.set_trial_state(trial.id, TrialState.ERROR, error=_KILLED)
         if was_killed:
+            report_ends(database, experiment_id)
             database.set_experiment_state(experiment_id, ExperimentState.ERROR, error=_KILLED)
 
 
@@ -215,6 +207,21 @@ def settle_trials(database: Database, experiment_id: int, state: ExperimentState
     for trial in database.list_trials(experiment_id):
         if trial.state not in (*_OVER, state):
             database.set_trial_state(trial.id, state)
+    report_ends(database, experiment_id)
+
+
+def report_ends(database: Database, experiment_id: int) -> None:
+    """Append the recorded ends of killed runs to their logs, for observers.
+
+    Args:
+        database: The records.
+        experiment_id: The experiment; no process works on those of its trials that do not run.
+    """
+    for cursor in database.list_cursors(experiment_id=experiment_id):
+        trial = database.get_trial(cursor.trial_id)
+        if trial.state is not TrialState.RUNNING and trial.run_id == cursor.run_id:
+            end = TrialFinished(state=trial.state.value, error=trial.error)
+            append_to_killed(database, trial, end)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import contextlib
 import select
 import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore.contract.errors import DatabaseError, DetcoreError, StorageFullError
@@ -14,6 +13,7 @@ from detcore.contract.values import TrialState
 from detcore.describe import flatten
 from detcore.log.events import CheckpointDamaged, TrialFinished
 from detcore.plugins.delivery import append_to_killed
+from detcore.run.experiment_control import report_ends
 from detcore.run.run_listener import TrialStatus
 from detcore.run.running_trial import RunningTrial
 from detcore.run.supervisor import (
@@ -127,6 +127,7 @@ class SearchLoop:
         )
         for action in actions:
             self._perform(action)
+        report_ends(self._database, self._experiment_id)
         self._tell_progress()
 
     def _observe_workers(self) -> None:
@@ -358,13 +359,9 @@ class SearchLoop:
         try:
             if not finish.starts_again:
                 state = "INVALID_HP" if trial.is_invalid_hp else decided.state.value
-                append_to_killed(
-                    self._database,
-                    Path(trial.info.trial_dir),
-                    trial_id=decided.id,
-                    run_id=trial.info.run_id,
-                    added=[TrialFinished(state=state, error=decided.error)],
-                )
+                record = self._database.get_trial(decided.id)
+                end = TrialFinished(state=state, error=decided.error)
+                append_to_killed(self._database, record, end)
         except (DetcoreError, OSError) as error:
             self._listener.notice(f"plugins are not told of the end of trial {decided.id}: {error}")
         trial.output.close()

@@ -206,7 +206,7 @@ class TrialStarter:
         latest = best = None
         if trial.run_id:  # else it has neither checkpoints nor values
             # Checkpoints that a killed worker left half written are settled first.
-            recover_trial(self.database, self.storage, trial, trial_dir=folder)
+            recover_trial(self.database, self.storage, trial)
             latest = self._find_checkpoint(trial_id)
             # One that was killed while it restored a complete run has a state of its own.
             was_complete = was_complete or (is_closed and _was_restoring(folder, trial))

@@ -1,0 +1,131 @@
+"""What a killed run could not report: told once another process has found it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+import pytest
+import yaml
+from processes import wait_until
+
+Watched = Any
+
+KILLED_AT_COMMIT = """
+import os, signal
+from detcore import core
+from detcore.log.writing import EventLog
+
+append = EventLog.append
+def append_or_die(self, kind, payload):
+    if kind == "checkpoint_committed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return append(self, kind, payload)
+EventLog.append = append_or_die
+
+with core.init() as context:
+    with context.checkpoint.store_path({"steps_completed": 5}) as (path, uuid):
+        (path / "weights").write_text("w")
+"""
+KILLED_AS_IT_RECORDS = """
+import os, signal, sys
+from detcore.cli import main
+from detcore.log.events import CheckpointCommitted
+from detcore.records import Database
+
+record = Database.record_checkpoint
+def record_or_die(self, change, **options):
+    if sys.argv[1] == "after":
+        record(self, change, **options)
+    if isinstance(change, CheckpointCommitted):
+        os.kill(os.getpid(), signal.SIGKILL)
+Database.record_checkpoint = record_or_die
+
+main(["checkpoint", "repair", "--all"])
+"""
+KILLED_BEFORE_FINISH = """
+import os, signal, sys
+from detcore.cli import main
+from detcore.run.search_loop import SearchLoop
+
+SearchLoop._finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("killed", ["before", "after", "never"])
+def test_a_checkpoint_that_a_repair_finds_whole_is_told_once(killed: str, watched: Watched) -> None:
+    watched.install("watch")
+    watched.script(KILLED_AT_COMMIT, code=-signal.SIGKILL)
+    if killed != "never":
+        watched.run("-c", KILLED_AS_IT_RECORDS, killed, code=-signal.SIGKILL)
+    watched.run("-m", "detcore", "checkpoint", "repair", "--all")
+    watched.deliver()
+    (saved,) = [event for event in watched.told() if event["hook"] == "checkpoint"]
+    assert saved["steps"] == 5
+
+
+def test_a_damaged_log_keeps_no_checkpoint_from_its_repair(watched: Watched) -> None:
+    watched.install("watch")
+    watched.script(KILLED_AT_COMMIT, code=-signal.SIGKILL)
+    watched.run("-m", "detcore", "checkpoint", "list")
+    (log,) = watched.home.glob("experiments/*/trials/*/events-1.jsonl")
+    log.write_bytes(log.read_bytes().replace(b"event_log", b"other_log"))
+    _, stderr = watched.run("-m", "detcore", "checkpoint", "repair", "--all")
+    assert f"plugins are not told of the end of trial 1: {log} " in stderr
+    stdout, _ = watched.run("-m", "detcore", "checkpoint", "list", "--json")
+    assert [saved["state"] for saved in json.loads(stdout)] == ["COMPLETED"]
+
+
+@pytest.mark.parametrize(("command", "state"), [("pause", "PAUSED"), ("cancel", "CANCELED")])
+def test_the_end_that_a_command_gives_a_killed_run_is_told(
+    command: str, state: str, watched: Watched
+) -> None:
+    watched.install("watch")
+    process = watched.start(
+        watched.write(
+            "import time\nfrom detcore import core\n"
+            "with core.init() as context:\n"
+            "    context.train.report_training_metrics(1, {'loss': 1.0})\n"
+            "    time.sleep(600)\n"
+        )
+    )
+    wait_until(lambda: len(watched.told()) == 2)
+    process.kill()
+    process.communicate()
+    watched.run("-m", "detcore", "experiment", command, 1)
+    watched.run("-m", "detcore", "experiment", command, 1)  # told once
+    watched.deliver()
+    told = [event for event in watched.told() if not event["repeat"]]
+    assert [event["hook"] for event in told] == ["started", "training", "finished"]
+    assert told[-1]["state"] == state
+    assert watched.open_cursors() == []
+
+
+def test_an_end_that_a_killed_runner_recorded_is_told_by_the_next(watched: Watched) -> None:
+    watched.install("watch")
+    config = watched.folder / "config.yaml"
+    searcher = {
+        "name": "random", "metric": "loss", "max_trials": 2, "max_length": {"batches": 1},
+        "max_concurrent_trials": 1,
+    }  # fmt: skip
+    settings = {"entrypoint": "python3 train.py", "searcher": searcher, "max_restarts": 0}
+    config.write_text(yaml.safe_dump(settings))
+    watched.write(
+        "import os, signal\nfrom detcore import core\n"
+        "with core.init() as context:\n"
+        "    if context.info.trial_id == 1:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    for operation in context.searcher.operations():\n"
+        "        context.train.report_validation_metrics(1, {'loss': 1.0})\n"
+        "        operation.report_completed(1.0)\n"
+    )
+    command = ("run", config, watched.folder)
+    watched.run("-c", KILLED_BEFORE_FINISH, *command, code=-signal.SIGKILL)
+    assert "finished" not in [event["hook"] for event in watched.told()]
+    watched.run("-m", "detcore", "run", "--resume", 1)
+    watched.deliver()
+    ends = {e["trial"]: e["state"] for e in watched.told() if e["hook"] == "finished"}
+    assert ends == {1: "ERROR", 2: "COMPLETED"}
+    assert watched.open_cursors() == []
