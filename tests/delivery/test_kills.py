@@ -97,7 +97,7 @@ def ledger(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
 
 
 @pytest.mark.parametrize(
-    ("kind", "every"), [("line", 7), pytest.param("opcode", 1, marks=pytest.mark.soak)]
+    ("kind", "every"), [("line", 7), pytest.param("opcode", 5, marks=pytest.mark.soak)]
 )
 def test_a_kill_at_any_point_repeats_one_event_at_most(
     kind: str, every: int, ledger: Ledger
