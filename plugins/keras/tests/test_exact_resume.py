@@ -122,28 +122,18 @@ class Picky(Subclassed):
         return super().train_step(data)
 
 
-class OwnFunction(Picky):
-    """Has a train function of its own, too."""
-
-    def make_train_function(self, force: bool = False) -> Any:
-        self.train_function = lambda iterator: self.train_step(next(iterator))
-        return self.train_function
-
-
 @each_save
 @pytest.mark.parametrize(
-    ("model", "data_kind"),
-    [(Picky, "arrays"), (OwnFunction, "tf.data"), (OwnFunction, "sequence"),
-     pytest.param(Picky, "tf.data", marks=pytest.mark.soak),
-     pytest.param(Picky, "sequence", marks=pytest.mark.soak),
-     pytest.param(Picky, "opaque", marks=pytest.mark.soak),
-     pytest.param(OwnFunction, "arrays", marks=pytest.mark.soak),
-     pytest.param(OwnFunction, "opaque", marks=pytest.mark.soak)],
+    "data_kind",
+    ["arrays",
+     pytest.param("tf.data", marks=pytest.mark.soak),
+     pytest.param("sequence", marks=pytest.mark.soak),
+     pytest.param("opaque", marks=pytest.mark.soak)],
 )  # fmt: skip
 def test_a_step_that_only_takes_its_data(
-    tmp_path: Path, thorough: bool, model: Any, data_kind: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, thorough: bool, data_kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(MODELS, "picky", model)
+    monkeypatch.setitem(MODELS, "picky", Picky)
     options = {"run_eagerly": True}
     _check_resumes(
         tmp_path, thorough, model_kind="picky", data_kind=data_kind, compile_options=options

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from _fakes import (
     seed_everything,
 )
 
+from detcore.errors import InvalidModelError
 from detcore_keras import callbacks as ours
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.keras_controller import KerasController
@@ -178,66 +178,14 @@ def test_variables_made_ahead_are_those_of_the_step(
     assert traces == ["functional", "step on instance", "step on instance"]
 
 
-class OwnFunction(Subclassed):
-    """Replaces what Keras calls for each batch."""
-
-    calls = 0
-
-    def make_train_function(self, force: bool = False) -> Any:
-        @tf.function
-        def step(iterator: Any) -> Any:
-            return self.train_step(next(iterator))
-
-        def train_function(iterator: Any) -> Any:
-            OwnFunction.calls += 1
-            return step(iterator)
-
-        self.train_function = train_function
-        return train_function
-
-
-@pytest.mark.parametrize("data_kind", ["arrays", "tf.data", "sequence"])
-def test_own_train_function_is_used(
-    tmp_path: Path,
-    data_kind: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("kind", ["train", "test"])
+def test_own_function_of_keras_is_refused(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(MODELS, "own", OwnFunction)
-    caplog.set_level(logging.INFO, "detcore.keras")
-    OwnFunction.calls = 0
-    own, _ = run(tmp_path, model_kind="own", data_kind=data_kind)
-    assert OwnFunction.calls == 12
-    assert "OwnFunction has a custom train function" in caplog.text
-    plain, _ = run(tmp_path, model_kind="subclassed", data_kind=data_kind)
-    assert_same(fingerprint(own), fingerprint(plain))
-
-
-def test_own_train_function_reads_nothing_ahead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where operations need not be deterministic, tf.data would: across the end of an epoch."""
-    from tensorflow.python.framework.config import disable_op_determinism
-
-    class Slow(OwnFunction):
-        def make_train_function(self, force: bool = False) -> Any:
-            function = super().make_train_function(force)
-
-            def train_function(iterator: Any) -> Any:
-                outputs = function(iterator)
-                time.sleep(0.02)
-                return outputs
-
-            self.train_function = train_function
-            return train_function
-
-    monkeypatch.setitem(MODELS, "slow", Slow)
-    disable_op_determinism()
-    try:
-        _, clock = run(tmp_path, model_kind="slow", data_kind="sequence")
-    finally:
-        tf.config.experimental.enable_op_determinism()
-    assert len(clock.batches) == 12
+    own = type("OwnFunction", (Subclassed,), {f"make_{kind}_function": lambda self: None})
+    monkeypatch.setitem(MODELS, "own", own)
+    with pytest.raises(InvalidModelError, match=rf"OwnFunction .*\nOverride {kind}_step instead"):
+        run(tmp_path, model_kind="own")
 
 
 def test_steps_aside_for_eager_models(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -77,17 +77,6 @@ class Applies(keras.Model):  # type: ignore[misc]
         return {"loss": tf.reduce_mean((self.parts(x) - y) ** 2)}
 
 
-class OwnFunction(Applies):
-    """With a train function of its own."""
-
-    def make_train_function(self, force: bool = False) -> Any:
-        def train(iterator: Any) -> Any:
-            return self.train_step(next(iterator))
-
-        self.train_function = tf.function(train)
-        return self.train_function
-
-
 class Trial(TFKerasTrial):
     """Variants by attribute."""
 
@@ -159,7 +148,7 @@ def words() -> tuple[np.ndarray, np.ndarray]:
 
 # One of each branch: a plain step, slots, norms over all gradients, sparse gradients, a step of
 # the user's, and Keras 2's older optimizers.
-IN_EVERY_RUN = ("sgd", "adam", "clipped", "embedding", "own function", "legacy")
+IN_EVERY_RUN = ("sgd", "adam", "clipped", "embedding", "legacy")
 
 
 def kinds() -> dict[str, dict[str, Any]]:
@@ -173,7 +162,6 @@ def kinds() -> dict[str, dict[str, Any]]:
         "momentum": {"options": lambda: {"optimizer": new.SGD(0.02, momentum=0.9)}},
         "eager": {"options": lambda: {"run_eagerly": True}},
         "applies": {"model": Applies},
-        "own function": {"model": OwnFunction},
         "embedding": {"model": embedding, "training": lambda context: words()},
         "hooks": {"callbacks": lambda context: [BatchHook()]},
     }

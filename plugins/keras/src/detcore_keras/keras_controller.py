@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from detcore_keras.data.training_data import make_feed
 from detcore_keras.distributed.gradients import share_gradients
 from detcore_keras.distributed.workers import Workers, digest_weights
 from detcore_keras.frameworks import keep_eager, tf
-from detcore_keras.loop.endless_fit import fit_until_stopped, keras_function
+from detcore_keras.loop.endless_fit import fit_until_stopped
 from detcore_keras.loop.evaluation import Evaluation
 from detcore_keras.loop.model_setup import (
     checked_model,
@@ -29,14 +28,8 @@ from detcore_keras.loop.model_setup import (
     model_generators,
     set_trainable,
 )
-from detcore_keras.loop.steps import TrainSteps, class_weighted, own_train_function, slow_reason
-from detcore_keras.loop.units import (
-    FastUnits,
-    OwnFunctionUnits,
-    SingleUnits,
-    Units,
-    generated_batches,
-)
+from detcore_keras.loop.steps import TrainSteps, class_weighted, slow_reason
+from detcore_keras.loop.units import FastUnits, SingleUnits, Units
 from detcore_keras.state.checkpoint_files import read_json, write_json
 from detcore_keras.state.determined_checkpoint import check_legacy, load_legacy_weights
 from detcore_keras.state.random_state import (
@@ -106,8 +99,7 @@ class KerasController:
         model = checked_model(built, context.wrapped_models)
         self._model = model
         share_gradients(self._optimizers(), gradients, self._workers.collective)
-        self._own_function = own_train_function(model)
-        self._traced = not (self._own_function or model.run_eagerly)
+        self._traced = not model.run_eagerly
         settings = DataSettings(
             batch_size=batch_size,
             options=context.fit_options,
@@ -116,13 +108,7 @@ class KerasController:
             distributed=context.distributed,
         )
         class_weight = settings.options.class_weight
-        self._weigh = class_weighted(class_weight) if class_weight else None
-        self._feed = make_feed(
-            training_data,
-            settings,
-            weigh_dataset=self._weigh if self._own_function else None,
-            with_ledger=context.ledger is not None,
-        )
+        self._feed = make_feed(training_data, settings, with_ledger=context.ledger is not None)
         if context.ledger is not None:
             self._feed.describe(context.ledger)
         self._evaluation = Evaluation(validation_data, settings, test_mode=context.test_mode)
@@ -134,7 +120,7 @@ class KerasController:
             element_spec=self._feed.element_spec,
             inputs_spec=self._feed.inputs_spec,
             fetch=self._feed.fetch,
-            weigh=self._weigh,
+            weigh=class_weighted(class_weight) if class_weight else None,
             split=self._feed.split,
             # XLA cannot compile the exchange of gradients.
             may_compile=self._workers.size == 1,
@@ -421,17 +407,8 @@ class KerasController:
             self._steps.build()
 
     def _build_by_training(self) -> None:
-        """Make all variables by one step on a batch of the data; the caller undoes its effects.
-
-        For models whose step cannot be traced: eager ones, and those with a custom train function.
-        """
-        inputs = self._feed.peek()
-        if self._own_function:
-            batch = self._feed.fetch(inputs, 0)
-            train = keras_function(self._model, "train")
-            train(generated_batches(self._feed, self._weigh, lambda: itertools.repeat(batch)))
-        else:
-            self._steps.run_one(inputs, 0)
+        """Make all variables of an eager model by one step; the caller undoes its effects."""
+        self._steps.run_one(self._feed.peek(), 0)
 
     def _begin(self) -> CallbackMultiplexer:
         """Make all variables, give all workers the same ones, and return the begun callbacks."""
@@ -493,8 +470,6 @@ class KerasController:
         if reason is None:
             return FastUnits(**parts)
         _logger.info("training goes batch by batch, not many batches at once: %s", reason)
-        if self._own_function:
-            return OwnFunctionUnits(self._weigh, **parts)
         return SingleUnits(**parts)
 
     def _heed_stop_training(self) -> None:

@@ -94,11 +94,6 @@ class DatasetFeed(Feed):
         self._ahead: Any = None
         self._files_before: Mapping[str, bytes] = {}
 
-    @property
-    def gives_iterators(self) -> bool:
-        """Whether blocks are ``tf.data`` iterators over epochs, such as Keras would use."""
-        return self._ahead is None and self.batches_per_epoch is not None
-
     def block(self, limit: int) -> tuple[Any, int]:
         """Return the epoch's iterator, or one batch while the length of an epoch is unknown."""
         if self._ahead is not None:
@@ -330,13 +325,6 @@ def _without_autotuning(dataset: Any) -> Any:
         # With tuning on, tf.data would add this: batches are prepared in parallel with training.
         dataset = dataset.prefetch(_AHEAD)
     return dataset.with_options(options)
-
-
-def iterate_on_demand(dataset: Any) -> object:
-    """Return an iterator that takes no element ahead of the request, as tf.data would."""
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False
-    return iter(dataset.with_options(options))
 
 
 def _parts_of(dataset: Any) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from detcore.data import IndexSampler
@@ -16,19 +15,12 @@ from detcore_keras.data.sequence_feed import SequenceFeed, as_sequence, make_loa
 from detcore_keras.frameworks import tf
 
 
-def make_feed(
-    data: Any,
-    settings: DataSettings,
-    *,
-    weigh_dataset: Callable[[Any], Any] | None,
-    with_ledger: bool,
-) -> Feed:
+def make_feed(data: Any, settings: DataSettings, *, with_ledger: bool) -> Feed:
     """Return the feed for training data of any supported kind.
 
     Args:
         data: Result of the trial.
         settings: How to read it.
-        weigh_dataset: Adds class weights inside a ``tf.data`` pipeline, if the step cannot.
         with_ledger: Whether the records of each batch are logged.
 
     Raises:
@@ -39,8 +31,6 @@ def make_feed(
     """
     if isinstance(data, tf.data.Dataset):
         check_dataset(data, settings.wrapped, "training")
-        if weigh_dataset is not None:
-            data = data.map(lambda *batch: weigh_dataset(batch))
         return DatasetFeed(data, with_ledger=with_ledger)
     sequence = as_sequence(data)
     if sequence is not None:

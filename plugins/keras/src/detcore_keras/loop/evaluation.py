@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from detcore.errors import DataError
 from detcore_keras.callbacks.callback_checks import overrides
 from detcore_keras.data.batches import (
     as_arrays,
-    batch_records,
     batch_spec,
     batch_tensors,
     floats_as_keras,
@@ -29,19 +28,13 @@ from detcore_keras.data.sequence_feed import as_sequence, make_loader
 from detcore_keras.distributed.metric_merging import Tested, merge_results
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.loop.endless_fit import replaced_function, stand_in
-from detcore_keras.loop.steps import TestSteps, replaces_keras
+from detcore_keras.loop.steps import TestSteps
 from detcore_keras.state.random_state import preserved_rng
-
-if TYPE_CHECKING:
-    pass
-
 
 _logger = logging.getLogger("detcore.keras")
 
 _NO_LIMIT = 1 << 62
 _HOOKS = ("on_test_batch_begin", "on_test_batch_end")
-# Arrays up to this size are held as tensors; NumPy slices larger ones, batch by batch.
-_TENSOR_BYTES = 512 << 20
 
 
 class Evaluation:
@@ -58,8 +51,9 @@ class Evaluation:
         self._distributed = distributed = settings.distributed
         self._passes = 0
         self._loader: Any = None
-        self._items: Callable[[], Generator[object, None, None]] | None = None
         self._dataset: Any = None
+        # A pass over this worker's batches, if they are no dataset's.
+        self._batches: Callable[[], Generator[object, None, None]] | None = None
         self._is_sharded = distributed.size > 1 and isinstance(data, tf.data.Dataset)
         self._steps: int | None = 1 if test_mode else None
         self._test_steps: TestSteps | None = None
@@ -71,17 +65,10 @@ class Evaluation:
             self._steps = self._steps or settings.options.validation_steps
         elif sequence is not None:
             self._loader = make_loader(data, sequence, settings)
-            self._items = self._items_of(sequence.sequence)
+            self._batches = self._items_of(sequence.sequence)
         else:
             arrays = as_arrays(data, "validation")
-            # Whole batches, because losses with masks, and those of several outputs, are means of
-            # each batch.
-            batch_size = settings.batch_size
-            mine = self._share(-(-len(leaves(arrays)[0]) // batch_size))
-            rows = slice(mine.start * batch_size, mine.stop * batch_size)
-            shares = [leaf[rows] for leaf in leaves(arrays)]
-            self._dataset = _from_arrays(packed_as(arrays, shares), batch_size)
-            self._spec = without_none_specs(self._dataset.element_spec)
+            self._batches = self._batches_of(arrays, settings.batch_size)
 
     def run(self, model: Any, callbacks: Sequence[Any] = ()) -> tuple[dict[str, float], int]:
         """Return the model's metrics under Keras's own names, and their number of records.
@@ -105,12 +92,9 @@ class Evaluation:
                 self._distributed.size,
                 " and ".join(reasons),
             )
-        if replaces_keras(model, "make_test_function", "_make_function"):
-            tested = self._evaluate_by_own_function(model)
-        else:
-            tested = self._evaluate(
-                model, [c for c in callbacks if any(overrides(c, hook) for hook in _HOOKS)]
-            )
+        tested = self._evaluate(
+            model, [c for c in callbacks if any(overrides(c, hook) for hook in _HOOKS)]
+        )
         if self._loader is not None:
             self._loader.end_epoch()
         self._passes += 1
@@ -131,26 +115,6 @@ class Evaluation:
         rank, size = self._distributed.rank, self._distributed.size
         return shard_range(count, rank=rank, world_size=size)
 
-    def _evaluate_by_own_function(self, model: Any) -> Tested:
-        """Let Keras call the test function that the model's class makes, and count its data."""
-        batches, records = (tf.Variable(0, dtype=tf.int64) for _ in range(2))
-
-        def counted(*batch: Any) -> Any:
-            batches.assign_add(1)
-            records.assign_add(tf.cast(batch_records(batch), tf.int64))
-            return batch
-
-        dataset = self._dataset
-        if self._items is not None:
-            dataset = tf.data.Dataset.from_generator(self._items, output_signature=self._spec)
-            dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self._mine)))
-        if self._steps is not None:
-            dataset = dataset.take(self._steps)
-        if not iter(dataset).get_next_as_optional().has_value():
-            return Tested({}, 0, 0)
-        logs = model.evaluate(dataset.map(counted), verbose=0, return_dict=True)
-        return Tested(logs, int(batches), int(records))
-
     def _evaluate(self, model: Any, callbacks: Sequence[Any]) -> Tested:
         if self._test_steps is None:
             self._test_steps = TestSteps(model, self._spec)
@@ -160,9 +124,9 @@ class Evaluation:
         def test() -> Mapping[str, Any]:
             nonlocal tested
             limit = self._steps or _NO_LIMIT
-            if self._items is not None:
-                with contextlib.closing(self._items()) as items:
-                    tested = steps.run_each(items, limit, callbacks)
+            if self._batches is not None:
+                with contextlib.closing(self._batches()) as batches:
+                    tested = steps.run_each(batches, limit, callbacks)
             elif steps.can_run_all and not callbacks:
                 tested = steps.run_all(iter(self._dataset), limit)
             else:
@@ -195,46 +159,34 @@ class Evaluation:
 
     def _items_of(self, sequence: Any) -> Callable[[], Generator[object, None, None]]:
         """Return a function that yields this worker's items; their shapes may differ."""
-        self._mine = self._share(len(sequence))
+        mine = self._share(len(sequence))
         with preserved_rng():
             self._spec = batch_spec(batch_tensors(self._loader.read_item(0), sequence))
 
         def items() -> Generator[object, None, None]:
-            with contextlib.closing(self._loader.batches(self._mine)) as loaded:
+            with contextlib.closing(self._loader.batches(mine)) as loaded:
                 for item in loaded:
                     yield batch_tensors(item, sequence)
 
         return items
 
+    def _batches_of(
+        self, arrays: Any, batch_size: int
+    ) -> Callable[[], Generator[object, None, None]]:
+        """Return a function that yields this worker's batches of arrays.
 
-def _from_arrays(arrays: Any, batch_size: int) -> Any:
-    """Return the arrays as a dataset of batches, sliced from whole tensors in the graph."""
-    parts = leaves(arrays)
-    num_records = len(parts[0])
-    num_batches = -(-num_records // batch_size)
-    if sum(part.nbytes for part in parts) > _TENSOR_BYTES:
-        return _from_large_arrays(arrays, batch_size, num_batches)
-    tensors = [floats_as_keras(part) for part in parts]
+        Whole batches, because losses with masks, and those of several outputs, are means of each
+        batch.
+        """
+        parts = leaves(arrays)
 
-    def cut(index: Any) -> Any:
-        start = index * batch_size
-        stop = tf.minimum(start + batch_size, num_records)
-        return packed_as(arrays, [tensor[start:stop] for tensor in tensors])
+        def cut(index: int) -> Any:
+            rows = slice(index * batch_size, (index + 1) * batch_size)
+            return packed_as(arrays, [floats_as_keras(part[rows]) for part in parts])
 
-    batches = tf.data.Dataset.range(num_batches)
-    return batches.map(cut).prefetch(1)
-
-
-def _from_large_arrays(arrays: Any, batch_size: int, num_batches: int) -> Any:
-    def cut(index: int) -> Any:
-        rows = slice(index * batch_size, (index + 1) * batch_size)
-        return packed_as(arrays, [floats_as_keras(part[rows]) for part in leaves(arrays)])
-
-    def batches() -> Iterator[Any]:
-        return (cut(index) for index in range(num_batches))
-
-    dataset = tf.data.Dataset.from_generator(batches, output_signature=batch_spec(cut(0)))
-    return dataset.apply(tf.data.experimental.assert_cardinality(num_batches)).prefetch(1)
+        mine = self._share(-(-len(parts[0]) // batch_size))
+        self._spec = batch_spec(cut(0))
+        return lambda: (cut(index) for index in mine)
 
 
 def _find_batch_means(model: Any) -> list[str]:

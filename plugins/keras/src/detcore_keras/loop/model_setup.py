@@ -19,8 +19,8 @@ def checked_model(returned: Any, wrapped: Sequence[Any]) -> Any:
         wrapped: The models that ``wrap_model`` was given.
 
     Raises:
-        InvalidModelError: If it is not a Keras model, was not wrapped or not compiled, or belongs
-            to a distribution strategy.
+        InvalidModelError: If it is not a Keras model, was not wrapped or not compiled, overrides
+            what Keras calls for each batch, or belongs to a distribution strategy.
     """
     if returned is not None and not isinstance(returned, keras.Model):
         raise InvalidModelError(
@@ -42,6 +42,13 @@ def checked_model(returned: Any, wrapped: Sequence[Any]) -> Any:
             "Call model.compile(...) after context.wrap_model(model). A class that overrides "
             "compile must call super().compile()."
         )
+    for kind in ("train", "test"):
+        name = f"make_{kind}_function"
+        if getattr(type(model), name) is not getattr(keras.Model, name):
+            raise InvalidModelError(
+                f"{type(model).__name__} overrides {name}, which a trial does not call: it trains "
+                f"many batches in one call of the graph.\nOverride {kind}_step instead."
+            )
     if (
         model.distribute_strategy is not tf.distribute.get_strategy()
         or tf.distribute.has_strategy()

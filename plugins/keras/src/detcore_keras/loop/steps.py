@@ -225,27 +225,11 @@ def slow_reason(model: Any, *, has_batch_hooks: bool) -> str | None:
         model: The compiled model.
         has_batch_hooks: Whether a callback needs to be called at each batch.
     """
-    if own_train_function(model):
-        return f"{type(model).__name__} has a custom train function"
     if model.run_eagerly:
         return "the model is compiled with run_eagerly"
     if has_batch_hooks:
         return "a callback has batch-level hooks"
     return None
-
-
-def own_train_function(model: Any) -> bool:
-    """Whether the user's class replaces the function that Keras calls for each batch."""
-    return replaces_keras(model, "make_train_function", "_make_function")
-
-
-def replaces_keras(model: Any, *methods: str) -> bool:
-    """Whether a model, or its class, overrides a Keras method."""
-    return any(
-        name in vars(model)
-        or getattr(type(model), name, None) is not getattr(keras.Model, name, None)
-        for name in methods
-    )
 
 
 @contextlib.contextmanager

@@ -6,18 +6,14 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from detcore.errors import DataError, InvalidModelError, NotANumberError
-from detcore_keras.data.batches import batch_records, leaves
-from detcore_keras.data.dataset_feed import DatasetFeed, iterate_on_demand
-from detcore_keras.data.feed import RECORD_COUNT
+from detcore.errors import DataError, NotANumberError
 from detcore_keras.frameworks import tf
-from detcore_keras.loop.endless_fit import keras_function
 
 if TYPE_CHECKING:
     from detcore.data import LedgerWriter, StepDigests
@@ -280,79 +276,3 @@ class SingleUnits(Units):
                 break
         # Reading a value waits for its step, so it is postponed until all steps are under way.
         return [self.scalars(logs) for logs in collected]
-
-
-class OwnFunctionUnits(Units):
-    """One batch per call of the train function that the user's class makes.
-
-    Args:
-        weigh: Adds class weights to a batch, or None.
-    """
-
-    def __init__(self, weigh: Callable[[Any], Any] | None, **parts: Any) -> None:
-        super().__init__(**parts)
-        steps = getattr(self.model, "steps_per_execution", 1) or 1
-        if int(steps.numpy() if hasattr(steps, "numpy") else steps) != 1:
-            raise InvalidModelError(
-                f"{type(self.model).__name__} has a custom train function and is compiled with "
-                f"steps_per_execution={int(steps)}.\n"
-                "Batches could not be counted, nor training stopped where the schedule says.\n"
-                "Leave out one of the two."
-            )
-        if self.ledger is not None and self.feed.split is not None:
-            raise InvalidModelError(
-                f"data_ledger is on, but {type(self.model).__name__} has a custom train function, "
-                "which reads the tf.data.Dataset itself.\n"
-                "Set data_ledger: false, override train_step instead, or train on arrays."
-            )
-        self._weigh = weigh
-        self._function: Callable[[Any], Any] | None = None
-        self._batches: Any = None
-        # Records of each batch, if the data's specification contains them.
-        shape = leaves(self.feed.element_spec)[0].shape
-        self._records: int | None = shape[0] if shape.rank else None
-
-    def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
-        """Train one batch."""
-        if self._function is None:
-            self._function = keras_function(self.model, "train")
-        if isinstance(self.feed, DatasetFeed) and self.feed.gives_iterators:
-            self._batches, _ = self.feed.block(1)
-        else:
-            self._batches = self._batches or self._generated()
-        self.callbacks.batch_begin(self.feed.position)
-        if self.digests is not None:
-            self.digests.log(self.feed.position + 1)
-        logs = self._function(self._batches)
-        self.count({} if self._records is None else {RECORD_COUNT: self._records}, 1)
-        self.callbacks.batch_end(self.feed.position, logs)
-        return [self.scalars(logs)]
-
-    def _generated(self) -> Any:
-        """Return a ``tf.data`` iterator over the feed's batches."""
-
-        def batches() -> Iterator[Any]:
-            while True:
-                inputs, _ = self.feed.block(1)
-                batch = self.feed.fetch(inputs, 0)
-                self._records = int(batch_records(batch))
-                yield batch
-
-        # The feed knows its position only after each step.
-        return generated_batches(self.feed, self._weigh, batches)
-
-
-def generated_batches(
-    feed: Feed, weigh: Callable[[Any], Any] | None, batches: Callable[[], Iterator[Any]]
-) -> Any:
-    """Return a ``tf.data`` iterator of batches that Python yields, without reading any ahead.
-
-    Args:
-        feed: The feed that they come from.
-        weigh: Adds class weights to a batch, or None.
-        batches: Returns an iterator of fetched batches.
-    """
-    dataset = tf.data.Dataset.from_generator(batches, output_signature=feed.element_spec)
-    if weigh is not None and not isinstance(feed, DatasetFeed):
-        dataset = dataset.map(lambda *data: weigh(data))
-    return iterate_on_demand(dataset)
