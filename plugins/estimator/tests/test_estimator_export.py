@@ -245,19 +245,6 @@ def test_other_inputs_make_further_signatures(trained: de.Estimator, tmp_path: P
     )
 
 
-@pytest.mark.parametrize("is_used", [False, True])
-def test_an_input_that_is_not_enough(trained: de.Estimator, tmp_path: Path, is_used: bool) -> None:
-    def receiver() -> Any:
-        features = dict(serving_input().features)
-        other = tf1.placeholder(tf.float32, [None], name="other")
-        if is_used:
-            features["x"] += other[:, None]
-        return export.ServingInputReceiver(features, {"other": other})
-
-    with pytest.raises(ValueError, match=r"need the placeholder 'x'.*none of its inputs"):
-        exported(trained, tmp_path, lambda v: {"p": export.PredictOutput(v)}, receiver)
-
-
 # -- receivers ------------------------------------------------------------------------------------
 
 

@@ -174,8 +174,7 @@ class EstimatorContext(TrialContext):
 
         Call it in ``model_fn``, and put the result into ``eval_metric_ops``. Several metrics may be
         made. Each evaluation starts with a fresh reducer: a copy of the original `reducer`, on
-        which ``reset()`` is called if it has that method. The object itself is not used, unless it
-        cannot be copied.
+        which ``reset()`` is called if it has that method. The object itself is not used.
 
         Args:
             metric: A tensor, or a list, tuple or dict of tensors; other values become constants.
@@ -191,8 +190,8 @@ class EstimatorContext(TrialContext):
 
         Raises:
             MetricTypeError: If `metric` is empty or nested, `reducer` is neither a function nor a
-                reducer, or `numpy_dtype` is no type of both NumPy and TensorFlow (it is also a
-                TypeError).
+                reducer or cannot be copied, or `numpy_dtype` is no type of both NumPy and
+                TensorFlow (it is also a TypeError).
             ContextStateError: If it is called outside of a graph.
         """
         return self.reducers.make_metric(metric, reducer, numpy_dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,10 @@ _STATE_FILE = "data-iterator"
 class EpochReader:
     """One iterator for each epoch of a dataset, with a position that can be saved.
 
-    The state of an iterator is not sufficient: each shuffle of the dataset counts its starts, and
-    draws the seeds of the next epoch by that count. An iterator's state contains the counts of
-    those shuffles that still have records to yield when it is saved. If these are not all shuffles,
-    the counts are restored by beginning as many epochs as before.
+    Each shuffle of the dataset counts its starts, and draws the seeds of the next epoch by that
+    count. An iterator's state contains the counts of those shuffles that still have records to
+    yield when it is saved. If these are not all shuffles, the state is not used: as many epochs as
+    before are begun, and the batches of the current one are read again.
 
     Args:
         holder: The dataset.
@@ -39,7 +38,6 @@ class EpochReader:
         self._holder = holder
         self._pipeline = pipeline
         self._main = GraphIterator(holder)
-        self._spare = GraphIterator(holder)
         self._must_replay = pipeline.calls_python or pipeline.has_random_functions
         self._has_warned = False
         self._is_at_end = False
@@ -55,7 +53,6 @@ class EpochReader:
     def close(self) -> None:
         """Let go of everything before the session is closed."""
         self._main.destroy()
-        self._spare.destroy()
         self._holder.destroy()
 
     def begin_epoch(self) -> None:
@@ -81,12 +78,11 @@ class EpochReader:
         self.is_begun = False
         self._is_at_end = True
 
-    def save(self, directory: Path, cursor: int) -> dict[str, Any]:
+    def save(self, directory: Path) -> dict[str, Any]:
         """Write the iterator's state into a folder, if that is possible and sufficient.
 
         Args:
             directory: Folder of the checkpoint.
-            cursor: Batches of the current epoch that were read.
 
         Returns:
             State for `restore`; can be written as JSON.
@@ -97,14 +93,13 @@ class EpochReader:
             self._warn_of_replay("its functions call Python")
         elif pipeline.has_random_functions:
             self._warn_of_replay("its functions draw random numbers")
-        by_state = not (self._must_replay or pipeline.has_cache)
-        is_complete = False
+        by_state = not (self._must_replay or pipeline.has_cache or pipeline.has_shuffling_functions)
         if by_state:
             if not self.is_begun:
                 # As the next step would. The state of a new iterator is short.
                 self.begin_epoch()
-            by_state, is_complete = self._save_iterator(directory / _STATE_FILE, cursor)
-        return {"iterator": by_state, "complete": is_complete, "replay": self._must_replay}
+            by_state = self._save_iterator(directory / _STATE_FILE)
+        return {"iterator": by_state, "replay": self._must_replay}
 
     def restore(self, directory: Path, state: Mapping[str, Any], epoch: int, cursor: int) -> bool:
         """Go to a position; the dataset has just been opened.
@@ -122,14 +117,12 @@ class EpochReader:
             DataError: If the dataset has fewer batches.
         """
         self._must_replay = self._must_replay or state["replay"]
-        prefix = directory / _STATE_FILE
-        if state["complete"]:
-            self._main.begin()
-            self._main.restore(prefix)
-            self.is_begun = True
-        elif not state["iterator"] or not self._restore_incomplete(prefix, epoch):
+        if not state["iterator"]:
             self.seek(epoch, cursor)
             return True
+        self._main.begin()
+        self._main.restore(directory / _STATE_FILE)
+        self.is_begun = True
         return False
 
     def count_to(self, position: int) -> tuple[int, int]:
@@ -152,56 +145,19 @@ class EpochReader:
                 raise DataError("the training data is empty: its tf.data.Dataset has 0 batches.")
             epoch, left = epoch + 1, left - done
 
-    def _save_iterator(self, prefix: Path, cursor: int) -> tuple[bool, bool]:
-        """Return whether the state was written and is of use, and whether it is complete."""
+    def _save_iterator(self, prefix: Path) -> bool:
+        """Return whether the state was written and contains the counts of all shuffles."""
         try:
             self._main.save(prefix)
         except tf.errors.FailedPreconditionError as error:
             self._must_replay = True
             self._warn_of_replay(_reason(error))
-            return _without_files(prefix), False
-        if self._is_complete(prefix):
-            return True, True
-        drawn = self._pipeline.seeds_drawn
-        if drawn == "at once" or (drawn == "at first read" and cursor):
-            return True, False
-        return _without_files(prefix), False
-
-    def _is_complete(self, prefix: Path) -> bool:
-        if self._pipeline.has_shuffling_functions:
-            return False  # Theirs and the pipeline's own are indistinguishable.
-        return count_shuffles(prefix) >= self._pipeline.num_shuffles
-
-    def _restore_incomplete(self, prefix: Path, epoch: int) -> bool:
-        """Restore the iterator of the current epoch, and the seeds of the epochs to come.
-
-        Restoring draws new seeds, and corrects them only for shuffles that still had records to
-        yield. The state of a fresh iterator contains the right seeds for all of them, so it is
-        saved before, and restored afterwards into an iterator that is never read.
-
-        Returns:
-            Whether that was possible: with very little data, all may have been read ahead.
-        """
-        self._draw_seeds(epoch + 1)
-        with tempfile.TemporaryDirectory() as scratch:
-            begun = Path(scratch) / "begun"
-            self._spare.save(begun)
-            if self._pipeline.seeds_drawn != "at once" and not self._is_complete(begun):
-                self.open(self._holder.session)
-                return False
-            self._main.begin()
-            self._main.restore(prefix)
-            self._spare.begin()
-            self._spare.restore(begun)
-        self._spare.clear()
-        self.is_begun = True
-        return True
-
-    def _draw_seeds(self, num_epochs: int) -> None:
-        for _ in range(num_epochs):
-            self._spare.begin()
-            if self._pipeline.seeds_drawn == "at first read":
-                self._spare.skip(1)
+        else:
+            if count_shuffles(prefix) >= self._pipeline.num_shuffles:
+                return True
+        for left_over in prefix.parent.glob(f"{prefix.name}*"):
+            left_over.unlink()
+        return False
 
     def seek(self, epoch: int, cursor: int) -> None:
         """Go to a position without a saved state; the dataset has just been opened.
@@ -217,7 +173,10 @@ class EpochReader:
         for _ in range(whole):
             self._main.begin()
             self._main.read()
-        self._draw_seeds(epoch - whole)
+        for _ in range(epoch - whole):  # only draw their seeds
+            self._main.begin()
+            if self._pipeline.seeds_drawn == "at first read":
+                self._main.skip(1)
         if cursor:
             self._main.begin()
             self._main.skip(cursor)
@@ -237,9 +196,3 @@ class EpochReader:
 def _reason(error: Any) -> str:
     lines: list[str] = [line for line in error.message.splitlines() if "stateful" in line]
     return lines[0].strip() if lines else str(error.message).strip()
-
-
-def _without_files(prefix: Path) -> bool:
-    for left_over in prefix.parent.glob(f"{prefix.name}*"):
-        left_over.unlink()
-    return False

@@ -199,7 +199,7 @@ class GraphFeed:
             "batches": self.position,
             "epoch": self._epoch,
             "cursor": self._cursor,
-            **self._reader.save(directory, self._cursor),
+            **self._reader.save(directory),
         }
 
     def restore(self, directory: Path, state: Mapping[str, Any]) -> None:

@@ -148,7 +148,6 @@ class Reducers:
             graph = tf1.get_default_graph()
             state = _Metric(source, metric, dtype, self._distributed)
             known = self._metrics.setdefault(graph, [])
-            source.check_not_shared(other.source for other in known)
             count = _count_variable()
             update = self._add_update(state, count, tensors)
             value = self._add_value(state, count, [each.operation_name for each in known[-1:]])
@@ -287,48 +286,35 @@ class _ReducerSource:
         reducer: The argument of ``make_metric``.
 
     Raises:
-        MetricTypeError: If it is no reducer, or can neither be copied nor reset.
+        MetricTypeError: If it is no reducer, or cannot be copied.
     """
 
     def __init__(self, reducer: Any) -> None:
         _check_reducer(reducer)
-        self._given = reducer
         self._is_function = not hasattr(reducer, _METHODS[0])
-        self._reset = getattr(reducer, "reset", None)
-        self._template: Any = None
+        self._template = reducer
         if not self._is_function:
             try:
                 # Copied now, so that later changes to the user's object have no effect.
                 self._template = copy.deepcopy(reducer)
                 if self._template is reducer:
-                    self._template = None
                     raise TypeError("its copy is the same object")
             except Exception as error:
-                if not callable(self._reset):
-                    raise MetricTypeError(
-                        f"the reducer {describe(reducer)} cannot be copied "
-                        f"({type(error).__name__}: {error}), and it has no method reset().\n"
-                        "Each evaluation starts with a fresh reducer.\n"
-                        "Add reset(self), which forgets all batches."
-                    ) from error
+                raise MetricTypeError(
+                    f"the reducer {describe(reducer)} cannot be copied "
+                    f"({type(error).__name__}: {error}).\n"
+                    "Each evaluation starts with a fresh copy.\n"
+                    "Leave locks and open files out of it, or add __deepcopy__(self, memo)."
+                ) from error
 
     def fresh(self) -> Any:
         """Return a reducer for a new evaluation."""
         if self._is_function:
-            return FunctionReducer(self._given)
-        reducer = self._given if self._template is None else copy.deepcopy(self._template)
+            return FunctionReducer(self._template)
+        reducer = copy.deepcopy(self._template)
         if callable(getattr(reducer, "reset", None)):
             reducer.reset()
         return reducer
-
-    def check_not_shared(self, others: Any) -> None:
-        """Raise if one that cannot be copied is used for two metrics of a graph."""
-        is_single = not self._is_function and self._template is None
-        if is_single and any(other._given is self._given for other in others):
-            raise MetricTypeError(
-                f"the reducer {describe(self._given)} is used for two metrics, but it cannot be "
-                "copied, so they would be mixed.\nMake a reducer for each."
-            )
 
 
 def _check_reducer(reducer: Any) -> None:

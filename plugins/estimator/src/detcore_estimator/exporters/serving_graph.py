@@ -6,7 +6,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -27,7 +27,6 @@ _logger = logging.getLogger("detcore.estimator")
 _OF_BUILDER = (tf1.saved_model.MAIN_OP_KEY, tf1.saved_model.ASSETS_KEY)
 _MOST_NAMES = 100
 _DEFAULT = "serving_default"
-_FED = ("Placeholder", "PlaceholderV2")
 
 
 class ServingGraph:
@@ -254,48 +253,7 @@ def _signature(tensors: Any, output: Any) -> Any:
             f"its inputs and outputs have types that the method {signature.method_name} of "
             "TensorFlow Serving does not take"
         )
-    _check_fed(signature)
     return signature
-
-
-def _names(infos: Iterable[Any]) -> set[str]:
-    """Return the names of the dense tensors of which those of a signature consist."""
-    found: set[str] = set()
-    for info in infos:
-        kind = info.WhichOneof("encoding")
-        if kind == "coo_sparse":
-            parts = info.coo_sparse
-            found |= {
-                parts.values_tensor_name,
-                parts.indices_tensor_name,
-                parts.dense_shape_tensor_name,
-            }
-        elif kind == "composite_tensor":
-            found |= _names(info.composite_tensor.components)
-        else:
-            found.add(info.name)
-    return found
-
-
-def _check_fed(signature: Any) -> None:
-    """Check that the outputs need no placeholder that a request would not feed."""
-    graph = tf1.get_default_graph()
-    fed = _names(signature.inputs.values())
-    pending = [graph.get_tensor_by_name(name) for name in _names(signature.outputs.values())]
-    seen: set[str] = set()
-    while pending:
-        tensor = pending.pop()
-        if tensor.name in fed or tensor.name in seen:
-            continue
-        seen.add(tensor.name)
-        if tensor.op.type in _FED:
-            raise InvalidModelError(
-                f"its outputs need the placeholder {tensor.op.name!r}, which is none of its inputs "
-                f"({', '.join(sorted(fed))})"
-            )
-        pending += tensor.op.inputs
-        for op in tensor.op.control_inputs:
-            pending += op.outputs or op.inputs
 
 
 def _report(signatures: Mapping[str, Any], left_out: Mapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,12 +15,7 @@ from detcore_estimator.specs.argument_checks import (
     wrong_type,
 )
 
-
-class _TrainFields(NamedTuple):
-    input_fn: Callable[..., Any]
-    max_steps: int | None = None
-    hooks: Any = None
-    saving_listeners: Any = None
+_TrainFields = namedtuple("_TrainFields", "input_fn max_steps hooks saving_listeners")
 
 
 class TrainSpec(_TrainFields):
@@ -55,14 +51,9 @@ class TrainSpec(_TrainFields):
         )
 
 
-class _EvalFields(NamedTuple):
-    input_fn: Callable[..., Any]
-    steps: int | None = 100
-    name: str | None = None
-    hooks: Any = None
-    exporters: Any = None
-    start_delay_secs: float = 120
-    throttle_secs: float = 600
+_EvalFields = namedtuple(
+    "_EvalFields", "input_fn steps name hooks exporters start_delay_secs throttle_secs"
+)
 
 
 class EvalSpec(_EvalFields):
