@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import random
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import pytest
 
-from detcore.environment import read_environment
+from detcore.environment import child_environment, read_environment
 from detcore.plugins import PluginManager
 
 _Type = TypeVar("_Type")
@@ -143,6 +146,25 @@ def expect_error(kind: type[Exception], what: str) -> Iterator[None]:
             f"{what} raised {type(error).__name__}: {error}; expected {kind.__name__}"
         ) from error
     raise AssertionError(f"{what} raised nothing; expected {kind.__name__}")
+
+
+@contextlib.contextmanager
+def unchanged_process() -> Iterator[None]:
+    """Fail if the block changes the working directory, variables or random generators."""
+
+    def look() -> dict[str, object]:
+        return {
+            "working directory": Path.cwd(),
+            "variables": child_environment({}),
+            "random generators": repr((random.getstate(), np.random.get_state(legacy=False))),
+        }
+
+    random.random()
+    np.random.random()  # a generator that is seeded each time is now in another state
+    before = look()
+    yield
+    changed = [name for name, state in look().items() if state != before[name]]
+    expect_equal(changed, [], "the changes of this process")
 
 
 def shorten(value: object) -> str:

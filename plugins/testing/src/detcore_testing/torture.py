@@ -75,7 +75,7 @@ def torture_storage(
                     raise
             fault = find_fault(bench, scenario)
         if fault is not None:
-            where = f"{point or 'undisturbed'} ({fuse.operations[-1].name})"
+            where = f"{point or 'undisturbed'} ({fuse.operations[-1][0]})"
             losses.setdefault(name, []).append(f"{name}, {where}: {fault}")
         return fuse
 
@@ -105,7 +105,7 @@ def _points(fuse: Fuse) -> list[CrashPoint]:
     """Return the points where the process of a fuse could have been stopped."""
     return [
         CrashPoint(number, moment)
-        for number, operation in enumerate(fuse.operations, 1)
+        for number, (_, is_divisible) in enumerate(fuse.operations, 1)
         for moment in Moment
-        if operation.is_divisible or moment is not Moment.WITHIN
+        if is_divisible or moment is not Moment.WITHIN
     ]

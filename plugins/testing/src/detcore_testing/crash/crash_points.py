@@ -48,20 +48,6 @@ class CrashPoint:
         return f"{self.moment.value} operation {self.operation}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Operation:
-    """An operation with an effect that other processes can see.
-
-    Attributes:
-        name: Its name, for reports.
-        is_divisible: Whether a stop within it leaves a state that differs from those before and
-            after it.
-    """
-
-    name: str
-    is_divisible: bool
-
-
 class Fuse:
     """Counts operations, and refuses all of them from the crash point on.
 
@@ -70,7 +56,8 @@ class Fuse:
         stop_at: How the name of an operation begins; stops before the first such operation.
 
     Attributes:
-        operations: The operations that were started.
+        operations: The names of the operations that were started, and whether a stop within each
+            leaves a state that differs from those before and after it.
         is_dead: Whether the process has stopped.
     """
 
@@ -79,7 +66,7 @@ class Fuse:
         self._stop_at = stop_at
         self._lock = threading.Lock()  # a save may run in the background
         self.is_dead = False
-        self.operations: list[Operation] = []
+        self.operations: list[tuple[str, bool]] = []
 
     def run(
         self, name: str, operation: Callable[[], T], half: Callable[[], object] | None = None
@@ -94,7 +81,7 @@ class Fuse:
         with self._lock:
             if self.is_dead:
                 raise Crashed
-            self.operations.append(Operation(name, half is not None))
+            self.operations.append((name, half is not None))
             point = self._point
             if self._stop_at is not None and name.startswith(self._stop_at):
                 point = CrashPoint(len(self.operations), Moment.BEFORE)

@@ -318,4 +318,4 @@ def _find_loss(bench: Bench) -> str | None:
 def _unexpected(fuse: Fuse, what: str) -> str | None:
     if not fuse.operations:
         return None
-    return f"{what} changed something: {fuse.operations[0].name}"
+    return f"{what} changed something: {fuse.operations[0][0]}"

@@ -26,10 +26,9 @@ def discover(arguments: Mapping[str, Any]) -> dict[str, Any]:
     frameworks = plugins.frameworks()
     modules = sorted(sys.modules)  # before anything of the framework is imported
     name = arguments["framework"]
-    problems = [
-        str(problem) for problem in diagnose(plugins) if not _is_of_another(plugins, problem, name)
-    ]
     found = frameworks.get(name)
+    provider = plugins.provider_of_framework(name).name if found else None
+    problems = [str(problem) for problem in diagnose(plugins) if provider in (None, problem.plugin)]
     if found is None:
         return {"known": sorted(frameworks), "problems": problems}
     return {
@@ -41,13 +40,6 @@ def discover(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "load_checkpoint": found.load_checkpoint,
         "inexact_resume": found.inexact_resume,
     }
-
-
-def _is_of_another(plugins: Any, problem: Any, framework: str) -> bool:
-    """Whether a problem is one of a plugin that is known not to be the framework's."""
-    if framework not in plugins.frameworks():
-        return False
-    return bool(problem.plugin != plugins.provider_of_framework(framework).name)
 
 
 def use(arguments: Mapping[str, Any]) -> dict[str, Any]:

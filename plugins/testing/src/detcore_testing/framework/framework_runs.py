@@ -6,9 +6,9 @@ import collections
 import dataclasses
 import functools
 import json
+import re
 import shutil
 import tempfile
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,9 +55,11 @@ class Stops(Base):
 
         context.get_stop_requested = get_stop_requested
 '''
-PROCESSES = "processes"
+_PROCESS = "process "
 # Python's own, wherever it imports from: TensorFlow does so from the folder for temporary files.
 _COMPILED = "__pycache__"
+# The suite's own files, checkpoints, and files of their storage.
+_EXPECTED = re.compile(r"home|config-\d+\.yaml|[0-9a-f-]{36}|\.detcore-.*")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,7 +74,7 @@ class FrameworkRun:
         checkpoints: Folders of its committed checkpoints by steps.
         commits: The note made at each commit, oldest first.
         journal: Where callbacks of the trial note their events; of the last command alone.
-        left: Leftovers in places that a run must leave clean, a line for each place.
+        left: Processes, and files in places that a run must leave clean, a line for each.
         begun: Batches of the checkpoint that the last command started from; 0: from none. Reports
             of a killed command may be of later batches.
     """
@@ -100,7 +102,7 @@ class FrameworkRun:
     @property
     def processes_left(self) -> tuple[str, ...]:
         """The lines of `left` about processes; killed processes cannot clean up their files."""
-        return tuple(line for line in self.left if line.startswith(f"{PROCESSES}: "))
+        return tuple(line for line in self.left if line.startswith(_PROCESS))
 
     @property
     def last_checkpoint(self) -> Path:
@@ -141,12 +143,6 @@ class FrameworkRuns:
             self.folder / "runs",
             python_path=[*suite.python_path, site],
             variables={"TMPDIR": str(self.temporary)},
-        )
-        self._strays = Strays(
-            self.detcore,
-            model_dir=self.model_dir,
-            temporary=self.temporary,
-            storage=self.folder / "checkpoints",
         )
 
     def close(self) -> None:
@@ -339,7 +335,7 @@ class FrameworkRuns:
     ) -> FrameworkRun:
         """Run the first leg, and resume once for each further leg."""
         orders, commits = self._places(name)
-        before = self._strays.look()
+        before = self._list_strays()
         finished: list[Finished] = []
         known, experiment_id, begun = self._newest_experiment(), 0, 0
         for leg in legs:
@@ -357,7 +353,32 @@ class FrameworkRuns:
             if experiment_id == known:
                 raise AssertionError(f"the run was not begun:\n{finished[-1].output}")
         run = self._read(name, experiment_id, tuple(finished), commits)
-        return dataclasses.replace(run, left=self._strays.since(before), begun=begun)
+        return dataclasses.replace(run, left=self._new_strays(before), begun=begun)
+
+    def _list_strays(self, patience_s: float = 0.0) -> set[str]:
+        """Return the processes and the files that a run must not leave, and that exist now.
+
+        Args:
+            patience_s: How long processes may take to end by themselves, in seconds.
+        """
+        processes = self.detcore.leftovers(patience_s)
+        paths = [
+            *self.model_dir.rglob("*"),
+            *self.temporary.glob("*"),
+            *self.detcore.folder.glob("*"),
+            *(self.folder / "checkpoints").glob("*"),
+        ]
+        return {f"{_PROCESS}{pid}: {line}" for pid, line in processes.items()} | {
+            str(path)
+            for path in paths
+            if _COMPILED not in path.parts and not _EXPECTED.fullmatch(path.name)
+        }
+
+    def _new_strays(self, before: set[str]) -> tuple[str, ...]:
+        new = self._list_strays() - before
+        if any(line.startswith(_PROCESS) for line in new):
+            new = self._list_strays(patience_s=5.0) - before
+        return tuple(sorted(new))
 
     def _newest_experiment(self) -> int:
         with self._database() as database:
@@ -399,71 +420,3 @@ class FrameworkRuns:
 def _by_steps(database: Database, trial: TrialRecord | None, kind: str) -> dict[int, MetricRecord]:
     rows = database.metrics(trial.id, kind) if trial is not None else []
     return {row.steps_completed: row for row in rows}
-
-
-class Strays:
-    """Processes, and files outside of checkpoints.
-
-    Args:
-        detcore: Runs the commands.
-        model_dir: Folder of the trials' code.
-        temporary: Folder that the processes use for temporary files.
-        storage: Folder of the checkpoints.
-    """
-
-    def __init__(
-        self, detcore: DetcoreCommand, *, model_dir: Path, temporary: Path, storage: Path
-    ) -> None:
-        self._detcore = detcore
-        self._model_dir = model_dir
-        self._temporary = temporary
-        self._storage = storage
-
-    def look(self, *, patience_s: float = 0.0) -> dict[str, set[str]]:
-        """Return the processes and files that exist now, by place.
-
-        Args:
-            patience_s: How long processes may take to end by themselves, in seconds.
-        """
-        processes = self._detcore.leftovers(patience_s)
-        working = {name for name in _names(self._detcore.folder) if not name.startswith("config-")}
-        return {
-            PROCESSES: {f"{pid}: {line}" for pid, line in processes.items()},
-            "the folder of the user's code": {
-                path.relative_to(self._model_dir).as_posix()
-                for path in self._model_dir.rglob("*")
-                if _COMPILED not in path.parts
-            },
-            "the folder for temporary files": _names(self._temporary),
-            "the working directory": working - {self._detcore.home.name},
-            "the storage, beside checkpoints": {
-                name for name in _names(self._storage) if not _is_of_storage(name)
-            },
-        }
-
-    def since(self, before: Mapping[str, set[str]]) -> tuple[str, ...]:
-        """Return the processes and files that are new since `before`, a line for each place.
-
-        Args:
-            before: An earlier result of `look`.
-        """
-        now = self.look()
-        if now[PROCESSES] - before[PROCESSES]:
-            now = self.look(patience_s=5.0)
-        new = {place: sorted(names - before[place]) for place, names in now.items()}
-        return tuple(f"{place}: {', '.join(names)}" for place, names in new.items() if names)
-
-
-def _names(folder: Path) -> set[str]:
-    if not folder.exists():
-        return set()
-    return {path.name for path in folder.iterdir()} - {_COMPILED}
-
-
-def _is_of_storage(name: str) -> bool:
-    """Whether it is called as a checkpoint is, or is the storage's own."""
-    try:
-        uuid.UUID(name)
-    except ValueError:
-        return name.startswith(".")
-    return True

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from detcore.environment import child_environment
 from detcore.search import Event, SearchSetup, Validated, event_to_json
-from detcore_testing.clauses import clause, expect_equal, shorten
+from detcore_testing.clauses import clause, expect_equal, shorten, unchanged_process
 from detcore_testing.hypothesis_settings import quick
 from detcore_testing.searcher.searcher_access import SOME_FAIL, SearcherAccess
 from detcore_testing.searcher.searcher_child import pass_event, pass_events
@@ -77,27 +77,16 @@ class RepeatingClauses(SearcherAccess):
         for setup in self.setups():
             self.simulate(setup)  # until there is what all searches share
 
-        def look() -> dict[str, object]:
-            return {
-                "working directory": Path.cwd(),
-                "files where it ran": list(tmp_path.rglob("*")),
-                "variables": child_environment({}),
-                "random generators": repr((random.getstate(), np.random.get_state())),
-            }
-
         home, num_threads = Path.cwd(), threading.active_count()
         os.chdir(tmp_path)
         try:
-            random.random()
-            np.random.random()  # a generator that is seeded each time is now in another state
-            before = look()
-            for setup in self.setups():
-                for _ in range(3):
-                    self.simulate(setup, failing=SOME_FAIL)
-            changed = [name for name, state in look().items() if state != before[name]]
+            with unchanged_process():
+                for setup in self.setups():
+                    for _ in range(3):
+                        self.simulate(setup, failing=SOME_FAIL)
         finally:
             os.chdir(home)
-        expect_equal(changed, [], "the changes of this process")
+        expect_equal(list(tmp_path.rglob("*")), [], "the files where it ran")
         more = threading.active_count() - num_threads
         assert more < 3, f"three searches left {more} threads"
 

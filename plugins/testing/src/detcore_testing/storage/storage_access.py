@@ -92,6 +92,7 @@ class StorageAccess(Suite):
             for key in self.raw_list():
                 self.raw_delete(key)
             storage.close()
+            storage.close()  # twice does no harm
 
     def expect_stored(self, contents: Mapping[str, bytes]) -> None:
         """Fail unless these files are stored, and no others."""

@@ -68,7 +68,10 @@ class KeepingClauses(StorageAccess):
             if "direct-path" in self.declined:
                 expect_equal(storage.direct_path("run/a"), None, "direct_path, which is declined,")
 
-    @clause("opening-does-nothing", "making a storage, and asking for its URL, writes nothing")
+    @clause(
+        "opening-does-nothing",
+        "making a storage, asking for its URL, and closing it, once or twice, writes nothing",
+    )
     def test_opening_does_nothing(self, tmp_path: Path) -> None:
         """Look at the place after opening it."""
         before = sorted(tmp_path.rglob("*"))
@@ -76,8 +79,9 @@ class KeepingClauses(StorageAccess):
         made = sorted(set(tmp_path.rglob("*")) - set(before))
         url = storage.url
         assert "://" in url, f"url is {url!r}, which is no URL"
-        self.expect_stored({})
         storage.close()
+        storage.close()
+        self.expect_stored({})
         files = [path for path in made if not path.is_dir()]
         expect_equal(files, [], "the files that were made by opening the storage")
 

@@ -396,7 +396,7 @@ class BelongsToOneProcess(Wrong):
 
 
 class ClosesOnce(Wrong):
-    broken = "closing-twice-is-fine"
+    broken = "opening-does-nothing"
     _is_closed = False
 
     def close(self) -> None:
