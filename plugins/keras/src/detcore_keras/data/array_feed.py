@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 # Batches of arrays are gathered and passed to TensorFlow in blocks of at most this size.
 _BLOCK_BYTES = 64 << 20
-# The records of a smaller block are kept beside its tensors, for digests of its batches.
-_KEPT_BYTES = 4 << 20
 
 
 class ArrayFeed(Feed):
@@ -50,7 +48,6 @@ class ArrayFeed(Feed):
         self._rows: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self._bounds: npt.NDArray[np.int32] = np.zeros(1, np.int32)
         self._epochs: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        self._kept: list[npt.NDArray[Any]] | None = None
         self._done = 0  # batches of the block that were trained on
         record_bytes = sum(a[:1].nbytes for a in self._arrays)
         batch_bytes = max(1, record_bytes * len(sampler.batch(0)))
@@ -64,11 +61,8 @@ class ArrayFeed(Feed):
         )
         self._bounds = np.zeros(count + 1, np.int32)
         self._bounds[1:] = ends
-        self._rows, self._done, self._kept = rows, 0, None
-        gathered = [array[rows] for array in self._arrays]
-        if sum(array.nbytes for array in gathered) <= _KEPT_BYTES:
-            self._kept = gathered
-        tensors = tuple(map(floats_as_keras, gathered))
+        self._rows, self._done = rows, 0
+        tensors = tuple(floats_as_keras(array[rows]) for array in self._arrays)
         return (tensors, tf.convert_to_tensor(self._bounds)), count
 
     def peek(self) -> Any:
@@ -106,15 +100,9 @@ class ArrayFeed(Feed):
     def identify(self, inputs: Any, indices: range) -> Sequence[Identified]:
         """Return the indices of the records of batches, and their values."""
         ends = self._bounds[self._done :].tolist()
-        found: list[Identified] = []
-        for each in [slice(ends[index], ends[index + 1]) for index in indices]:
-            mine = self._rows[each]
-            if self._kept is not None:
-                found.append((mine, [array[each] for array in self._kept]))
-            else:
-                # Slices of the tensors would take ten times as long, array[mine] three times.
-                found.append((mine, [array.take(mine, axis=0) for array in self._arrays]))
-        return found
+        batches = [self._rows[ends[index] : ends[index + 1]] for index in indices]
+        # Slices of the tensors would take ten times as long, array[rows] three times.
+        return [(rows, [array.take(rows, axis=0) for array in self._arrays]) for rows in batches]
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Return the position; there are no files."""
