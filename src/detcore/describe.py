@@ -93,26 +93,16 @@ def format_time(moment: datetime.datetime | None) -> str:
     return "-" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def describe_state(state: str, is_alive: bool | None, host: str | None) -> str:
-    """Return a state for users: a process that is gone is not running.
-
-    Args:
-        state: The recorded state.
-        is_alive: Whether the process exists; None if it is on another host.
-        host: The host of the process.
-    """
-    if state != "RUNNING":
-        return state
-    if is_alive is None:
-        return f"RUNNING on {host}"
-    return state if is_alive else "RUNNING (process gone)"
+def describe_state(state: str, *, is_alive: bool) -> str:
+    """Return a recorded state for users: without a runner nothing is running."""
+    return state if state != "RUNNING" or is_alive else "RUNNING (process gone)"
 
 
 def trial_state(trial: Mapping[str, Any]) -> str:
     """Return the state of a trial of `describe_trials` for users."""
     if not trial["num_runs"] and trial["state"] == "PAUSED":
         return "not started"
-    state = describe_state(trial["state"], trial["is_alive"], trial["host"])
+    state = describe_state(trial["state"], is_alive=trial["is_alive"])
     return str(trial["state_detail"] or state)
 
 
@@ -173,7 +163,7 @@ def duration_s(start: datetime.datetime | None, end: datetime.datetime | None) -
 
 def took_s(row: Mapping[str, Any]) -> float | None:
     """Return the age of an experiment in seconds, or None if it died at an unknown time."""
-    if row["state"] == "RUNNING" and row["is_alive"] is False:
+    if row["state"] == "RUNNING" and not row["is_alive"]:
         return None
     return duration_s(row["created_at"], row["ended_at"])
 
@@ -205,10 +195,10 @@ def sort_key(value: float | None, *, smaller_is_better: bool) -> tuple[int, floa
     return 0, value if smaller_is_better else -value
 
 
-def can_resume(config: Mapping[str, Any], state: str, is_alive: bool | None) -> bool:
+def can_resume(config: Mapping[str, Any], state: str, *, is_alive: bool) -> bool:
     """Return whether ``detcore run --resume`` would continue an experiment."""
     # Only its owner can restart a standalone script.
-    return state != "COMPLETED" and is_alive is False and not config.get("is_standalone")
+    return state != "COMPLETED" and not is_alive and not config.get("is_standalone")
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -230,7 +220,7 @@ def describe_experiment(
     best = None
     if metric is not None:
         best = database.best_validation(record.id, metric, smaller_is_better=bool(smaller))
-    is_alive: bool | None = False
+    is_alive = False
     if record.state.value == "RUNNING":
         record, is_alive = database.observe_experiment(record.id)
     return {
@@ -238,7 +228,6 @@ def describe_experiment(
         "name": record.name,
         "state": record.state.value,
         "is_alive": is_alive,
-        "host": record.process.host if record.process else None,
         "error": record.error,
         "model_dir": record.model_dir,
         "created_at": record.created_at,
@@ -268,12 +257,11 @@ def describe_trials(
         smaller_is_better=smaller_is_better,
         trial_ids=[trial.id for trial in trials],
     )
-    experiment, is_alive = database.observe_experiment(trials[0].experiment_id)
-    host = experiment.process.host if experiment.process else None
+    _, is_alive = database.observe_experiment(trials[0].experiment_id)
     details = _state_details(database, trials, summaries)
     return [
         _describe_trial(trial, summaries[trial.id], details.get(trial.id))
-        | {"is_alive": is_alive if trial.state.value == "RUNNING" else False, "host": host}
+        | {"is_alive": is_alive and trial.state.value == "RUNNING"}
         for trial in trials
     ]
 

@@ -299,7 +299,7 @@ def test_logs_of_an_experiment_are_in_the_order_of_time(search: Records) -> None
 
 
 def test_a_log_that_is_followed_ends_with_the_trial(scratch: Records) -> None:
-    experiment = scratch.experiment()
+    experiment = scratch.runs(scratch.experiment())
     trial = scratch.trial(experiment, rate=1)
     log = OutputLog(scratch.folder(trial), scratch.database.start_run(trial))
     log.append("stdout", "before")
@@ -330,7 +330,7 @@ def test_a_log_that_is_followed_ends_with_the_trial(scratch: Records) -> None:
 def test_waiting_ends_with_the_experiment(
     scratch: Records, state: ExperimentState, code: int
 ) -> None:
-    experiment = scratch.experiment()
+    experiment = scratch.runs(scratch.experiment())
     worker = threading.Timer(0.2, scratch.database.set_experiment_state, (experiment, state))
     worker.start()
     result = scratch("experiment", "wait", experiment, "--json")
@@ -340,7 +340,7 @@ def test_waiting_ends_with_the_experiment(
 
 
 def test_waiting_does_not_wait_for_ever(scratch: Records) -> None:
-    experiment = scratch.experiment()  # this process runs it
+    experiment = scratch.runs(scratch.experiment())
     result = scratch("experiment", "wait", experiment, "--timeout", "0")
     assert result.exit_code == 124
     assert result.stderr == f"experiment {experiment} is still RUNNING\n"

@@ -80,17 +80,6 @@ def test_a_process_that_is_gone_is_not_shown_as_running(records: Records) -> Non
     assert records.data("trial", "describe", "1")["is_alive"] is False
 
 
-def test_a_process_of_another_host_is_said_to_be_there(records: Records) -> None:
-    trial = records.trained()
-    with records.database._write() as connection:
-        connection.exec_driver_sql(
-            "UPDATE experiments SET process = json_set(process, '$.host', 'gpu-7')"
-        )
-    described = records("trial", "describe", trial).stdout
-    assert "RUNNING on gpu-7" in described
-    assert "--resume" not in described
-
-
 def test_an_experiment_is_described(records: Records) -> None:
     records.trained()
     text = records("experiment", "describe", "1").stdout

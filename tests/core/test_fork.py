@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from detcore.atomic_files import is_file_locked
 from detcore.log.reading import is_event_log_in_use
-from detcore.run.experiment_control import is_locked
 
 SCRIPT = """
 import os, sys
@@ -52,7 +52,7 @@ def test_a_child_leaves_the_trial_alone(home: Any, ending: str, status: int, std
         reports = database.metrics(1, "training")
         assert [report.steps_completed for report in reports] == [1, 2]
         assert database.get_experiment(1).state.value == "COMPLETED"
-        assert database.get_experiment(1).process is None
+        assert database.get_experiment(1).script_start is None
 
 
 def test_a_child_that_outlives_a_killed_script_does_not_keep_it_from_going_on(home: Any) -> None:
@@ -80,11 +80,11 @@ with core.init(resume=True) as context:
     assert "a grandchild has its files\n" in lines
     (child,) = (int(line) for line in lines if line.strip().isdigit())
     try:
-        folder = home.path / "experiments" / "1"
-        assert is_locked(folder)
+        lock, folder = home.path / "detcore.db-locks" / "1", home.path / "experiments" / "1"
+        assert is_file_locked(lock)
         process.kill()
         process.wait()
-        assert not is_locked(folder)
+        assert not is_file_locked(lock)
         assert not is_event_log_in_use(folder / "trials" / "1" / "events-1.jsonl")
         assert home.run(code)[1] == "run 2\n"
     finally:

@@ -21,8 +21,8 @@ from detcore.environment import read_environment
 from detcore.errors import ConfigError, InvalidHP, RunError
 from detcore.plugins import PluginManager
 from detcore.records import Database, ingest_event_logs
-from detcore.run import control_experiment, settle_experiment
-from detcore.run.script_runs import ScriptRuns
+from detcore.run import control_experiment, experiment_lock, settle_experiment
+from detcore.run.script_runs import ScriptRuns, _identify_process
 from detcore.types import Control, ExperimentState, TrialState
 
 # Adds up step by step; what it adds depends on the step, so that a step left out would be seen.
@@ -311,8 +311,8 @@ def test_what_another_script_takes_over_meanwhile_is_left_alone(
         records = cast("Database", Meanwhile(database, "experiment_is_alive", another_starts))
         ScriptRuns(records, environment, PluginManager(environment)).settle_killed()
         (other,) = others
-        record = database.get_experiment(1)
-        assert (record.state, record.process.pid) == (ExperimentState.RUNNING, other.pid)
+        record, runner = database.get_experiment(1), database.find_runner(1)
+        assert (record.state, runner.pid) == (ExperimentState.RUNNING, other.pid)
         assert database.list_trials(1)[0].state is TrialState.RUNNING
         ingest_event_logs(database, home.path)
         removed, saved = database.list_checkpoints()
@@ -473,18 +473,17 @@ def test_a_script_keeps_all_checkpoints_unless_it_says_which(
         assert len(database.list_checkpoints(states=["COMPLETED"])) == kept
 
 
-def test_a_run_of_a_live_process_is_not_taken_over_although_its_lock_is_elsewhere(
-    home: Any,
-) -> None:
-    """As with another home, or in the moment before the lock is taken."""
+def test_a_run_of_a_live_process_is_not_taken_over(home: Any) -> None:
     script = home.start(SCRIPT)
     advance(script, 11)
     script.send_signal(signal.SIGTERM)
     script.communicate("\n", timeout=60)
     with home.database() as database:
-        database.set_experiment_state(1, ExperimentState.RUNNING)  # under this process
-        assert "from 0\n" in finish(home.start(SCRIPT))
-        assert database.get_experiment(1).state is ExperimentState.RUNNING
+        start = _identify_process(os.getpid())
+        with experiment_lock(database, read_environment({"DETCORE_HOME": str(home.path)}), 1):
+            database.claim_experiment(1, script_start=start)
+            assert "from 0\n" in finish(home.start(SCRIPT))
+            assert database.get_experiment(1).state is ExperimentState.RUNNING
 
 
 def test_a_search_in_the_configuration_of_a_script_is_refused(alone: Open) -> None:

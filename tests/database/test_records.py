@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,7 +19,6 @@ from detcore.log.events import (
 )
 from detcore.records import Database, ExperimentRecord
 from detcore.records.queries import describe_ids
-from detcore.records.schema import experiments
 from detcore.types import ExperimentState, TrialState
 
 if TYPE_CHECKING:
@@ -118,15 +115,6 @@ def test_ids_are_described_shortly() -> None:
     assert describe_ids(range(0, 100, 2)).startswith("..., 60, 62")
 
 
-def test_an_experiment_lives_as_long_as_its_process(store: Store) -> None:
-    database = store.database
-    assert database.experiment_is_alive(1) is True
-    program = [sys.executable, str(PROGRAMS / "start_and_exit.py"), store.url, "1"]
-    subprocess.run(program, check=True)
-    assert database.get_experiment(1).state is ExperimentState.RUNNING
-    assert database.experiment_is_alive(1) is False
-
-
 def test_trials_are_found_by_their_ids(store: Store) -> None:
     database = store.database
     first, second = (database.create_trial(experiment_id=1, hparams={}, seed=0) for _ in range(2))
@@ -138,23 +126,26 @@ def test_trials_are_found_by_their_ids(store: Store) -> None:
 
 CREATE_AND_WAIT = """
 import sys
+from pathlib import Path
 from detcore.records import Database
 from detcore.types import ExperimentState
 with Database.open(sys.argv[1]) as database:
     number = database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")
+    lock = database.open_lock(number, Path(sys.argv[2]))
+    assert lock.acquire()
     print(number, flush=True)
     if sys.stdin.readline() == "complete\\n":
         database.set_experiment_state(number, ExperimentState.COMPLETED)
 """
 
 
-@pytest.mark.parametrize("last_word", ["complete", "nothing", "taken over"])
+@pytest.mark.parametrize("last_word", ["complete", "nothing"])
 def test_an_experiment_that_ends_while_it_is_asked_for(
     store: Store, monkeypatch: pytest.MonkeyPatch, last_word: str
 ) -> None:
     database = store.database
     process = subprocess.Popen(
-        [sys.executable, "-c", CREATE_AND_WAIT, store.url],
+        [sys.executable, "-c", CREATE_AND_WAIT, store.url, str(store.home)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None
@@ -166,57 +157,13 @@ def test_an_experiment_that_ends_while_it_is_asked_for(
         record = read(experiment_id)
         if process.poll() is None:
             process.communicate(f"{last_word}\n")
-            if last_word == "taken over":
-                database.set_experiment_state(number, ExperimentState.RUNNING)
         return record
 
     monkeypatch.setattr(database, "get_experiment", read_before_it_ends)
     record, is_alive = database.observe_experiment(number)
-    expected = {"complete": ("COMPLETED", False), "nothing": ("RUNNING", False)}
-    assert (record.state, is_alive) == expected.get(last_word, ("RUNNING", True))
+    assert not is_alive
+    assert record.state == ("COMPLETED" if last_word == "complete" else "RUNNING")
     assert record == read(number)
-
-
-def change_process(store: Store, **fields: Any) -> None:
-    """Record another process as the one that runs the experiment."""
-    process = store.database.get_experiment(1).process
-    assert process is not None
-    store.database._change(experiments, 1, process=dataclasses.replace(process, **fields))
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "alive"),
-    [
-        ("host", "another-host", None),
-        ("machine_id", "another machine of that name", None),
-        ("boot_id", "before the machine was restarted", False),
-        ("started", "12", False),  # another process has the number now
-        ("pid_namespace", "pid:[1]", None),  # another container
-        ("pid", 2**22 + 1, False),
-    ],
-)
-def test_a_process_is_not_taken_for_another(
-    store: Store, field: str, value: object, alive: bool | None
-) -> None:
-    change_process(store, **{field: value})
-    assert store.database.experiment_is_alive(1) is alive
-
-
-def test_a_zombie_is_not_alive(store: Store) -> None:
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.read(reader, 1)
-        os._exit(0)
-    started = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[19]
-    change_process(store, pid=child, started=started)
-    assert store.database.experiment_is_alive(1) is True
-    os.write(writer, b"x")
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert store.database.experiment_is_alive(1) is False
-    os.waitpid(child, 0)
-    os.close(reader)
-    os.close(writer)
 
 
 def test_threads_share_one_database(store: Store) -> None:

@@ -91,7 +91,10 @@ def store(
     monkeypatch.setenv("DETCORE_HOME", str(home))
     monkeypatch.chdir(tmp_path)
     with Database.open(read_environment().database_url) as database:
-        yield ClientStore(home, database)
+        store = ClientStore(home, database)
+        yield store
+        for number in list(store.locks):
+            store.release_lock(number)
 
 
 @pytest.fixture(params=["embedded", "http"])

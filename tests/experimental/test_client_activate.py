@@ -98,17 +98,18 @@ class EndsWhenLookedAt:
     That takes less than a millisecond and cannot be hit from outside.
     """
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, store: ClientStore) -> None:
+        self._store, self._database = store, store.database
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._database, name)
 
-    def observe_experiment(self, experiment_id: int) -> tuple[ExperimentRecord, bool | None]:
+    def observe_experiment(self, experiment_id: int) -> tuple[ExperimentRecord, bool]:
         found = self._database.observe_experiment(experiment_id)
         if self._database.requested_control(experiment_id) is Control.PAUSE:
             self._database.set_experiment_state(experiment_id, ExperimentState.PAUSED)
             self._database.request_control(experiment_id, None)
+            self._store.release_lock(experiment_id)
         return found  # it has not left yet
 
 
@@ -123,8 +124,9 @@ def test_a_runner_that_ends_just_now_is_not_taken_for_one_at_work(
     store: ClientStore, tmp_path: Path
 ) -> None:
     number = add_lost_experiment(store, tmp_path)
+    store.take_lock(number)
     store.database.request_control(number, Control.PAUSE)
-    records = cast("Database", EndsWhenLookedAt(store.database))
+    records = cast("Database", EndsWhenLookedAt(store))
     with pytest.raises(RunError, match="could not be started again"):  # so that it was tried
         control(records, read_environment(), number, "activate")
 
@@ -132,7 +134,7 @@ def test_a_runner_that_ends_just_now_is_not_taken_for_one_at_work(
 def test_a_request_to_a_runner_that_ends_just_now_is_not_lost(store: ClientStore) -> None:
     number = store.experiment(state=ExperimentState.RUNNING)
     store.database.request_control(number, Control.PAUSE)
-    records = cast("Database", EndsWhenLookedAt(store.database))
+    records = cast("Database", EndsWhenLookedAt(store))
     control(records, read_environment(), number, "cancel")
     record = store.database.get_experiment(number)
     assert (record.state, record.control) == (ExperimentState.CANCELED, None)

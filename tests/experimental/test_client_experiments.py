@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import threading
 from pathlib import Path
@@ -20,8 +19,6 @@ from detcore.errors import (
 )
 from detcore.log.writing import EventLog
 from detcore.records import keep_secrets
-from detcore.records.schema import experiments
-from detcore.run import experiment_lock
 from detcore.types import Control, ExperimentState
 
 RUNNING, PAUSED = ExperimentState.RUNNING, ExperimentState.PAUSED
@@ -226,19 +223,11 @@ def test_wait_does_not_wait_for_ever(client: Determined, store: ClientStore) -> 
     with pytest.raises(ValueError, match="is paused, so there is nothing to wait for"):
         experiment.wait()
     running = store.experiment(state=RUNNING)
-    forget_process(store, running)
+    store.release_lock(running)
     with pytest.raises(ExperimentPausedError, match="its process is gone"):
         client.get_experiment(running).wait()
     with pytest.raises(InvalidArgumentError, match="interval is 0"):
         experiment.wait(interval=0)
-
-
-def forget_process(store: ClientStore, experiment_id: int) -> None:
-    """Record that the process which runs an experiment is of an earlier start of the machine."""
-    process = store.database.get_experiment(experiment_id).process
-    assert process is not None
-    earlier = dataclasses.replace(process, boot_id="earlier")
-    store.database._change(experiments, experiment_id, process=earlier)
 
 
 def test_the_first_trial_is_waited_for(client: Determined, store: ClientStore) -> None:
@@ -251,7 +240,7 @@ def test_the_first_trial_is_waited_for(client: Determined, store: ClientStore) -
     with pytest.raises(RunError, match="is COMPLETED and has no trial"):
         client.get_experiment(over).await_first_trial()
     gone = store.experiment(state=RUNNING)
-    forget_process(store, gone)
+    store.release_lock(gone)
     with pytest.raises(RunError, match="has no trial"):
         client.get_experiment(gone).await_first_trial()
 
@@ -265,7 +254,7 @@ def test_a_runner_is_asked(client: Determined, store: ClientStore, action: str) 
 
 def test_without_a_runner_the_records_are_settled(client: Determined, store: ClientStore) -> None:
     number = store.experiment(state=RUNNING)
-    forget_process(store, number)
+    store.release_lock(number)
     experiment = client.get_experiment(number)
     experiment.pause()
     assert experiment.state is PAUSED
@@ -309,13 +298,13 @@ def test_a_runner_that_has_ended_and_is_not_gone_yet_is_waited_for(
     client: Determined, store: ClientStore, action: str
 ) -> None:
     number = store.experiment(state=PAUSED)
-    folder = store.home / "experiments" / str(number)
     begun, leaves = threading.Event(), threading.Event()
 
     def end() -> None:
-        with experiment_lock(folder, number):
-            begun.set()
-            leaves.wait(60)
+        store.take_lock(number)
+        begun.set()
+        leaves.wait(60)
+        store.release_lock(number)
 
     runner = threading.Thread(target=end)
     runner.start()

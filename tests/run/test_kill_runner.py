@@ -108,7 +108,7 @@ def test_real_processes_killed_at_random_moments(detcore: Detcore) -> None:
 
     dice = random.Random(4)
     process = detcore.start("run", config, MODEL_DIR)
-    detcore.wait_for(lambda: (detcore.home / "experiments" / "2" / "lock").exists())
+    detcore.wait_for(lambda: (detcore.home / "detcore.db-locks" / "2").exists())
     for _ in range(12):
         time.sleep(dice.uniform(0.2, 2.0))
         workers = descendants(process.pid)

@@ -7,9 +7,11 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import threading
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ import pytest
 from processes import wait_until_gone
 from toy_command import MODEL_DIR, Detcore, NoWorkerError, worker_pids
 
+from detcore.environment import read_environment
 from detcore.errors import RunError
+from detcore.records import Database, RunnerLock
 from detcore.run import experiment_control, experiment_lock
 from detcore.types import ExperimentState
 
@@ -247,17 +251,27 @@ def test_a_worker_does_not_outlive_its_runner(detcore: Detcore) -> None:
     detcore.wait_for(lambda: not os.path.exists(f"/proc/{pid}"))
 
 
+def hold_lock(home: Path) -> AbstractContextManager[RunnerLock]:
+    environment = read_environment({"DETCORE_HOME": str(home)})
+    database = Database.open(environment.database_url)
+    return experiment_lock(database, environment, 7)
+
+
+def pretend_that_the_runner_is_gone(home: Path) -> None:
+    runner = subprocess.Popen(["true"])
+    runner.wait()
+    (home / "detcore.db-locks" / "7").write_text(f"{runner.pid} {socket.gethostname()}")
+
+
 def test_workers_that_outlive_their_killed_runner_for_a_moment_are_waited_for(
     tmp_path: Path,
 ) -> None:
-    runner = subprocess.Popen(["true"])
-    runner.wait()
     with contextlib.ExitStack() as workers:
-        workers.enter_context(experiment_lock(tmp_path, 7))
-        (tmp_path / "lock").write_text(f"{runner.pid}\n")  # the process that took it
+        workers.enter_context(hold_lock(tmp_path))
+        pretend_that_the_runner_is_gone(tmp_path)
         last = threading.Timer(0.2, workers.close)
         last.start()
-        with experiment_lock(tmp_path, 7):
+        with hold_lock(tmp_path):
             last.join()
 
 
@@ -265,14 +279,12 @@ def test_a_stopped_worker_of_a_killed_runner_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(experiment_control, "_WAIT_S", 0.1)
-    runner = subprocess.Popen(["true"])
-    runner.wait()
-    with experiment_lock(tmp_path, 7) as lock:
-        worker = subprocess.Popen(["sleep", "60"], pass_fds=[lock])
+    with hold_lock(tmp_path) as lock:
+        worker = subprocess.Popen(["sleep", "60"], pass_fds=[lock.fd])
     try:
         worker.send_signal(signal.SIGSTOP)
-        (tmp_path / "lock").write_text(f"{runner.pid}\n")
-        with pytest.raises(RunError, match=f"kill -9 {worker.pid}$"), experiment_lock(tmp_path, 7):
+        pretend_that_the_runner_is_gone(tmp_path)
+        with pytest.raises(RunError, match=f"kill -9 {worker.pid}$"), hold_lock(tmp_path):
             pass
     finally:
         worker.kill()

@@ -9,7 +9,7 @@ from typing import Any
 
 from detcore.checkpoint import CheckpointContext
 from detcore.distributed import DistributedContext
-from detcore.records import Database, MetricRecord
+from detcore.records import Database, MetricRecord, RunnerLock
 from detcore.storage import LocalStorage
 from detcore.types import ExperimentState
 
@@ -24,6 +24,7 @@ class ClientStore:
 
     home: Path
     database: Database
+    locks: dict[int, RunnerLock] = dataclasses.field(default_factory=dict, kw_only=True)
 
     @property
     def storage(self) -> LocalStorage:
@@ -50,9 +51,21 @@ class ClientStore:
             model_dir=str(self.home),
             name="test",
         )
-        if state is not ExperimentState.RUNNING:
+        if state is ExperimentState.RUNNING:
+            self.take_lock(experiment_id)
+        else:
             self.database.set_experiment_state(experiment_id, state)
         return experiment_id
+
+    def take_lock(self, experiment_id: int) -> None:
+        """Be the runner of an experiment until `release_lock`."""
+        lock = self.database.open_lock(experiment_id, self.home)
+        assert lock.acquire()
+        self.locks[experiment_id] = lock
+
+    def release_lock(self, experiment_id: int) -> None:
+        """Be a runner that is gone."""
+        self.locks.pop(experiment_id).close()
 
     def trial(self, experiment_id: int, **hparams: Any) -> int:
         """Record a trial, with its folder."""

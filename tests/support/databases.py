@@ -11,7 +11,7 @@ from postgresql_server import PostgreSQLServer, run_server
 
 from detcore.records import Database
 
-__all__ = ["Places", "places", "run_postgresql"]
+__all__ = ["Places", "places", "run_postgresql", "take_lock"]
 
 
 class Places:
@@ -56,3 +56,11 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Places]:
     places = Places(tmp_path, None if is_sqlite else request.getfixturevalue("postgresql"))
     yield places
     places.remove()
+
+
+def take_lock(database: Database, experiment_id: int, home: Path) -> None:
+    """Be the runner of an experiment, until this process ends."""
+    lock = database.open_lock(experiment_id, home)
+    assert lock.acquire()
+    lock.keep()
+    vars(database).setdefault("locks_of_the_test", []).append(lock)

@@ -98,10 +98,10 @@ class JobServer:
     def runner_of(self, experiment_id: int) -> int:
         """Return the process that runs an experiment, which is not the server."""
         with self.database() as database:
-            process = database.get_experiment(experiment_id).process
-        assert process is not None
-        assert "jobs.submission_runner" in Path(f"/proc/{process.pid}/cmdline").read_text()
-        return process.pid
+            runner = database.find_runner(experiment_id)
+        assert runner is not None
+        assert "jobs.submission_runner" in Path(f"/proc/{runner.pid}/cmdline").read_text()
+        return runner.pid
 
     def reboot(self, experiment_id: int) -> None:
         """Kill the server and the runner at once, as a machine does that loses its power."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+import tempfile
 from pathlib import Path
 from typing import Any
+
+from databases import take_lock
 
 from detcore.checkpoint import CheckpointContext
 from detcore.distributed import DistributedContext
@@ -90,7 +93,9 @@ def add_search(
             ended = TrialState.ERROR if state is ExperimentState.ERROR else TrialState(state.value)
             error = "ValueError: shapes (3, 2) and (4,) differ" if ended == "ERROR" else None
             database.set_trial_state(trial, ended, error=error)
-    if state is not ExperimentState.RUNNING:
+    if state is ExperimentState.RUNNING:
+        take_lock(database, experiment, Path(tempfile.mkdtemp()))
+    else:
         error = f"{num_trials} trials failed" if state is ExperimentState.ERROR else None
         database.set_experiment_state(experiment, state, error=error)
     return experiment

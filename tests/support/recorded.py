@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 from click.testing import CliRunner, Result
+from databases import take_lock
 from terminal import on_a_terminal
 
 from detcore.cli import CliContext, main
@@ -144,9 +145,14 @@ class Records:
         self.database.set_trial_dir(trial_id, str(folder))
         return folder
 
+    def runs(self, experiment_id: int) -> int:
+        """Be the runner of an experiment, until this process ends; return its number."""
+        take_lock(self.database, experiment_id, self.home)
+        return experiment_id
+
     def trained(self) -> int:
         """Record a trial that was validated three times and saved once."""
-        trial = self.trial(self.experiment(), learning_rate=0.5, layers={"count": 2})
+        trial = self.trial(self.runs(self.experiment()), learning_rate=0.5, layers={"count": 2})
         self.database.start_run(trial)
         for step in (10, 20, 30):
             self.report(trial, "training", step, loss=1 / step)

@@ -27,7 +27,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
         config = {
             "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": 40}}
         }
-        experiment = records.experiment(config)
+        experiment = records.runs(records.experiment(config))
         for state in (TrialState.RUNNING, TrialState.COMPLETED):
             trial = records.trial(experiment)
             database.start_run(trial)
@@ -82,7 +82,7 @@ def test_it_is_redrawn_until_ctrl_c(records: Records) -> None:
 
 def test_the_progress_of_a_script_whose_length_has_no_unit(records: Records) -> None:
     config = {"searcher": {"name": "single", "metric": "loss", "max_length": 40}}
-    experiment = records.experiment(config)
+    experiment = records.runs(records.experiment(config))
     trial = records.trial(experiment)
     records.database.start_run(trial)
     records.report(trial, "training", 10, loss=1.0)
@@ -94,7 +94,7 @@ def test_the_progress_of_a_script_whose_length_has_no_unit(records: Records) -> 
 
 def test_the_progress_of_a_single_trial_that_is_measured_in_epochs(records: Records) -> None:
     config = {"searcher": {"name": "single", "metric": "val_loss", "max_length": {"epochs": 3}}}
-    experiment = records.experiment(config)
+    experiment = records.runs(records.experiment(config))
     trial = records.trial(experiment)
     records.database.start_run(trial)
     records.database.set_trial_state(trial, TrialState.RUNNING)

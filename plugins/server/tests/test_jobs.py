@@ -104,14 +104,16 @@ def test_a_lost_answer_starts_one_experiment(jobs: JobServer) -> None:
 
 def test_an_experiment_that_another_process_runs_is_over_when_that_ends(jobs: JobServer) -> None:
     record = (
-        "import sys; from detcore.records import Database\n"
+        "import sys; from pathlib import Path; from detcore.records import Database\n"
         "with Database.open(sys.argv[1]) as database:\n"
-        "    print(database.create_experiment("
-        "config={}, config_text=None, model_dir='/', name='n'))\n"
-        "sys.stdout.flush(); sys.stdin.read()\n"
+        "    number = database.create_experiment("
+        "config={}, config_text=None, model_dir='/', name='n')\n"
+        "    lock = database.open_lock(number, Path(sys.argv[2]))\n"
+        "    assert lock.acquire()\n"
+        "    print(number, flush=True); sys.stdin.read()\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", record, jobs.server.database_url],
+        [sys.executable, "-c", record, jobs.server.database_url, str(jobs.client.home)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdin is not None

@@ -21,7 +21,7 @@ from detcore.client.http import hand_in
 from detcore.client.http.http_transport import HttpTransport
 from detcore.environment import read_environment
 from detcore.plugins import PluginManager
-from detcore.run import experiment_folder, experiment_lock
+from detcore.run import experiment_lock
 from detcore.types import Control, ExperimentState
 from detcore_server import ServerSettings
 from detcore_server.api.job_routes import Submission
@@ -53,13 +53,7 @@ def submit(jobs: JobServer, **changes: Any) -> ExperimentReference:
 
 
 def is_run_by_a_runner(database: ServerDatabase, number: int) -> bool:
-    process = database.get_experiment(number).process
-    try:
-        return process is not None and "jobs.submission_runner" in Path(
-            f"/proc/{process.pid}/cmdline"
-        ).read_text(errors="replace")
-    except FileNotFoundError:
-        return False
+    return database.find_runner(number) is not None
 
 
 def add_asker(database: ServerDatabase) -> TokenRecord:
@@ -257,7 +251,7 @@ def test_a_kill_while_the_workers_of_a_dead_runner_end_is_taken(
     subprocess.run([sys.executable, "-c", died, environment.database_url], check=True)
     assert database.experiment_is_alive(number) is False
     jobs = state.jobs
-    with experiment_lock(experiment_folder(environment, number), number):
+    with experiment_lock(database, environment, number):
         jobs.control(requester, number, "kill")
         jobs.start()
     wait_for(lambda: database.get_experiment(number).state is ExperimentState.CANCELED)

@@ -134,7 +134,7 @@ def _wait(obj: CliContext, experiment_id: int, what: str) -> None:
             record, is_alive = database.observe_experiment(experiment_id)
             if record.state.value != "RUNNING":
                 return
-            if is_alive is False:
+            if not is_alive:
                 settle_experiment(
                     experiment_id,
                     control=Control(what),
@@ -197,10 +197,9 @@ def wait(
     until = None if timeout_s is None else time.monotonic() + timeout_s
     with open_records(obj) as database:
         while True:
-            # One on another host counts as running: its process cannot be checked from here.
             record, is_alive = database.observe_experiment(experiment_id)
             timed_out = until is not None and time.monotonic() >= until
-            if is_alive is False or timed_out:
+            if not is_alive or timed_out:
                 break
             left = _WAIT_POLL_S if until is None else max(0.0, until - time.monotonic())
             time.sleep(min(_WAIT_POLL_S, left))
@@ -208,11 +207,10 @@ def wait(
         count = database.count_trials().get(experiment_id, 0)
         row = describe_experiment(database, database.get_experiment(experiment_id), count)
     code = _EXIT_CODES.get(record.state.value, 1)
-    if is_alive is not False:
+    if is_alive:
         code = _EXIT_TIMEOUT
     if not print_data(form, row, [row]):
-        host = record.process.host if record.process else None
-        state = describe_state(record.state.value, is_alive, host)
+        state = describe_state(record.state.value, is_alive=is_alive)
         error = f": {record.error}" if record.error else ""
         still = " still" if code == _EXIT_TIMEOUT else ""
         click.echo(printable(f"experiment {experiment_id} is{still} {state}{error}"), err=True)

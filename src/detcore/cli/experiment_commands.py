@@ -233,7 +233,7 @@ def _print_list(rows: list[dict[str, Any]]) -> None:
 
 
 def _state_text(row: Mapping[str, Any]) -> str:
-    state = describe_state(row["state"], row["is_alive"], row["host"])
+    state = describe_state(row["state"], is_alive=row["is_alive"])
     if row["state"] in ("RUNNING", "PAUSED") and row["progress"] is not None:
         state += f" {row['progress']:.0%}"
     return f"{state} (archived)" if row["archived"] else state
@@ -287,5 +287,5 @@ def _print_trials(
     best = row["best_validation"]
     shown = best["trial_id"] if best else trials[0]["id"]
     print_line(f"metrics and a plot:  detcore trial describe {shown}", style="dim")
-    if can_resume(config, row["state"], row["is_alive"]):
+    if can_resume(config, row["state"], is_alive=row["is_alive"]):
         print_line(f"resume with:  detcore run --resume {row['id']}", style="dim")

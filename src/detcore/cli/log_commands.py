@@ -73,7 +73,7 @@ def trial_logs(obj: CliContext, /, trial_id: int, **options: Any) -> None:
 
         def is_over() -> bool:
             state = database.get_trial(trial_id).state.value
-            return state != "RUNNING" or database.experiment_is_alive(trial.experiment_id) is False
+            return state != "RUNNING" or not database.experiment_is_alive(trial.experiment_id)
 
         _show(database, lambda: [trial], is_over, with_trial=False, **options)
 
@@ -91,7 +91,7 @@ def experiment_logs(obj: CliContext, /, experiment_id: int, **options: Any) -> N
 
         def is_over() -> bool:
             _, is_alive = database.observe_experiment(experiment_id)
-            return is_alive is False
+            return not is_alive
 
         trials = functools.partial(database.list_trials, experiment_id)
         _show(database, trials, is_over, with_trial=True, **options)

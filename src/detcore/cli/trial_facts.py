@@ -38,7 +38,7 @@ class TrialFacts:
     trial: TrialRecord
     experiment: ExperimentRecord
     state: str
-    is_alive: bool | None
+    is_alive: bool
     num_reports: Mapping[str, int]
     reports: Mapping[str, Sequence[MetricRecord]]
     best: MetricRecord | None

@@ -143,7 +143,6 @@ def _plain(facts: TrialFacts, series: MetricSeries | None) -> dict[str, Any]:
     names = [name for name in names if name not in ("control", "current_run")]
     return {name: getattr(trial, name) for name in names} | {
         "is_alive": facts.is_alive,
-        "host": facts.experiment.process.host if facts.experiment.process else None,
         "num_runs": facts.num_runs,
         "steps_completed": facts.steps_completed,
         "metric": searcher.metric,
@@ -312,6 +311,6 @@ def _print_plot(
 def _print_hint(facts: TrialFacts) -> None:
     experiment = facts.experiment
     states = (experiment.state.value, facts.trial.state.value)
-    if all(can_resume(experiment.config, state, facts.is_alive) for state in states):
+    if all(can_resume(experiment.config, state, is_alive=facts.is_alive) for state in states):
         click.echo()
         print_line(f"resume with:  detcore run --resume {facts.trial.experiment_id}", style="dim")

@@ -135,7 +135,7 @@ class CheckpointFiles:
         trials = {(record.trial_id, record.storage_url): record for record in unsettled}
         for (trial_id, _), record in trials.items():
             trial = self.database.get_trial(trial_id)
-            if self.database.experiment_is_alive(record.experiment_id) is False:
+            if not self.database.experiment_is_alive(record.experiment_id):
                 recover_trial(self.database, self.storage(record), trial, uuids=uuids)
 
     def repair(self, record: CheckpointRecord, *, remove_strays: bool) -> checkpoint.Repair:
@@ -155,7 +155,7 @@ class CheckpointFiles:
             CheckpointStateError: If it is.
         """
         is_alive = self.database.experiment_is_alive(record.experiment_id)
-        if record.state == "ACTIVE" and is_alive is not False:
+        if record.state == "ACTIVE" and is_alive:
             raise CheckpointStateError(
                 f"checkpoint {record.uuid} is being saved by trial {record.trial_id}.\n"
                 "Wait until it is complete, or end the trial first."

@@ -68,7 +68,7 @@ class VersionTexts(TypedDict, total=False):
 
 
 class ExperimentDocument(TypedDict):
-    """An experiment; `is_alive` says whether its process exists, and is null if that is unknown."""
+    """An experiment; `is_alive` says whether a process runs it, or a server will."""
 
     id: int
     name: str
@@ -79,7 +79,7 @@ class ExperimentDocument(TypedDict):
     progress: float | None
     created_at: str
     ended_at: str | None
-    is_alive: bool | None
+    is_alive: bool
 
 
 class TrialDocument(TypedDict):

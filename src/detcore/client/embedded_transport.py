@@ -87,7 +87,7 @@ class EmbeddedTransport:
             make_document(
                 "experiment",
                 record,
-                is_alive=record.process is not None and database.process_is_alive(record.process),
+                is_alive=database.experiment_is_alive(record.id),
             )
             for record in found
         ]
@@ -150,7 +150,7 @@ class EmbeddedTransport:
         trial = database.get_trial(trial_id)
         _, is_alive = database.observe_experiment(trial.experiment_id)
         # Known before the lines are read, so that none which came before the end is missed.
-        is_over = is_alive is False or trial.state in (
+        is_over = not is_alive or trial.state in (
             ExperimentState.COMPLETED,
             ExperimentState.ERROR,
         )

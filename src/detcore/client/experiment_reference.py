@@ -157,7 +157,7 @@ class ExperimentReference(Ranked):
                 return TrialReference(
                     first["id"], self.master, transport=self._transport, known=first
                 )
-            if document["state"] != ExperimentState.RUNNING.value or document["is_alive"] is False:
+            if document["state"] != ExperimentState.RUNNING.value or not document["is_alive"]:
                 raise RunError(
                     f"experiment {self.id} is {document['state']} and has no trial, so there is "
                     "none to wait for."
@@ -204,7 +204,7 @@ class ExperimentReference(Ranked):
             document = self._document()
             state = ExperimentState(document["state"])
             if state is ExperimentState.PAUSED or (
-                state is ExperimentState.RUNNING and document["is_alive"] is False
+                state is ExperimentState.RUNNING and not document["is_alive"]
             ):
                 why = "is paused" if state is ExperimentState.PAUSED else (
                     "is recorded as RUNNING, but its process is gone"

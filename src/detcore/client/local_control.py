@@ -71,14 +71,14 @@ def control(database: Database, environment: Environment, experiment_id: int, ac
 def _activate(database: Database, environment: Environment, experiment_id: int) -> None:
     from detcore.run import experiment_folder
 
-    record = database.get_experiment(experiment_id)
-    if record.state is ExperimentState.COMPLETED:
+    if database.get_experiment(experiment_id).state is ExperimentState.COMPLETED:
         raise RunError(
             f"experiment {experiment_id} is complete: there is nothing to go on with.\n"
             "Start a new one, with searcher.source_checkpoint_uuid to begin with its weights."
         )
     if _is_at_work(database, experiment_id):
         return
+    record = database.get_experiment(experiment_id)
     folder = experiment_folder(environment, experiment_id)
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / _LOG
@@ -100,7 +100,7 @@ def _is_at_work(database: Database, experiment_id: int) -> bool:
     while True:
         # Its state and the request to it, at one moment: a runner that ends changes both.
         record, is_alive = database.observe_experiment(experiment_id)
-        if is_alive is False:
+        if not is_alive:
             return False
         if record.control is not Control.PAUSE:
             return True
@@ -145,8 +145,10 @@ def _start_runner(
 
 def _is_taken_over(database: Database, before: ExperimentRecord, pid: int) -> bool:
     """Whether a process has taken over an experiment; it may be done with it already."""
-    process = database.get_experiment(before.id).process
-    return process is not None and process.pid == pid and process != before.process
+    runner, record = database.find_runner(before.id), database.get_experiment(before.id)
+    if runner is not None and runner.pid == pid:
+        return record.state is ExperimentState.RUNNING
+    return record.ended_at not in (None, before.ended_at)
 
 
 def _tail(log: Path, begin: int) -> str:
@@ -168,7 +170,7 @@ def _delete(database: Database, environment: Environment, experiment_id: int) ->
 
     check_deletable(database, experiment_id)
     folder = experiment_folder(environment, experiment_id)
-    with experiment_lock(folder, experiment_id, records=database):
+    with experiment_lock(database, environment, experiment_id):
         checkpoints = check_deletable(database, experiment_id)
         doomed = [found.uuid for found in checkpoints if found.state != "DELETED"]
         with CheckpointFiles(database, environment) as files:
@@ -180,11 +182,9 @@ def _delete(database: Database, environment: Environment, experiment_id: int) ->
                 database.record_checkpoint(CheckpointDeleting(uuid=uuid))
             for uuid in doomed:
                 files.delete(database.get_checkpoint(uuid))
-        for path in folder.iterdir():
-            if path.name != "lock":
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        if folder.exists():
+            shutil.rmtree(folder)
         database.delete_experiment(experiment_id)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_deletable(database: Database, experiment_id: int) -> list[CheckpointRecord]:
@@ -196,7 +196,7 @@ def check_deletable(database: Database, experiment_id: int) -> list[CheckpointRe
         CheckpointStateError: If a checkpoint is in the model registry.
     """
     _, is_alive = database.observe_experiment(experiment_id)
-    if is_alive is not False:
+    if is_alive:
         raise RunError(
             f"experiment {experiment_id} is running, so it is not deleted.\n"
             f"End it first: .kill(), or detcore experiment kill {experiment_id}"

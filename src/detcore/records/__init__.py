@@ -4,11 +4,10 @@ from detcore.records.connections import DatabaseUnavailableError, shown_url
 from detcore.records.curve_queries import MetricCurve
 from detcore.records.database import Database
 from detcore.records.engine import make_engine, revisions
-from detcore.records.experiment_queries import replace_labels
+from detcore.records.experiment_queries import SERVER_QUEUE, replace_labels
 from detcore.records.kept_secrets import hide_secrets, keep_secrets, restore_secrets
 from detcore.records.log_follower import LogFollower, ingest_event_logs, ingest_reports
 from detcore.records.output_log import LineFile, OutputLog, read_output_log
-from detcore.records.process_identity import identify_process
 from detcore.records.queries import checked_texts
 from detcore.records.ranking_queries import RankedCheckpoint, RankedTrial, TrialSummary
 from detcore.records.record_classes import (
@@ -20,16 +19,17 @@ from detcore.records.record_classes import (
     ModelRecord,
     ModelVersionRecord,
     ObserverCursor,
-    ProcessIdentity,
     RunRecord,
     TrialRecord,
 )
 from detcore.records.retention import RetentionPlan, RetentionPolicy, plan_retention
+from detcore.records.runner_lock import Runner, RunnerLock
 from detcore.records.schema import metadata
 from detcore.records.search_queries import TrialDraft, TrialTarget
 from detcore.records.worker_questions import answer_question
 
 __all__ = [
+    "SERVER_QUEUE",
     "CheckpointRecord",
     "Database",
     "DatabaseUnavailableError",
@@ -44,12 +44,13 @@ __all__ = [
     "ModelVersionRecord",
     "ObserverCursor",
     "OutputLog",
-    "ProcessIdentity",
     "RankedCheckpoint",
     "RankedTrial",
     "RetentionPlan",
     "RetentionPolicy",
     "RunRecord",
+    "Runner",
+    "RunnerLock",
     "TrialDraft",
     "TrialRecord",
     "TrialSummary",
@@ -57,7 +58,6 @@ __all__ = [
     "answer_question",
     "checked_texts",
     "hide_secrets",
-    "identify_process",
     "ingest_event_logs",
     "ingest_reports",
     "keep_secrets",

@@ -6,7 +6,6 @@ so that every database holds the same bytes and NaN survives.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import enum
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from detcore.contract.errors import DatabaseError
 from detcore.log.lines import decode_document, decode_metrics, encode_document, encode_metrics
-from detcore.records.record_classes import ProcessIdentity
 
 # Characters of a text in an index; PostgreSQL's indices hold 2,700 bytes, a character up to four.
 MAX_INDEXED = 512
@@ -144,10 +142,6 @@ def choice_of(kind: type[enum.Enum]) -> Converted:
 
 DOCUMENT = Converted(encode_document, decode_document)
 METRICS = Converted(_encode_metrics, decode_metrics)
-PROCESS = Converted(
-    lambda process: encode_document(dataclasses.asdict(process)),
-    lambda text: ProcessIdentity(**decode_document(text)),
-)
 TIME = Converted(datetime.datetime.timestamp, _decode_time, Float(53))
 
 

@@ -113,7 +113,7 @@ def transaction(
     except IntegrityError:
         raise  # the caller knows which of its values is wrong
     except DBAPIError as error:
-        raise _translate(error, engine.url) from error
+        raise translate_error(error, engine.url) from error
     except UnicodeDecodeError as error:
         raise sqlite.damaged(engine.url, str(error)) from error
     except PoolTimeoutError as error:
@@ -128,10 +128,10 @@ def transaction(
         ) from error
 
 
-def _translate(error: DBAPIError, url: URL) -> Exception:
-    """Return detcore's error for one of the database's."""
+def translate_error(error: Exception, url: URL) -> Exception:
+    """Return detcore's error for one of the driver's or SQLAlchemy's."""
     where = shown_url(url)
-    cause = error.orig or error
+    cause = getattr(error, "orig", None) or error
     reason = str(cause).strip().rstrip(".")
     if url.password:
         reason = reason.replace(str(url.password), "***")
@@ -245,9 +245,9 @@ def _quick_version(engine: Engine) -> str | None:
     except (OperationalError, ProgrammingError) as error:
         if engine.dialect.name == "sqlite" or isinstance(error, ProgrammingError):
             return None  # no such table, most likely; the slow way finds out
-        raise _translate(error, engine.url) from error
+        raise translate_error(error, engine.url) from error
     except SQLDatabaseError as error:
-        raise _translate(error, engine.url) from error
+        raise translate_error(error, engine.url) from error
     except UnicodeDecodeError as error:
         raise sqlite.damaged(engine.url, str(error)) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from sqlalchemy import Connection, delete, func, literal, select
 from sqlalchemy.sql.elements import ColumnElement
@@ -11,7 +12,6 @@ from detcore.contract.values import ExperimentState
 from detcore.records.apply import refuse_registered
 from detcore.records.column_types import MAX_INDEXED
 from detcore.records.kept_secrets import hide_secrets
-from detcore.records.process_identity import identify_this_process, is_alive
 from detcore.records.queries import (
     Queries,
     change,
@@ -20,7 +20,8 @@ from detcore.records.queries import (
     now,
     require,
 )
-from detcore.records.record_classes import ExperimentRecord, ProcessIdentity, read_rows
+from detcore.records.record_classes import ExperimentRecord, read_rows
+from detcore.records.runner_lock import Runner, RunnerLock, find_runner
 from detcore.records.schema import (
     checkpoints,
     cursors,
@@ -36,6 +37,8 @@ from detcore.records.schema import (
     validation_values,
 )
 
+SERVER_QUEUE = 0
+"""The number of the lock of a server's queue, which starts the runners of its experiments."""
 _CLAIMED = (ExperimentState.PAUSED, ExperimentState.ERROR)
 
 
@@ -50,8 +53,9 @@ class ExperimentQueries(Queries):
         model_dir: str = "",
         name: str,
         place: Callable[[Connection, int], str] | None = None,
+        script_start: str | None = None,
     ) -> int:
-        """Record a new experiment, in state RUNNING under the calling process.
+        """Record a new experiment, in state RUNNING.
 
         Secrets in the configuration and in the file are starred out; see `keep_secrets`.
 
@@ -62,6 +66,7 @@ class ExperimentQueries(Queries):
             name: Its name in lists.
             place: Called in the transaction with the new id, before other processes see the record:
                 returns `model_dir`. If it raises, nothing is recorded.
+            script_start: Identifies the process of a script by itself.
 
         Returns:
             Its id, from 1.
@@ -75,7 +80,7 @@ class ExperimentQueries(Queries):
                     config=hidden,
                     config_text=text,
                     model_dir=model_dir,
-                    process=identify_this_process(),
+                    script_start=script_start,
                     archived=False,
                     notes="",
                     created_at=now(),
@@ -190,7 +195,7 @@ class ExperimentQueries(Queries):
     def set_experiment_state(
         self, experiment_id: int, state: ExperimentState, *, error: str | None = None
     ) -> None:
-        """Record where an experiment stands; RUNNING means under the calling process.
+        """Record where an experiment stands.
 
         Args:
             experiment_id: Which.
@@ -200,46 +205,45 @@ class ExperimentQueries(Queries):
         Raises:
             NotFoundError: If no experiment has that id.
         """
-        running = state == ExperimentState.RUNNING
-        changed: dict[str, object] = {
-            "state": state,
-            "error": error,
-            "ended_at": None if running else now(),
-        }
-        if running:
-            changed["process"] = identify_this_process()
-        self._change(experiments, experiment_id, **changed)
+        ended_at = None if state == ExperimentState.RUNNING else now()
+        self._change(experiments, experiment_id, state=state, error=error, ended_at=ended_at)
 
-    def experiment_is_alive(self, experiment_id: int) -> bool | None:
-        """Return whether the process that runs an experiment is there.
+    def open_lock(self, experiment_id: int, home: Path) -> RunnerLock:
+        """Return the lock of an experiment, which is not acquired yet; the caller closes it.
 
-        Returns:
-            None if it is on another host, where that cannot be determined.
-
-        Raises:
-            NotFoundError: If no experiment has that id.
+        Args:
+            experiment_id: Which.
+            home: Holds the file of the lock where the records are on a server.
         """
-        return _is_alive(self.get_experiment(experiment_id))
+        return RunnerLock(self._engine, experiment_id, home)
 
-    def observe_experiment(self, experiment_id: int) -> tuple[ExperimentRecord, bool | None]:
-        """Return an experiment, and whether the process that runs it is there.
+    def find_runner(self, experiment_id: int) -> Runner | None:
+        """Return the process that runs an experiment; None if none does."""
+        return find_runner(self._engine, experiment_id)
+
+    def experiment_is_alive(self, experiment_id: int) -> bool:
+        """Return whether a process runs an experiment, or a server will."""
+        if self.find_runner(experiment_id) is not None:
+            return True
+        here = submissions.c.experiment_id == experiment_id
+        query = select(submissions.c.phase).where(here, submissions.c.phase != "ENDED")
+        return self._read_value(query) is not None and self.find_runner(SERVER_QUEUE) is not None
+
+    def observe_experiment(self, experiment_id: int) -> tuple[ExperimentRecord, bool]:
+        """Return an experiment, and whether it is RUNNING and a process runs it, or a server will.
 
         One that ends just now is not taken for one that was killed: how it ended is recorded
-        before its process goes, so that is read once more where the process is gone.
-
-        Returns:
-            The experiment, and: False also where it does not run; None if the process is on
-            another host, where that cannot be determined.
+        before its runner releases the lock, so that is read once more.
 
         Raises:
             NotFoundError: If no experiment has that id.
         """
         record = self.get_experiment(experiment_id)
         while record.state is ExperimentState.RUNNING:
-            alive = _is_alive(record)
-            before, record = record, record if alive else self.get_experiment(experiment_id)
-            if (record.state, record.process) == (before.state, before.process):
-                return record, alive
+            is_alive = self.experiment_is_alive(experiment_id)
+            before, record = record, record if is_alive else self.get_experiment(experiment_id)
+            if record.state == before.state:
+                return record, is_alive
         return record, False
 
     def claim_experiment(
@@ -248,8 +252,9 @@ class ExperimentQueries(Queries):
         *,
         states: Iterable[ExperimentState] = _CLAIMED,
         also: Callable[[Connection], object] | None = None,
+        script_start: str | None = None,
     ) -> bool:
-        """Take over an experiment that has ended: it is RUNNING under this process then.
+        """Take over an experiment that has ended: it is RUNNING then.
 
         Of several processes that try at once, on whatever machines, one does.
 
@@ -257,74 +262,58 @@ class ExperimentQueries(Queries):
             experiment_id: Which.
             states: The states in which it can be claimed.
             also: Called in the transaction if this process did; writes further records.
+            script_start: As for `create_experiment`.
 
         Returns:
             Whether this process did. False also if no experiment has that id.
         """
         ended = experiments.c.state.in_(states)
         which = (experiments.c.id == experiment_id, ended)
-        changed = {"state": ExperimentState.RUNNING, "error": None, "ended_at": None}
+        changed: dict[str, object] = {
+            "state": ExperimentState.RUNNING,
+            "error": None,
+            "ended_at": None,
+        }
+        if script_start is not None:
+            changed["script_start"] = script_start
         with self._write() as connection:
-            claimed = change_where(
-                connection, experiments, *which, process=identify_this_process(), **changed
-            )
+            claimed = change_where(connection, experiments, *which, **changed)
             if claimed and also is not None:
                 also(connection)
             return claimed
 
-    def adopt_experiment(self, experiment_id: int) -> bool:
-        """Look after a RUNNING experiment from now on, if the process that did so is gone.
-
-        Of several processes that try at once one does.
-
-        Returns:
-            Whether it is this one's now, or was so before.
-        """
-        mine = identify_this_process()
-        query = select(experiments.c.process).where(*_runs(experiment_id))
-        known: ProcessIdentity | None = self._read_value(query)
-        if known is None or known == mine:
-            return known == mine
-        if is_alive(known) is not False:
-            return False
-        which = (*_runs(experiment_id), experiments.c.process == known)
-        with self._write() as connection:
-            return change_where(connection, experiments, *which, process=mine)
-
-    def list_script_runs(self, first_id: int | None = None) -> list[ExperimentRecord]:
-        """Return the experiments that one start of a script recorded, in the order of its calls.
-
-        Args:
-            first_id: The experiment of the first call. None: the start is the calling process, and
-                the experiments are those that it has opened so far.
-        """
-        mine = experiments.c.process == identify_this_process()
-        which = mine if first_id is None else experiments.c.id >= first_id
-        query = select(experiments).where(which).order_by(experiments.c.id)
-        found = [
-            record
-            for record in self._read_all(ExperimentRecord, query)
-            if record.config.get("is_standalone")
-            and (
-                first_id in (None, record.id)
-                or (record.config.get("script_start") or {}).get("first") == first_id
-            )
-        ]
+    def list_script_runs(self, *, start: str) -> list[ExperimentRecord]:
+        """Return the experiments that a start of a script has opened, in the order of its calls."""
+        query = select(experiments).where(experiments.c.script_start == start)
+        found = self._read_all(ExperimentRecord, query)
         return sorted(found, key=lambda record: record.script_call)
 
-    def finish_script(self) -> None:
-        """Record that the calling process, a script, has ended as its author intended.
+    def list_runs_after(self, first: ExperimentRecord) -> list[ExperimentRecord]:
+        """Return an experiment and those of later calls of the script, in the order of the calls.
 
-        Without effect unless all experiments that it opened are COMPLETED. They have no process
+        Starts of the script that continued the start of the first one have added to them.
+        """
+        query = select(experiments).where(experiments.c.id >= first.id)
+        return sorted(
+            (
+                record
+                for record in self._read_all(ExperimentRecord, query)
+                if first.id in (record.id, (record.config.get("script_start") or {}).get("first"))
+            ),
+            key=lambda record: record.script_call,
+        )
+
+    def finish_script(self, start: str) -> None:
+        """Record that a script has ended as its author intended.
+
+        Without effect unless all experiments that it opened are COMPLETED. They belong to no start
         afterwards, so that the next start of the script does not continue this one.
         """
-        found = self.list_script_runs()
-        if any(record.state is not ExperimentState.COMPLETED for record in found):
-            return
-        which = experiments.c.id.in_([record.id for record in found])
-        with self._write() as connection:
-            is_mine = experiments.c.process == identify_this_process()
-            change_where(connection, experiments, which, is_mine, process=None)
+        found = self.list_script_runs(start=start)
+        if all(record.state is ExperimentState.COMPLETED for record in found):
+            with self._write() as connection:
+                mine = experiments.c.script_start == start
+                change_where(connection, experiments, mine, script_start=None)
 
     def delete_experiment(self, experiment_id: int) -> None:
         """Remove an experiment and all records that belong to it; files are the caller's business.
@@ -352,24 +341,6 @@ class ExperimentQueries(Queries):
             for own in (checkpoints, search_events, experiment_labels, submissions, trials):
                 connection.execute(delete(own).where(own.c.experiment_id == experiment_id))
             connection.execute(delete(experiments).where(experiments.c.id == experiment_id))
-
-    def is_this_process(self, process: ProcessIdentity) -> bool:
-        """Whether a record is of the calling process."""
-        return process == identify_this_process()
-
-    def process_is_alive(self, process: ProcessIdentity) -> bool | None:
-        """Return whether the process of a record is there; None if that cannot be determined."""
-        return is_alive(process)
-
-
-def _runs(experiment_id: int) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions that an experiment is RUNNING."""
-    is_running = experiments.c.state == ExperimentState.RUNNING
-    return experiments.c.id == experiment_id, is_running
-
-
-def _is_alive(record: ExperimentRecord) -> bool | None:
-    return False if record.process is None else is_alive(record.process)
 
 
 def _filters(

@@ -7,15 +7,19 @@ whatever is tested on one database is true of the other.
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Any
 
-from sqlalchemy import URL, Connection
+from sqlalchemy import URL, Connection, Engine
 
 from detcore.contract.errors import DatabaseError, StorageFullError
 from detcore.records.connections import MIGRATION_TIMEOUT_S, WAIT_S, DatabaseUnavailableError
 
 # Key of the advisory lock that writers hold; locks are per database.
 _LOCK = int.from_bytes(b"detcore", "big")
+# First key of the advisory locks of experiments; the second one is the experiment's id.
+_RUNNER_LOCKS = int.from_bytes(b"run", "big")
+_MAX_NAME = 63  # of an application, in bytes
 # A statement, or a transaction that does nothing, is ended by the server after this long, so that
 # a process that was stopped, or a host that is gone, does not hold up all others.
 _STATEMENT_TIMEOUT_S = 120.0
@@ -68,6 +72,80 @@ def begin(connection: Connection, *, write: bool, migrates: bool) -> None:
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(MIGRATION_TIMEOUT_S * 1000)}")
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+
+
+class LockSession:
+    """A session of the server that holds the lock of an experiment, as long as this process lives.
+
+    Its methods raise the driver's errors, and SQLAlchemy's.
+
+    Args:
+        engine: The database.
+        experiment_id: Which experiment.
+    """
+
+    def __init__(self, engine: Engine, experiment_id: int) -> None:
+        self._engine = engine
+        self._experiment_id = experiment_id
+        self._connection: Any = None
+        self._is_copy = False
+        self._name = ""
+
+    def acquire(self, name: str) -> bool:
+        """Take the lock, unless another session has it; return whether this one holds it now.
+
+        Args:
+            name: Describes the holder, for `find_lock_session`.
+        """
+        self._name = f"detcore {name}"[:_MAX_NAME]
+        raw = self._engine.raw_connection()
+        self._connection = raw.driver_connection
+        raw.detach()  # from the pool, which closes it in forked children and at the end
+        self._connection.autocommit = True
+        self._query("SELECT set_config('application_name', %s, false)", self._name)
+        statement = "SELECT pg_try_advisory_lock(%s, %s)"
+        is_held = bool(self._query(statement, _RUNNER_LOCKS, self._experiment_id))
+        if not is_held:
+            self.close()
+        return is_held
+
+    def renew(self) -> bool:
+        """Take the lock again if the connection is lost; return whether this session holds it."""
+        try:
+            if self._connection is not None:
+                self._query("SELECT 1")
+                return True
+        except self._engine.dialect.loaded_dbapi.Error:
+            self.close()
+        return self.acquire(self._name.partition(" ")[2])
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def close_in_child(self) -> None:
+        """Close a fork's copy of the socket, so that the lock is released when the parent ends."""
+        if self._connection is not None and not self._is_copy:
+            os.close(self._connection.fileno())
+            self._is_copy = True  # a child forks, too
+
+    def _query(self, statement: str, *values: object) -> object:
+        with contextlib.closing(self._connection.cursor()) as cursor:
+            cursor.execute(statement, values)
+            return cursor.fetchone()[0]
+
+
+def find_lock_session(connection: Connection, experiment_id: int) -> str | None:
+    """Return the name of the session that holds the lock of an experiment; None if none does."""
+    found = connection.exec_driver_sql(
+        "SELECT coalesce(application_name, '') FROM pg_locks LEFT JOIN pg_stat_activity USING (pid)"
+        " WHERE locktype = 'advisory' AND objsubid = 2 AND granted"
+        f" AND classid = {_RUNNER_LOCKS} AND objid = {experiment_id}"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    ).scalar()
+    return None if found is None else str(found).partition(" ")[2]
 
 
 def require_unicode(connection: Connection) -> None:

@@ -15,27 +15,6 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessIdentity:
-    """A process, named so that a later one with the same number is not taken for it.
-
-    Attributes:
-        host: Host name.
-        pid: Process number.
-        machine_id: Names the machine (a digest of the system's machine id), or None.
-        boot_id: Changes with every start of the machine; None where the system does not tell.
-        started: When the process started, as the system counts it, or None.
-        pid_namespace: Where `pid` counts (containers of one machine differ), or None.
-    """
-
-    host: str
-    pid: int
-    machine_id: str | None
-    boot_id: str | None
-    started: str | None
-    pid_namespace: str | None
-
-
 def read_length(recorded: Any) -> Length | None:
     """Return a length of a recorded configuration, or None; a bare number counts batches.
 
@@ -85,8 +64,8 @@ class ExperimentRecord:
     Attributes:
         config: The configuration, defaults applied.
         config_text: The experiment file as it was written, or None.
-        process: The process that runs it, or ran it last, or None. A script that has ended as its
-            author intended has none.
+        script_start: Identifies the process of a script by itself, the last one that ran it. None:
+            it is no such script, or the script has ended as its author intended.
         control: The request to its runner, or None.
         progress: How much of its search is done, 0 to 1, or None.
         archived: Whether lists leave it out.
@@ -101,7 +80,7 @@ class ExperimentRecord:
     config: Mapping[str, Any]
     config_text: str | None
     model_dir: str
-    process: ProcessIdentity | None
+    script_start: str | None
     archived: bool = False
     progress: float | None = None
     created_at: datetime.datetime

@@ -24,7 +24,6 @@ from detcore.contract.values import Control, ExperimentState, TrialState
 from detcore.records.column_types import (
     DOCUMENT,
     METRICS,
-    PROCESS,
     TIME,
     HomePath,
     PlainText,
@@ -52,7 +51,7 @@ experiments = Table(
     Column("config", DOCUMENT, nullable=False),
     Column("config_text", PlainText),
     Column("model_dir", HomePath, nullable=False),
-    Column("process", PROCESS),
+    Column("script_start", PlainText),
     Column("archived", Boolean, nullable=False),
     Column("progress", Float(53)),
     Column("created_at", TIME, nullable=False),

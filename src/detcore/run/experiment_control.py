@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from detcore.atomic_files import is_file_locked
 from detcore.contract.errors import InvalidArgumentError, RunError
 from detcore.contract.values import Control, ExperimentState, TrialState
 from detcore.log.events import TrialFinished
 from detcore.plugins.delivery import append_to_killed
 from detcore.records import ingest_event_logs, restore_secrets
 from detcore.run.checkpoint_source import recover_trial
-from detcore.run.trial_start import experiment_folder
 from detcore.storage import open_storage
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from detcore.environment import Environment
     from detcore.plugins import PluginManager
-    from detcore.records import Database, ExperimentRecord
+    from detcore.records import Database, ExperimentRecord, Runner, RunnerLock
 
 
 _OVER = (ExperimentState.COMPLETED, ExperimentState.ERROR, ExperimentState.CANCELED)
@@ -65,13 +64,14 @@ def control_experiment(
                 f"experiment {experiment_id} is over ({record.state.value}): there is nothing to "
                 f"{control.value}.\nThose that can be: detcore experiment list"
             )
-        if is_alive is False:
+        if not is_alive:
             settle_experiment(
                 experiment_id, control=control, database=database, environment=environment
             )
             return False
         if record.config.get("is_standalone") and control is Control.KILL:
-            number = record.process.pid if record.process else "?"
+            runner = database.find_runner(experiment_id)
+            number = runner.pid if runner else "?"
             raise RunError(
                 f"experiment {experiment_id} is a script that runs by itself, as process "
                 f"{number}.\nIts runner is part of it. End it: kill -9 {number}, or let it save a "
@@ -120,7 +120,7 @@ def control_trial(
             f"trial {trial_id} is over ({trial.state.value}): there is nothing to "
             f"{control.value}.\nThose that can be: detcore experiment describe {experiment.id}"
         )
-    return bool(database.experiment_is_alive(experiment.id))
+    return database.experiment_is_alive(experiment.id)
 
 
 def _is_alone(experiment: ExperimentRecord) -> bool:
@@ -153,8 +153,7 @@ def settle_experiment(
         RunError: If its runner, or one of its workers, is still there.
     """
     database.get_experiment(experiment_id)
-    folder = experiment_folder(environment, experiment_id)
-    with experiment_lock(folder, experiment_id, records=database):
+    with experiment_lock(database, environment, experiment_id):
         ingest_event_logs(database, environment.home)
         record = database.get_experiment(experiment_id)
         if record.state in _OVER:
@@ -186,8 +185,7 @@ def settle_killed(
         DetcoreError: If its storage cannot be used now, or the script is still there.
     """
     home = environment.home
-    folder = experiment_folder(environment, experiment_id)
-    with experiment_lock(folder, experiment_id, records=database):
+    with experiment_lock(database, environment, experiment_id):
         record = database.get_experiment(experiment_id)
         was_killed = record.state is ExperimentState.RUNNING
         ingest_event_logs(database, home, experiment_id=experiment_id)
@@ -226,76 +224,78 @@ def report_ends(database: Database, experiment_id: int) -> None:
 
 @contextlib.contextmanager
 def experiment_lock(
-    folder: Path, experiment_id: int, *, records: Database | None = None
-) -> Iterator[int]:
-    """Hold an experiment's lock; yield its file descriptor, for workers to inherit.
+    database: Database, environment: Environment, experiment_id: int
+) -> Iterator[RunnerLock]:
+    """Hold an experiment's lock, which workers inherit.
 
-    The lock is held as long as any process has the descriptor open, so it outlives a killed
-    runner until its workers are gone too.
+    The lock is held as long as any process has its file open, so it outlives a killed runner until
+    its workers are gone too. They are waited for, and so is a runner that has recorded the
+    experiment's end.
 
     Args:
-        folder: Of the experiment.
+        database: Where the experiment is recorded.
+        environment: Its `home` holds the file of the lock where the records are on a server.
         experiment_id: Its number.
-        records: Where it is recorded. A holder of the lock that has recorded the experiment's end
-            is about to exit, and is waited for.
 
     Raises:
         RunError: If the experiment is still running.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        _acquire(descriptor, experiment_id, records)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def is_locked(folder: Path) -> bool:
-    """Whether a process holds the lock of the experiment with a folder."""
-    return is_file_locked(folder / "lock")
-
-
-def keep_lock(folder: Path) -> list[int]:
-    """Hold the lock of an experiment until this process ends, unless it is held already.
-
-    Returns:
-        Its descriptor, if it was not.
-    """
-    descriptor = os.open(folder / "lock", os.O_RDWR)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return []
-    return [descriptor]
-
-
-def _acquire(descriptor: int, experiment_id: int, records: Database | None) -> None:
-    deadline = time.monotonic() + _WAIT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode().strip() or "unknown"
-            is_at_work = _is_alive(holder) and not _has_ended(records, experiment_id)
+    lock = database.open_lock(experiment_id, environment.home)
+    with contextlib.closing(lock):
+        deadline = time.monotonic() + _WAIT_S
+        while not lock.acquire():
+            holder = lock.find_holder()
+            is_at_work = holder.is_alive and not _has_ended(database, experiment_id)
             if time.monotonic() >= deadline or is_at_work:
-                left = [] if _is_alive(holder) else _processes_with(descriptor)
-                if left:  # a stopped worker does not notice that its runner is gone
-                    raise RunError(
-                        f"experiment {experiment_id} has processes left of its runner {holder}, "
-                        f"which is gone: {', '.join(left)}.\nThey would train the same trial.\n"
-                        f"End them first: kill -9 {' '.join(left)}"
-                    ) from None
-                raise RunError(
-                    f"experiment {experiment_id} is running already, under process {holder}.\n"
-                    "Two runners would train the same trial twice.\n"
-                    f"Wait for it, or end it first: kill {holder}"
-                ) from None
+                left = [] if holder.is_alive else _processes_with(lock.fd)
+                raise RunError(_describe_holder(experiment_id, holder, left))
             time.sleep(_POLL_S)
+        yield lock
+
+
+@contextlib.contextmanager
+def create_locked(
+    database: Database, environment: Environment, *, model_dir: str, **recorded: Any
+) -> Iterator[tuple[int, RunnerLock]]:
+    """Record a new experiment; hold its lock from before other processes see it.
+
+    Args:
+        database: Where it is recorded.
+        environment: As for `experiment_lock`.
+        model_dir: Folder of the user's code.
+        recorded: Further arguments of `Database.create_experiment`.
+
+    Yields:
+        Its id, and its lock.
+    """
+    with contextlib.ExitStack() as stack:
+        locks: list[RunnerLock] = []
+
+        def take_lock(_: Connection, experiment_id: int) -> str:
+            lock = database.open_lock(experiment_id, environment.home)
+            stack.enter_context(contextlib.closing(lock))
+            if not lock.acquire():  # of another database that was here before
+                raise RunError(_describe_holder(experiment_id, lock.find_holder(), []))
+            locks.append(lock)
+            return model_dir
+
+        experiment_id = database.create_experiment(place=take_lock, **recorded)
+        yield experiment_id, locks[-1]
+
+
+def _describe_holder(experiment_id: int, holder: Runner, left: list[str]) -> str:
+    if left:  # a stopped worker does not notice that its runner is gone
+        return (
+            f"experiment {experiment_id} has processes left of its runner {holder.pid}, "
+            f"which is gone: {', '.join(left)}.\nThey would train the same trial.\n"
+            f"End them first: kill -9 {' '.join(left)}"
+        )
+    where = "" if holder.is_here else f" on {holder.host}"
+    return (
+        f"experiment {experiment_id} is running already, under process {holder.pid}{where}.\n"
+        "Two runners would train the same trial twice.\n"
+        f"Wait for it, or end it first: kill {holder.pid}"
+    )
 
 
 def _processes_with(descriptor: int) -> list[str]:
@@ -309,19 +309,5 @@ def _processes_with(descriptor: int) -> list[str]:
     return [pid for pid in found if pid != str(os.getpid())]
 
 
-def _has_ended(records: Database | None, experiment_id: int) -> bool:
-    if records is None:
-        return False
-    return records.get_experiment(experiment_id).state is not ExperimentState.RUNNING
-
-
-def _is_alive(pid: str) -> bool:
-    if not pid.isdigit():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _has_ended(database: Database, experiment_id: int) -> bool:
+    return database.get_experiment(experiment_id).state is not ExperimentState.RUNNING

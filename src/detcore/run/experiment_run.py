@@ -23,7 +23,7 @@ from detcore.records import (
 )
 from detcore.run.changed_settings import mend_experiment
 from detcore.run.checkpoint_source import find_source
-from detcore.run.experiment_control import experiment_lock, settle_trials
+from detcore.run.experiment_control import create_locked, experiment_lock, settle_trials
 from detcore.run.interrupts import Interrupts, Requests
 from detcore.run.live_retention import Retention
 from detcore.run.named_parts import (
@@ -47,7 +47,7 @@ from detcore.search import Search
 
 if TYPE_CHECKING:
     from detcore.launch import Launcher
-    from detcore.records import ExperimentRecord
+    from detcore.records import ExperimentRecord, RunnerLock
     from detcore.run.run_listener import RunListener, RunSettings
     from detcore.storage import StorageBackend
 
@@ -74,26 +74,28 @@ def start_experiment(
     """
     with _open_checked(loaded, settings, test_mode=test_mode) as (config, database, storage):
         plain = config.model_dump(mode="json")
-        with ready_launcher(config, model_dir, settings) as launcher:
-            experiment_id = database.create_experiment(
+        with (
+            ready_launcher(config, model_dir, settings) as launcher,
+            create_locked(
+                database,
+                settings.environment,
                 config=plain,
                 config_text=loaded.text,
                 model_dir=str(model_dir),
                 name=config.name,
-            )
+            ) as (experiment_id, lock),
+        ):
             keep_secrets(settings.environment.home, experiment_id, plain)
-            folder = experiment_folder(settings.environment, experiment_id)
-            with experiment_lock(folder, experiment_id) as lock:
-                run = ExperimentRun(
-                    database,
-                    settings,
-                    experiment_id,
-                    lock,
-                    config=config,
-                    model_dir=model_dir,
-                    test_mode=test_mode,
-                )
-                return run.run(launcher, storage)
+            run = ExperimentRun(
+                database,
+                settings,
+                experiment_id,
+                lock,
+                config=config,
+                model_dir=model_dir,
+                test_mode=test_mode,
+            )
+            return run.run(launcher, storage)
 
 
 def check_experiment(
@@ -206,8 +208,7 @@ def resume_experiment(
     environment = settings.environment
     with Database.open(environment.database_url) as database:
         _check_resumable(database.get_experiment(experiment_id))
-        folder = experiment_folder(environment, experiment_id)
-        with experiment_lock(folder, experiment_id, records=database) as lock:
+        with experiment_lock(database, environment, experiment_id) as lock:
             ingest_event_logs(database, environment.home)
             # Read again: the process that held the lock until now may have completed it.
             record = database.get_experiment(experiment_id)
@@ -286,7 +287,7 @@ class ExperimentRun:
         database: The records.
         settings: Environment, plugins and listener of the run.
         experiment_id: Which experiment.
-        lock_fd: Its lock, which the workers inherit.
+        lock: Its lock, which this process holds and the workers inherit.
         config: Its configuration, with secrets.
         model_dir: Folder of the user's code.
         test_mode: One batch, one validation, one checkpoint.
@@ -298,7 +299,7 @@ class ExperimentRun:
         database: Database,
         settings: RunSettings,
         experiment_id: int,
-        lock_fd: int,
+        lock: RunnerLock,
         *,
         config: ExperimentConfig,
         model_dir: Path,
@@ -312,7 +313,7 @@ class ExperimentRun:
         self._impatient = database
         self._settings = settings
         self._experiment_id = experiment_id
-        self._lock_fd = lock_fd
+        self._lock = lock
         self.config = config
         self.model_dir = model_dir
         self._test_mode = test_mode
@@ -367,6 +368,8 @@ class ExperimentRun:
         database, experiment_id = self._database, self._experiment_id
         goes_on = conclusion.is_from_outside and self._settings.is_looked_after
         while True:
+            if not self._lock.is_held():
+                return ExperimentState.RUNNING  # another runner records it
             state = conclusion.state
             asked = database.requested_control(experiment_id)
             if state is ExperimentState.PAUSED:
@@ -421,7 +424,7 @@ class ExperimentRun:
                 num_workers=num_workers,
                 storage=storage,
                 launcher=launcher,
-                lock_fd=self._lock_fd,
+                lock_fd=self._lock.fd,
                 follower=follower,
             )
             stack.enter_context(self._interrupts.listen())
@@ -430,7 +433,7 @@ class ExperimentRun:
                 log,
                 slots,
                 interrupts=self._interrupts,
-                requests=Requests(self._impatient, self._experiment_id),
+                requests=Requests(self._impatient, self._experiment_id, self._lock),
                 max_restarts=config.max_restarts,
                 starts_once=self._script is not None,
             )

@@ -7,12 +7,12 @@ import time
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from detcore.contract.errors import DatabaseError
+from detcore.contract.errors import DatabaseError, RunError
 from detcore.run.supervisor import Requested, Signaled
 from detcore.stop_signals import find_stop_signals, handle_signals, leave_closed_terminal
 
 if TYPE_CHECKING:
-    from detcore.records import Database
+    from detcore.records import Database, RunnerLock
 
 
 _LOOK_EVERY_S = 0.4
@@ -55,21 +55,33 @@ class Interrupts:
 class Requests:
     """Polls the requests that other processes make of the runner of an experiment."""
 
-    def __init__(self, database: Database, experiment_id: int) -> None:
+    def __init__(self, database: Database, experiment_id: int, lock: RunnerLock) -> None:
         self._database = database
         self._experiment_id = experiment_id
+        self._lock = lock
         self._look_at = 0.0
 
     def observe(self) -> list[Requested]:
-        """Return all requests; none if it is too soon to look again."""
+        """Return all requests; none if it is too soon to look again.
+
+        Raises:
+            RunError: If another runner has taken the lock while the database was unreachable.
+        """
         now = time.monotonic()
         if now < self._look_at:
             return []
         self._look_at = now + _LOOK_EVERY_S
         try:
+            is_held = self._lock.is_held()
             control = self._database.requested_control(self._experiment_id)
             trials = self._database.requested_trial_controls(self._experiment_id)
         except DatabaseError:
             return []  # the trials continue; a process that has to record waits
+        if not is_held:
+            raise RunError(
+                f"experiment {self._experiment_id} was taken over by another runner while this one "
+                "could not reach the database.\nThis one ends, so that nothing is trained twice.\n"
+                f"Follow the other one: detcore experiment describe {self._experiment_id}"
+            )
         found = [Requested(each, index) for index, each in trials.items()]
         return found if control is None else [*found, Requested(control)]

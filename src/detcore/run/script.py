@@ -30,11 +30,11 @@ from detcore.describe import describe_start
 from detcore.launch.local_launcher import ChannelEnd
 from detcore.records import Database, TrialDraft, keep_secrets
 from detcore.run.checkpoint_source import find_source
-from detcore.run.experiment_control import experiment_lock, keep_lock
+from detcore.run.experiment_control import create_locked
 from detcore.run.experiment_run import ExperimentRun, ScriptTrial
 from detcore.run.run_listener import RunListener, RunSettings
 from detcore.run.script_runs import ScriptCall, ScriptRuns, record_end_at_exit
-from detcore.run.trial_start import experiment_folder, trials_folder
+from detcore.run.trial_start import trials_folder
 
 if TYPE_CHECKING:
     from detcore.contract.launch import WorkerEvent
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from detcore.core.trial_outcome import Outcome
     from detcore.launch import OutputSink
     from detcore.plugins import PluginManager
+    from detcore.records import RunnerLock
     from detcore.storage import StorageBackend
 
 
@@ -185,8 +186,7 @@ class ScriptRun:
         self._checkpoint_storage = settings.checkpoint_storage
         self._resumes = settings.resume
         self._stack = contextlib.ExitStack()
-        self._first_lock: int | None = None
-        self._locks: list[int] = []
+        self._first_lock: RunnerLock | None = None
         self._started: queue.Queue[TrialInfo | Exception] = queue.Queue()
         self._failure: Exception | None = None
         with contextlib.ExitStack() as stack:
@@ -246,24 +246,19 @@ class ScriptRun:
         recorded = _document(script, config, call)
         found = runs.take_over(script, recorded, call, stack) if self._resumes else None
         if found is None:
-            experiment_id = self._create(recorded)
-            lock = stack.enter_context(
-                experiment_lock(experiment_folder(environment, experiment_id), experiment_id)
-            )
+            experiment_id, lock = self._create(recorded, call, stack)
         else:
             experiment_id, lock = found.experiment_id, found.lock
             runs.change_length(experiment_id, recorded)
-        self._locks.append(lock)
-        stack.callback(self._locks.clear)
-        _close_in_children(self._locks)
+        lock.close_in_children()
         if call.session is None:
-            record_end_at_exit(environment.database_url)
+            record_end_at_exit(environment.database_url, call.start)
             # While this process may open further runs, its start is not taken over: it holds the
             # lock of the first one until it ends.
             if call.first is None:
                 self._first_lock = lock
             else:
-                _close_in_children(keep_lock(experiment_folder(environment, call.first)))
+                _keep_lock(database.open_lock(call.first, environment.home))
         return ExperimentRun(
             database,
             self._settings,
@@ -278,14 +273,21 @@ class ScriptRun:
             ),
         )
 
-    def _create(self, recorded: Mapping[str, Any]) -> int:
-        """Record an experiment with one trial; return its id."""
+    def _create(
+        self, recorded: Mapping[str, Any], call: ScriptCall, stack: contextlib.ExitStack
+    ) -> tuple[int, RunnerLock]:
+        """Record an experiment with one trial; return its id, and its lock, which is held."""
         database, environment, script = self._database, self._settings.environment, self._script
-        experiment_id = database.create_experiment(
-            config=recorded,
-            config_text=None,
-            model_dir=str(script.model_dir),
-            name=str(script.name),
+        experiment_id, lock = stack.enter_context(
+            create_locked(
+                database,
+                environment,
+                config=recorded,
+                config_text=None,
+                model_dir=str(script.model_dir),
+                name=str(script.name),
+                script_start=call.start,
+            )
         )
         keep_secrets(environment.home, experiment_id, recorded)
         database.add_search_event(
@@ -295,7 +297,7 @@ class ScriptRun:
             created=[TrialDraft(search_index=0, hparams=script.hparams, seed=script.seed)],
             folder=trials_folder(environment, experiment_id),
         )
-        return experiment_id
+        return experiment_id, lock
 
     def _run(self, run: ExperimentRun) -> None:
         """Run the experiment to its end; in the runner's thread."""
@@ -319,7 +321,7 @@ class ScriptRun:
         """
         with self._stack:
             if self._first_lock is not None and outcome.state is ExperimentState.COMPLETED:
-                _close_in_children([os.dup(self._first_lock)])
+                self._first_lock.keep()
             self._workers.end(outcome.exit_code)
             self._thread.join()
             if isinstance(self._failure, DetcoreError):
@@ -364,14 +366,12 @@ class ScriptRun:
         self._settings.listener.notice(text)
 
 
-def _close_in_children(locks: list[int]) -> None:
-    """Close locks in forked children: workers of a data loader may outlive a killed script."""
-
-    def close() -> None:
-        while locks:  # a child forks, too, and then these numbers are those of other files
-            os.close(locks.pop())
-
-    os.register_at_fork(after_in_child=close)
+def _keep_lock(lock: RunnerLock) -> None:
+    """Hold a lock until this process ends, unless it is held already."""
+    if lock.acquire():
+        lock.keep()
+        lock.close_in_children()
+    lock.close()
 
 
 def _named(script: ScriptExperiment) -> ScriptExperiment:

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import logging
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -20,15 +21,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detcore.contract.errors import DetcoreError, RunError
 from detcore.contract.values import ExperimentState
-from detcore.records import Database, hide_secrets, identify_process
-from detcore.run.experiment_control import experiment_lock, is_locked, settle_killed
-from detcore.run.trial_start import experiment_folder
+from detcore.records import Database, hide_secrets
+from detcore.run.experiment_control import experiment_lock, settle_killed
 
 if TYPE_CHECKING:
     from detcore.core import ScriptExperiment
     from detcore.environment import Environment
     from detcore.plugins import PluginManager
-    from detcore.records import ExperimentRecord, TrialRecord
+    from detcore.records import ExperimentRecord, RunnerLock, TrialRecord
 
 
 _POLL_S = 0.05
@@ -47,6 +47,7 @@ class ScriptCall:
     Attributes:
         number: Its number in the start, from 1.
         first: The experiment of the start's first call; None in the first call.
+        start: Identifies the calling process.
         session: The process that may open runs in any order, in which calls have no numbers: an
             interactive session, or the parent of a child process (multiprocessing, fork). None in
             the process of a script.
@@ -54,19 +55,20 @@ class ScriptCall:
 
     number: int = 1
     first: int | None = None
-    session: dict[str, Any] | None = None
+    start: str
+    session: str | None = None
 
     @classmethod
     def find(cls, database: Database) -> ScriptCall:
         """Return the call that the calling process is making."""
-        session = _find_session_pid()
+        start, session = _identify_process(os.getpid()), _find_session_pid()
         if session is not None:
-            return cls(session=dataclasses.asdict(identify_process(session)))
-        runs = database.list_script_runs()
+            return cls(start=start, session=_identify_process(session))
+        runs = database.list_script_runs(start=start)
         if not runs:
-            return cls()
+            return cls(start=start)
         first = runs[0].config[_START].get("first") or runs[0].id
-        return cls(number=runs[-1].script_call + 1, first=first)
+        return cls(start=start, number=runs[-1].script_call + 1, first=first)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -78,23 +80,23 @@ class ScriptCall:
         )
 
 
-def record_end_at_exit(database_url: str) -> None:
+def record_end_at_exit(database_url: str, start: str) -> None:
     """Record the end of this process's script when Python exits.
 
     A start counts as finished if all of its runs are complete and Python exits without an
     uncaught exception. The exit code is unknown at that moment.
     """
     atexit.unregister(_record_end)
-    atexit.register(_record_end, database_url, os.getpid())
+    atexit.register(_record_end, database_url, start)
 
 
-def _record_end(database_url: str, pid: int) -> None:
+def _record_end(database_url: str, start: str) -> None:
     # Python sets this attribute for an exception that ends the script.
-    if os.getpid() != pid or getattr(sys, "last_value", None) is not None:
+    if _identify_process(os.getpid()) != start or getattr(sys, "last_value", None) is not None:
         return
     try:
         with Database.open(database_url) as database:
-            database.finish_script()
+            database.finish_script(start)
     except (DetcoreError, OSError) as error:
         logging.getLogger("detcore").warning(
             "the end of this script could not be recorded, so that its next start restores the "
@@ -124,11 +126,23 @@ def _read_command(pid: int) -> bytes | None:
         return None
 
 
+def _identify_process(pid: int) -> str:
+    """Return a text that no other process has, of this machine or of another one."""
+    boot = stat = ""
+    with contextlib.suppress(OSError):  # not Linux
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        boot += f" {os.readlink('/proc/self/ns/pid')}"
+        # The second field is the program's name in parentheses, which may hold anything.
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        stat = text.rpartition(")")[2].split()[19]  # when it started
+    return f"{socket.gethostname()} {pid} {stat} {boot}"
+
+
 class TakenOver(NamedTuple):
     """A run that a script continues; this process holds its lock."""
 
     experiment_id: int
-    lock: int
+    lock: RunnerLock
 
 
 class ScriptRuns:
@@ -156,11 +170,8 @@ class ScriptRuns:
             {each.id for each in running} | {each.experiment_id for each in saving}
         ):
             is_script = database.get_experiment(number).config.get("is_standalone")
-            # None: it runs on another machine, and the next script there settles it.
-            if not is_script or database.experiment_is_alive(number) is not False:
+            if not is_script or database.experiment_is_alive(number):
                 continue
-            if is_locked(experiment_folder(self._environment, number)):
-                continue  # another script settles it, or continues it
             try:
                 settle_killed(
                     number,
@@ -211,12 +222,13 @@ class ScriptRuns:
         """
         wanted = _identity(script, config)
         if call.first is not None:
-            return self._take_over_later_run(wanted, call, stack)
+            first = self._database.get_experiment(call.first)
+            return self._take_over_later_run(wanted, first, call, stack)
         runs = self._list_runs(str(script.name))
         matches = [run for run in runs if _recorded(*run) == wanted]
         for experiment, lock in self._find_unfinished(matches, call, stack):
             _refuse_ambiguous(experiment, matches)
-            if self._claim(experiment):
+            if self._claim(experiment, call):
                 return TakenOver(experiment.id, lock)
         if not call.session:
             self._refuse_other_order(matches)
@@ -251,7 +263,7 @@ class ScriptRuns:
         matches: list[tuple[ExperimentRecord, TrialRecord]],
         call: ScriptCall,
         stack: contextlib.ExitStack,
-    ) -> Iterator[tuple[ExperimentRecord, int]]:
+    ) -> Iterator[tuple[ExperimentRecord, RunnerLock]]:
         """Yield the first runs of unfinished starts, up to a start that is not to be continued.
 
         This process holds the lock of each until the next one, the last one's on the stack.
@@ -265,47 +277,48 @@ class ScriptRuns:
                     continue
                 # As its last process has left it.
                 experiment = self._database.get_experiment(experiment.id)
-                is_over = call.session or experiment.process is None
+                is_over = call.session or experiment.script_start is None
                 is_complete = experiment.state is ExperimentState.COMPLETED
                 if self._is_rejected(experiment) or (is_complete and is_over):
                     return
                 stack.push(held.pop_all())
                 yield experiment, lock
 
-    def _claim(self, experiment: ExperimentRecord) -> bool:
-        """Take over a locked run; return whether no process with another home was faster."""
-        if experiment.state is ExperimentState.RUNNING:
-            return self._database.adopt_experiment(experiment.id)
-        return self._database.claim_experiment(experiment.id, states=[experiment.state])
+    def _claim(self, experiment: ExperimentRecord, call: ScriptCall) -> bool:
+        """Take over a run whose lock this process holds."""
+        return self._database.claim_experiment(
+            experiment.id, states=[experiment.state], script_start=call.start
+        )
 
-    def _try_lock(self, experiment: ExperimentRecord, stack: contextlib.ExitStack) -> int | None:
-        """Take the lock of a run; None if its process is there, or is another machine's."""
-        if self._is_in_progress(experiment):
-            return None
-        folder = experiment_folder(self._environment, experiment.id)
+    def _try_lock(
+        self, experiment: ExperimentRecord, stack: contextlib.ExitStack
+    ) -> RunnerLock | None:
+        """Take the lock of a run; None if its process is there."""
         deadline = time.monotonic() + _SETTLED_S
-        while True:
+        while not self._is_in_progress(experiment):
             try:
-                return stack.enter_context(experiment_lock(folder, experiment.id))
+                return stack.enter_context(
+                    experiment_lock(self._database, self._environment, experiment.id)
+                )
             except RunError:
                 # Another script settles the leftovers of a killed run, or was faster.
-                if self._is_in_progress(self._database.get_experiment(experiment.id)):
-                    return None
                 if time.monotonic() >= deadline:
                     raise
             time.sleep(_POLL_S)
+        return None
 
     def _is_in_progress(self, first: ExperimentRecord) -> bool:
-        """Whether the process of a start may open further runs, as far as this machine can know."""
-        is_alive = self._database.experiment_is_alive(first.id)
-        if is_locked(experiment_folder(self._environment, first.id)):
-            return is_alive is not False  # else processes that it has left hold the lock
-        if is_alive is False:
-            return False
-        # Its process is on another machine, has another home, or is about to take the lock.
-        last = self._database.list_script_runs(first.id)[-1].state
-        is_over = last not in (ExperimentState.RUNNING, ExperimentState.COMPLETED)
-        return last is ExperimentState.RUNNING or (is_alive is None and not is_over)
+        """Whether the process of a start is there, and may open further runs.
+
+        Another process that holds the lock is about to take over the start, or settles it.
+        """
+        runner = self._database.find_runner(first.id)
+        start = self._database.get_experiment(first.id).script_start
+        return (
+            runner is not None
+            and runner.is_alive
+            and (start or "").startswith(f"{runner.host} {runner.pid} ")
+        )
 
     def _list_runs(self, name: str) -> list[tuple[ExperimentRecord, TrialRecord]]:
         """Return the experiments of scripts with a name, newest first."""
@@ -318,10 +331,14 @@ class ScriptRuns:
         ]
 
     def _take_over_later_run(
-        self, wanted: Mapping[str, Any], call: ScriptCall, stack: contextlib.ExitStack
+        self,
+        wanted: Mapping[str, Any],
+        first: ExperimentRecord,
+        call: ScriptCall,
+        stack: contextlib.ExitStack,
     ) -> TakenOver | None:
         """Take over the run of a call after the first one."""
-        runs = self._database.list_script_runs(call.first)
+        runs = self._database.list_runs_after(first)
         former = [run for run in runs if run.script_call == call.number and not run.archived]
         if not former:
             return None
@@ -335,12 +352,12 @@ class ScriptRuns:
                 f"call {call.number} of core.init() would continue experiment {experiment.id}, "
                 f"which has other settings: {_describe_changes(recorded, wanted)}.\n"
                 f"This start of the script continues the start that began with experiment "
-                f"{call.first} and did not finish. Its n-th call continues the n-th run.\n"
+                f"{first.id} and did not finish. Its n-th call continues the n-th run.\n"
                 "Make the same calls in the same order. To train all runs again instead: "
-                f"detcore experiment archive {call.first}"
+                f"detcore experiment archive {first.id}"
             )
         lock = self._try_lock(experiment, stack)
-        if lock is None or self._is_rejected(experiment) or not self._claim(experiment):
+        if lock is None or self._is_rejected(experiment) or not self._claim(experiment, call):
             return None
         return TakenOver(experiment.id, lock)
 
@@ -360,7 +377,7 @@ class ScriptRuns:
             if experiment.script_call == 1:
                 continue
             first = self._database.get_experiment(experiment.config[_START]["first"])
-            if first.archived or first.process is None:
+            if first.archived or first.script_start is None:
                 continue
             if not self._is_in_progress(first):
                 raise RunError(

@@ -24,7 +24,6 @@ from sqlalchemy.exc import IntegrityError
 from detcore.errors import DatabaseError, NotFoundError
 from detcore.records import (
     Database,
-    ProcessIdentity,
     checked_texts,
     metadata,
     replace_labels,
@@ -86,7 +85,6 @@ class SubmissionRecord:
             ``"ENDED"``: there is nothing to do for it.
         test_mode: Whether it is a smoke run.
         state: The experiment's.
-        process: The process that looks after it, or did so last.
         control: The request to its runner, or None.
     """
 
@@ -97,7 +95,6 @@ class SubmissionRecord:
     phase: str
     test_mode: bool
     state: ExperimentState
-    process: ProcessIdentity | None
     control: Control | None
 
 
@@ -416,7 +413,6 @@ _RECORDS: Select[Any] = (
         submissions,
         users.c.name.label("user_name"),
         experiments.c.state,
-        experiments.c.process,
         experiments.c.control,
     )
     .join(users, users.c.id == submissions.c.user_id)

@@ -62,7 +62,7 @@ def experiment_document(
     *,
     owner: tuple[int, str],
     num_trials: int,
-    is_alive: bool | None,
+    is_alive: bool,
     is_queued: bool = False,
 ) -> Document:
     """Return an experiment.
@@ -256,10 +256,10 @@ def _resources(record: CheckpointRecord) -> Document:
     return {name: str(size) for name, size in record.resources.items()}
 
 
-def _experiment_state(record: ExperimentRecord, is_alive: bool | None) -> str:
+def _experiment_state(record: ExperimentRecord, is_alive: bool) -> str:
     if record.state is not ExperimentState.RUNNING:
         return f"STATE_{record.state.value}"
-    if is_alive is False:
+    if not is_alive:
         return "STATE_PAUSED"  # its process is gone, so it can be activated
     return _STOPPING.get(record.control, "STATE_RUNNING") if record.control else "STATE_RUNNING"
 

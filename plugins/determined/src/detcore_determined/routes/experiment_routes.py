@@ -200,7 +200,7 @@ def _is_over(state: ServerState, experiment_id: int) -> bool:
     return is_ended and state.database.get_experiment(experiment_id).state in _OVER
 
 
-def _observed(state: ServerState, record: ExperimentRecord) -> tuple[ExperimentRecord, bool | None]:
+def _observed(state: ServerState, record: ExperimentRecord) -> tuple[ExperimentRecord, bool]:
     """Return an experiment and whether its process is alive; a running one is read once more."""
     if record.state is not ExperimentState.RUNNING:
         return record, False

@@ -141,7 +141,7 @@ def _documents(
     state: ServerState, experiment_id: int, records: Sequence[TrialRecord]
 ) -> list[Document]:
     experiment, is_alive = state.database.observe_experiment(experiment_id)
-    is_running = experiment.state is ExperimentState.RUNNING and is_alive is not False
+    is_running = experiment.state is ExperimentState.RUNNING and is_alive
     if not is_running:  # they may have ended since they were read
         now = state.database.get_trials([record.id for record in records])
         records = [now.get(record.id, record) for record in records]

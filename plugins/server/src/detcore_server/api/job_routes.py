@@ -204,7 +204,7 @@ def _read_events(state: ServerState, experiment_id: int, position: int) -> dict[
     is_running = record.state is ExperimentState.RUNNING
     num_before = None
     if is_running and database.get_submission(experiment_id) is None:
-        is_running = is_alive is not False
+        is_running = is_alive
     elif is_running:
         num_before = state.jobs.num_before(experiment_id)
     path = journal_path(experiment_folder(state.settings.environment, experiment_id))

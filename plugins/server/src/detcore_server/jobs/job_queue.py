@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from detcore.environment import child_environment
 from detcore.errors import DetcoreError, ForbiddenError, RunError
 from detcore.launch.worker import EXIT_COME_BACK
+from detcore.records import SERVER_QUEUE
 from detcore.run import experiment_folder, settle_experiment
 from detcore.types import Control, ExperimentState
 from detcore_server.jobs.submission_runner import RunnerInstructions
@@ -30,6 +31,7 @@ from detcore_server.server_database import SubmissionRecord
 
 if TYPE_CHECKING:
     from detcore.client import EmbeddedTransport
+    from detcore.records import RunnerLock
     from detcore_server.server_database import ServerDatabase, TokenRecord
     from detcore_server.settings import ServerSettings
 
@@ -104,6 +106,8 @@ class _Runner:
 class Jobs:
     """Starts runners, as many at once as the settings allow, and supervises them in a thread.
 
+    Of several servers with the same records, one does so: the one that holds the lock of the queue.
+
     Args:
         settings: Settings of the server.
         database: Its records.
@@ -120,10 +124,20 @@ class Jobs:
         self._ended: dict[int, _Failures] = {}
         self._stops = threading.Event()
         self._thread: threading.Thread | None = None
+        self._lock: RunnerLock | None = None
+        self._has_queue = False
 
     def start(self) -> None:
         """Begin to supervise submitted experiments, including those of an earlier server."""
         remove_leftovers(self._settings.environment.home)
+        self._lock = self._database.open_lock(SERVER_QUEUE, self._settings.environment.home)
+        self._has_queue = self._lock.acquire()
+        if not self._has_queue:
+            _logger.warning(
+                "process %d on %s starts the submitted experiments of these records; this server "
+                "does so when that process has ended",
+                *reversed(self._lock.find_holder()),
+            )
         self._thread = threading.Thread(target=self._run, name="detcore-jobs", daemon=True)
         self._thread.start()
 
@@ -132,6 +146,8 @@ class Jobs:
         self._stops.set()
         if self._thread is not None:
             self._thread.join()
+        if self._lock is not None:
+            self._lock.close()
 
     # -- control ----------------------------------------------------------------------------------
 
@@ -236,9 +252,13 @@ class Jobs:
     # -- the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        assert self._lock is not None
         while not self._stops.wait(_POLL_INTERVAL_S):
             try:
-                self._look()
+                lock = self._lock
+                self._has_queue = lock.is_held() if self._has_queue else lock.acquire()
+                if self._has_queue:
+                    self._look()
             except (DetcoreError, OSError) as error:
                 # The database is unreachable or full; the next look may succeed.
                 _logger.warning("handed-in experiments are not looked after just now: %s", error)
@@ -264,10 +284,8 @@ class Jobs:
         # Those that had begun come first.
         waiting.sort(key=lambda submission: submission.phase != "STARTED")
         for submission in waiting:
-            if self._stops.is_set() or not self._database.adopt_experiment(
-                submission.experiment_id
-            ):
-                continue
+            if self._stops.is_set():
+                return
             if submission.control is not None:
                 self._settle(submission.experiment_id, submission.control)
             elif num_at_work < self._settings.max_experiments:
@@ -275,15 +293,11 @@ class Jobs:
                 self._go_on(submission)
 
     def _is_at_work(self, submission: SubmissionRecord) -> bool:
-        """Return whether a runner that this server started is alive, or another one may be."""
+        """Return whether a runner is alive; a new one takes the lock after a moment."""
         runner = self._runners.get(submission.experiment_id)
         if runner is not None and runner.process.poll() is None:
             return True
-        return (
-            submission.process is not None
-            and not self._database.is_this_process(submission.process)
-            and self._database.process_is_alive(submission.process) is not False
-        )
+        return self._database.find_runner(submission.experiment_id) is not None
 
     def _forget(self, experiment_id: int) -> None:
         runner = self._runners.pop(experiment_id, None)

@@ -297,7 +297,7 @@ def _head_of(
     submission = state.database.get_submission(row["id"])
     is_queued = submission is not None and submission.phase == "QUEUED"
     is_starting = submission is not None and submission.phase == "STARTED"
-    running = row["state"] == "RUNNING" and row["is_alive"] is not False
+    running = row["state"] == "RUNNING" and row["is_alive"]
     can_stop = row["state"] == "RUNNING" and not config.get("is_standalone")
     return {
         "row": row,
@@ -305,7 +305,7 @@ def _head_of(
         "told": (
             "waits for its turn"
             if is_queued
-            else describe_state(row["state"], row["is_alive"], row["host"])
+            else describe_state(row["state"], is_alive=row["is_alive"])
         ),
         "took": took_s(row),
         "best": best,
@@ -313,7 +313,8 @@ def _head_of(
         "may_control": state.jobs.may_control(user, row["id"]),
         "can_stop": can_stop or is_queued,
         "can_activate": (
-            not (is_queued or is_starting) and can_resume(config, row["state"], row["is_alive"])
+            not (is_queued or is_starting)
+            and can_resume(config, row["state"], is_alive=row["is_alive"])
         ),
         "is_live": running or is_queued or is_starting,
     }

@@ -65,7 +65,7 @@ def show_experiments(
         row = describe_experiment(database, record, numbers.get(record.id, 0))
         row["user"] = users.get(record.id)
         row["labels"] = [str(text) for text in record.config.get("labels") or ()]
-        row["told"] = describe_state(row["state"], row["is_alive"], row["host"])
+        row["told"] = describe_state(row["state"], is_alive=row["is_alive"])
         row["best"] = metric_value(row, row["metric"])
         row["took"] = took_s(row)
         rows.append(row)

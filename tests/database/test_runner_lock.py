@@ -1,0 +1,180 @@
+"""The lock of an experiment: who runs it, and who may."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from job_server import wait_for
+from sqlalchemy import text
+
+from detcore.contract.errors import NotFoundError
+from detcore.records import SERVER_QUEUE, Runner, RunnerLock
+from detcore.records.engine import make_engine
+from detcore.records.schema import submissions, users
+from detcore.types import Control, ExperimentState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.database.conftest import Store
+
+HOLD = """
+import os, sys
+from pathlib import Path
+from detcore.records import Database
+with Database.open(sys.argv[1]) as database:
+    lock = database.open_lock(int(sys.argv[2]), Path(sys.argv[3]))
+    print(int(lock.acquire()), flush=True)
+    if "forks" in sys.argv:
+        lock.close_in_children()
+        if os.fork() == 0:
+            print("forked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def start_runner(store: Store, home: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", HOLD, store.url, str(store.experiment_id), home, *options]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+@pytest.fixture
+def lock(store: Store) -> Iterator[RunnerLock]:
+    lock = store.database.open_lock(store.experiment_id, store.home)
+    with contextlib.closing(lock):
+        yield lock
+
+
+def test_one_of_several_processes_gets_the_lock(store: Store, lock: RunnerLock) -> None:
+    """With homes of their own, as on several machines."""
+    assert store.database.find_runner(store.experiment_id) is None
+    with contextlib.ExitStack() as stack:
+        homes = [str(store.home / str(number)) for number in range(3)]
+        others = [stack.enter_context(start_runner(store, home)) for home in homes]
+        answers = [read_line(other) for other in others]
+        assert sorted(answers) == ["0", "0", "1"]
+        holder = others[answers.index("1")]
+        assert store.database.find_runner(store.experiment_id) == Runner(os.uname()[1], holder.pid)
+        assert store.database.experiment_is_alive(store.experiment_id)
+        assert store.database.observe_experiment(store.experiment_id)[1]
+        assert not lock.acquire()
+        assert lock.find_holder().pid == holder.pid
+        holder.kill()
+        wait_for(lock.acquire)
+        assert store.database.find_runner(store.experiment_id) == Runner(os.uname()[1], os.getpid())
+        for other in others:
+            other.kill()
+    lock.close()
+    assert not store.database.experiment_is_alive(store.experiment_id)
+
+
+def test_children_of_a_killed_process_do_not_hold_its_lock(store: Store, lock: RunnerLock) -> None:
+    with start_runner(store, str(store.home), "forks") as process:
+        assert {read_line(process), read_line(process)} == {"1", "forked"}
+        children = f"/proc/{process.pid}/task/{process.pid}/children"
+        with open(children, encoding="ascii") as file:
+            child = int(file.read())
+        process.kill()
+        process.wait()
+        try:
+            wait_for(lock.acquire)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_kept_lock_is_held_until_the_process_ends(store: Store, lock: RunnerLock) -> None:
+    assert lock.acquire()
+    lock.keep()
+    lock.close()
+    assert lock.is_held()
+    assert store.database.find_runner(store.experiment_id) is not None
+    lock._is_kept = False
+
+
+def test_a_submitted_experiment_is_alive_while_a_server_has_the_queue(store: Store) -> None:
+    database, number = store.database, store.experiment_id
+    with database.transaction(write=True) as connection:
+        user = {"id": 1, "name": "ada", "is_admin": False, "is_active": True, "created_at": 0.0}
+        connection.execute(users.insert().values(user))
+        connection.execute(
+            submissions.insert().values(
+                experiment_id=number,
+                user_id=1,
+                submission_id="s",
+                phase="QUEUED",
+                test_mode=False,
+                created_at=0.0,
+            )
+        )
+    assert not database.experiment_is_alive(number)
+    queue = database.open_lock(SERVER_QUEUE, store.home)
+    with contextlib.closing(queue):
+        assert queue.acquire()
+        assert database.experiment_is_alive(number)
+        with database.transaction(write=True) as connection:
+            connection.execute(submissions.update().values(phase="ENDED"))
+        assert not database.experiment_is_alive(number)
+
+
+def test_a_lost_session_is_renewed(postgresql_store: Store) -> None:
+    store = postgresql_store
+    lock = store.database.open_lock(store.experiment_id, store.home)
+    with contextlib.closing(lock):
+        assert lock.acquire()
+        end_sessions(store)
+        assert lock.is_held()
+        assert store.database.find_runner(store.experiment_id) is not None
+
+
+def test_a_lock_that_another_runner_took_meanwhile_is_lost(postgresql_store: Store) -> None:
+    store = postgresql_store
+    lock = store.database.open_lock(store.experiment_id, store.home)
+    with contextlib.closing(lock):
+        assert lock.acquire()
+        end_sessions(store)
+        with start_runner(store, str(store.home / "other")) as other:
+            assert read_line(other) == "1"
+            assert not lock.is_held()
+            other.kill()
+        wait_for(lock.is_held)
+
+
+def end_sessions(store: Store) -> None:
+    """End all other connections, as a restart of the server does."""
+    statement = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid != "
+    statement += "pg_backend_pid() AND datname = current_database()"
+    engine, guard = make_engine(store.url)
+    with engine.connect() as connection:
+        connection.execute(text(statement))
+    guard.dispose()
+
+
+def test_an_end_is_recorded_unless_something_else_is_asked_for_by_then(store: Store) -> None:
+    database, number = store.database, store.experiment_id
+    database.request_control(number, Control.PAUSE)
+    for asked in (None, Control.KILL):
+        assert not database.conclude_experiment(number, ExperimentState.PAUSED, asked=asked)
+        assert database.get_experiment(number).state is ExperimentState.RUNNING
+    assert database.conclude_experiment(number, ExperimentState.PAUSED, asked=Control.PAUSE)
+    record = database.get_experiment(number)
+    assert (record.state, record.control) == (ExperimentState.PAUSED, None)
+    assert record.ended_at is not None
+    assert database.conclude_experiment(number, ExperimentState.ERROR, asked=None, error="e")
+    assert database.get_experiment(number).error == "e"
+    with pytest.raises(NotFoundError):
+        database.conclude_experiment(number + 1, ExperimentState.PAUSED, asked=None)
