@@ -211,7 +211,7 @@ def _unreachable(reason: str, where: str) -> DatabaseError:
     elif "password" in low or "authentication" in low or "role" in low:
         todo = "Correct user and password in DETCORE_DB, or keep them in ~/.pgpass."
     elif "too many" in low or "remaining connection slots" in low:
-        todo = "Raise max_connections of the server, or put a pooler before it."
+        todo = "Raise max_connections of the server, or put a pooler of sessions before it."
         kind = DatabaseUnavailableError
     else:
         todo = "Start the server, or correct the URL. The next use connects again."
