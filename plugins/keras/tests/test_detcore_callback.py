@@ -17,9 +17,8 @@ from _fakes import functional, records, seed_everything
 from detcore import core
 from detcore.errors import InvalidExperimentError
 from detcore.records import Database, ingest_event_logs
-from detcore_keras import DetcoreCallback
+from detcore_keras import DetcoreCallback, detcore_callback
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
-from detcore_keras.state import training_state
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -252,7 +251,7 @@ def test_a_save_that_fails_behind_fit_is_raised_by_it(
     model = compiled()
     with core.init() as context:
         callback = DetcoreCallback(context)
-        monkeypatch.setattr(training_state, "write_array_files", broken)
+        monkeypatch.setattr(detcore_callback, "write_array_files", broken)
         with pytest.raises(OSError, match="the disk is broken"):
             model.fit(x, y, batch_size=8, epochs=1, verbose=0, callbacks=[callback])
     assert not list((home / "home" / "checkpoints").glob("*/manifest.json"))
