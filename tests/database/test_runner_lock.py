@@ -7,6 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +17,7 @@ from job_server import wait_for
 from sqlalchemy import text
 
 from detcore.contract.errors import NotFoundError
-from detcore.records import SERVER_QUEUE, Runner, RunnerLock
+from detcore.records import SERVER_QUEUE, Database, Runner, RunnerLock
 from detcore.records.engine import make_engine
 from detcore.records.schema import submissions, users
 from detcore.types import Control, ExperimentState
@@ -151,7 +154,68 @@ def test_a_lock_that_another_runner_took_meanwhile_is_lost(postgresql_store: Sto
             assert read_line(other) == "1"
             assert not lock.is_held()
             other.kill()
-        wait_for(lock.is_held)
+        assert not lock.is_held()
+        assert lock.is_lost
+
+
+def test_a_runner_takes_its_lock_back_from_a_session_that_the_server_still_keeps(
+    postgresql_store: Store,
+) -> None:
+    """As after a loss of the network, which the server notices later."""
+    store = postgresql_store
+    lock = store.database.open_lock(store.experiment_id, store.home)
+    with contextlib.closing(lock):
+        assert lock.acquire()
+        session = lock._session
+        assert session is not None
+        lost, session._connection = session._connection, None
+        assert lock.is_held()
+        with pytest.raises(Exception, match="terminating connection"):
+            lost.execute("SELECT 1")
+        lost.close()
+
+
+def test_a_long_host_name_is_recognized(
+    postgresql_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = postgresql_store
+    monkeypatch.setattr("socket.gethostname", lambda: "pod-" + 70 * "x")
+    lock = store.database.open_lock(store.experiment_id, store.home)
+    with contextlib.closing(lock):
+        assert lock.acquire()
+        runner = store.database.find_runner(store.experiment_id)
+        assert runner is not None
+        assert runner.is_here
+
+
+def test_a_link_to_a_database_has_its_locks(tmp_path: Path) -> None:
+    with Database.open(f"sqlite:///{tmp_path / 'a.db'}") as database:
+        (tmp_path / "b.db").symlink_to("a.db")
+        with Database.open(f"sqlite:///{tmp_path / 'b.db'}") as linked:
+            lock, other = database.open_lock(1, tmp_path), linked.open_lock(1, tmp_path)
+            with contextlib.closing(lock), contextlib.closing(other):
+                assert lock.acquire()
+                assert not other.acquire()
+
+
+def test_those_who_look_do_not_keep_the_lock_from_a_runner(store: Store, lock: RunnerLock) -> None:
+    stops = threading.Event()
+
+    def look() -> None:
+        while not stops.is_set():
+            store.database.find_runner(store.experiment_id)
+            time.sleep(0.001)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        for _ in range(200):
+            other = store.database.open_lock(store.experiment_id, store.home)
+            with contextlib.closing(other):
+                assert other.acquire()
+    finally:
+        stops.set()
+        watcher.join()
 
 
 def end_sessions(store: Store) -> None:

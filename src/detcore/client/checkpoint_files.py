@@ -128,14 +128,16 @@ class CheckpointFiles:
 
     def settle(self, records: Iterable[CheckpointRecord]) -> None:
         """Settle the unfinished ones among checkpoints, of trials whose processes are gone."""
-        from detcore.run import recover_trial
+        from detcore.run import experiment_lock, recover_trial
 
         unsettled = [record for record in records if record.state in _UNSETTLED]
         uuids = {record.uuid for record in unsettled}
         trials = {(record.trial_id, record.storage_url): record for record in unsettled}
         for (trial_id, _), record in trials.items():
             trial = self.database.get_trial(trial_id)
-            if not self.database.experiment_is_alive(record.experiment_id):
+            if self.database.experiment_is_alive(record.experiment_id):
+                continue
+            with experiment_lock(self.database, self._environment, record.experiment_id):
                 recover_trial(self.database, self.storage(record), trial, uuids=uuids)
 
     def repair(self, record: CheckpointRecord, *, remove_strays: bool) -> checkpoint.Repair:

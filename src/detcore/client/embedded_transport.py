@@ -72,25 +72,19 @@ class EmbeddedTransport:
 
     def get_experiment(self, experiment_id: int) -> Document:
         """Return an experiment."""
-        database = self.database()
-        # Asked first: a process that is gone has recorded before how it ended.
-        is_alive = database.experiment_is_alive(experiment_id)
-        return make_document(
-            "experiment", database.get_experiment(experiment_id), is_alive=is_alive
-        )
+        record, is_alive = self.database().observe_experiment(experiment_id)
+        return make_document("experiment", record, is_alive=is_alive)
 
     def list_experiments(self, **query: Unpack[ExperimentQuery]) -> list[Document]:
         """Return experiments by id."""
         database = self.database()
-        found = database.list_experiments(**query)
-        return [
-            make_document(
-                "experiment",
-                record,
-                is_alive=database.experiment_is_alive(record.id),
-            )
-            for record in found
-        ]
+        documents = []
+        for record in database.list_experiments(**query):
+            is_alive = False
+            if record.state is ExperimentState.RUNNING:
+                record, is_alive = database.observe_experiment(record.id)
+            documents.append(make_document("experiment", record, is_alive=is_alive))
+        return documents
 
     def control_experiment(self, experiment_id: int, action: str) -> None:
         """Do one of: activate, pause, cancel, kill, archive, unarchive, delete."""

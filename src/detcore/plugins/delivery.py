@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.atomic_files import replace_file
 from detcore.contract.errors import (
-    DatabaseError,
     DetcoreError,
     RunError,
     StorageError,
@@ -68,8 +67,8 @@ _MAX_TURN_S = 2.0
 # The end waits at most this long for a service that was unreachable before.
 _UNREACHABLE_WAIT_S = 0.5
 _END_POLL_S = 0.05
-# The end is the last line, and short.
-_TAIL_BYTES = 16 * 1024
+# The end is one of the last lines.
+_TAIL_BYTES = 1024 * 1024
 _HOOKS: dict[type, str] = {
     events.TrialStarted: "detcore_trial_started",
     events.TrainingMetrics: "detcore_training_metrics",
@@ -140,8 +139,8 @@ def append_to_killed(database: Database, trial: TrialRecord, event: Event) -> bo
             log.append(event.KIND, encode(event))
         # A reader may have finished the run before the event was there.
         return database.reopen_cursors(trial.id, trial.run_id)
-    except DatabaseError as error:  # a damaged log must not hold up the trial
-        _LOG.warning("plugins are not told of the end of trial %d: %s", trial.id, error)
+    except (DetcoreError, OSError) as error:  # a damaged log or a full disk
+        _LOG.warning("plugins are not told of an event of trial %d: %s", trial.id, error)
         return False
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine
@@ -20,6 +21,14 @@ _LOCK = int.from_bytes(b"detcore", "big")
 # First key of the advisory locks of experiments; the second one is the experiment's id.
 _RUNNER_LOCKS = int.from_bytes(b"run", "big")
 _MAX_NAME = 63  # of an application, in bytes
+# The server ends the session of a vanished machine after about a minute; its own default is hours.
+_SERVER_NETWORK = {
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+_TRIES, _PAUSE_S = 10, 0.1
 # A statement, or a transaction that does nothing, is ended by the server after this long, so that
 # a process that was stopped, or a host that is gone, does not hold up all others.
 _STATEMENT_TIMEOUT_S = 120.0
@@ -90,6 +99,7 @@ class LockSession:
         self._connection: Any = None
         self._is_copy = False
         self._name = ""
+        self._pid: object = None
 
     def acquire(self, name: str) -> bool:
         """Take the lock, unless another session has it; return whether this one holds it now.
@@ -99,13 +109,18 @@ class LockSession:
         """
         self._name = f"detcore {name}"[:_MAX_NAME]
         raw = self._engine.raw_connection()
+        self._is_copy = False
         self._connection = raw.driver_connection
         raw.detach()  # from the pool, which closes it in forked children and at the end
         self._connection.autocommit = True
         self._query("SELECT set_config('application_name', %s, false)", self._name)
+        for name, value in _SERVER_NETWORK.items():
+            self._query("SELECT set_config(%s, %s, false)", name, value)
         statement = "SELECT pg_try_advisory_lock(%s, %s)"
         is_held = bool(self._query(statement, _RUNNER_LOCKS, self._experiment_id))
-        if not is_held:
+        if is_held:
+            self._pid = self._query("SELECT pg_backend_pid()")
+        else:
             self.close()
         return is_held
 
@@ -117,7 +132,18 @@ class LockSession:
                 return True
         except self._engine.dialect.loaded_dbapi.Error:
             self.close()
-        return self.acquire(self._name.partition(" ")[2])
+        # The server may not have noticed yet that the former connection is gone.
+        with self._engine.connect() as connection:
+            connection.exec_driver_sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE pid = %s AND application_name = %s",
+                (self._pid, self._name),
+            )
+        for _ in range(_TRIES):
+            if self.acquire(self._name.partition(" ")[2]):
+                return True
+            time.sleep(_PAUSE_S)
+        return False
 
     def close(self) -> None:
         """Release the lock."""

@@ -1,7 +1,8 @@
 """The lock of an experiment: its holder runs the experiment, and nothing else says who does.
 
-It is the lock of a file, which workers inherit, so that it outlives a killed runner until they are
-gone. In PostgreSQL, which machines share, a session of the server holds an advisory lock as well.
+It is the lock of a file, which the chief worker inherits, so that it outlives a killed runner until
+that worker is gone. In PostgreSQL, which machines share, a session of the server holds an advisory
+lock as well.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 
 from detcore.atomic_files import is_file_locked
 from detcore.records.engine import transaction, translate_error
 from detcore.records.postgresql import LockSession, find_lock_session
+
+_TRIES, _PAUSE_S = 5, 0.01
 
 
 class Runner(NamedTuple):
@@ -41,7 +46,7 @@ class Runner(NamedTuple):
     @property
     def is_here(self) -> bool:
         """Whether it is a process of this machine."""
-        return self.host == socket.gethostname()
+        return socket.gethostname().startswith(self.host)  # a long name is cut
 
     @property
     def is_alive(self) -> bool:
@@ -66,6 +71,8 @@ class RunnerLock:
 
     Attributes:
         fd: The file of the lock, for workers to inherit.
+        is_lost: Whether another process took or settled the experiment while the server of the
+            records was unreachable. This one writes nothing about it any more.
     """
 
     def __init__(self, engine: Engine, experiment_id: int, home: Path) -> None:
@@ -73,9 +80,12 @@ class RunnerLock:
         self._experiment_id = experiment_id
         self._session: LockSession | None = None
         self._is_kept = False
+        self.is_lost = False
         path = _find_file(engine, experiment_id)
         if path is None:
-            path = home / "locks" / str(experiment_id)
+            url = engine.url
+            folder = quote(f"{url.host}:{url.port or ''}/{url.database}", safe=":")
+            path = home / "locks" / folder / str(experiment_id)
             self._session = LockSession(engine, experiment_id)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -86,16 +96,13 @@ class RunnerLock:
         Raises:
             DatabaseError: If the server of the records cannot be asked.
         """
-        try:
-            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not self._lock_file():
             return False
         me = f"{os.getpid()} {socket.gethostname()}"
         if self._session is not None and not self._ask(self._session.acquire, me):
             fcntl.flock(self.fd, fcntl.LOCK_UN)
             return False
-        os.ftruncate(self.fd, 0)
-        os.pwrite(self.fd, me.encode(), 0)
+        os.ftruncate(self.fd, os.pwrite(self.fd, me.encode(), 0))
         return True
 
     def is_held(self) -> bool:
@@ -104,7 +111,9 @@ class RunnerLock:
         Raises:
             DatabaseError: If the server of the records cannot be asked.
         """
-        return self._session is None or self._ask(self._session.renew)
+        if self._session is not None and not self.is_lost:
+            self.is_lost = not self._ask(self._session.renew)
+        return not self.is_lost
 
     def find_holder(self) -> Runner:
         """Return the process that holds the lock, or held it last."""
@@ -133,13 +142,23 @@ class RunnerLock:
 
     def _close_file(self) -> None:
         if self.fd >= 0:  # a child forks, too, and then the number is that of another file
-            os.close(self.fd)
-            self.fd = -1
+            number, self.fd = self.fd, -1
+            os.close(number)
+
+    def _lock_file(self) -> bool:
+        for _ in range(_TRIES):
+            try:
+                fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_PAUSE_S)  # a process that looks has it for a moment
+            else:
+                return True
+        return False
 
     def _ask(self, question: Callable[..., bool], *arguments: str) -> bool:
         try:
             return question(*arguments)
-        except (DBAPIError, self._engine.dialect.loaded_dbapi.Error) as error:
+        except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
             raise translate_error(error, self._engine.url) from error
 
 
@@ -159,4 +178,4 @@ def _find_file(engine: Engine, experiment_id: int) -> Path | None:
     """Return the file of a lock beside the database; None if that is on a server."""
     if engine.dialect.name == "postgresql":
         return None
-    return Path(f"{engine.url.database}-locks", str(experiment_id))
+    return Path(f"{os.path.realpath(str(engine.url.database))}-locks", str(experiment_id))

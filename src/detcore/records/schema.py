@@ -1,7 +1,7 @@
 """The tables. A column with the name of a record's field is that field.
 
-Once 0.1.0 is published, a change here needs a file in ``migrations/versions``. Until then, delete the
-database.
+Once 0.1.0 is published, a change here needs a file in ``migrations/versions``. Until then, delete
+the database.
 """
 
 from __future__ import annotations

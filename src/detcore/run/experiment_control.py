@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.plugins import PluginManager
     from detcore.records import Database, ExperimentRecord, Runner, RunnerLock
+    from detcore.storage import StorageBackend
 
 
 _OVER = (ExperimentState.COMPLETED, ExperimentState.ERROR, ExperimentState.CANCELED)
@@ -71,7 +72,7 @@ def control_experiment(
             return False
         if record.config.get("is_standalone") and control is Control.KILL:
             runner = database.find_runner(experiment_id)
-            number = runner.pid if runner else "?"
+            number = runner.pid if runner and runner.pid else "PROCESS"
             raise RunError(
                 f"experiment {experiment_id} is a script that runs by itself, as process "
                 f"{number}.\nIts runner is part of it. End it: kill -9 {number}, or let it save a "
@@ -208,16 +209,21 @@ def settle_trials(database: Database, experiment_id: int, state: ExperimentState
     report_ends(database, experiment_id)
 
 
-def report_ends(database: Database, experiment_id: int) -> None:
+def report_ends(
+    database: Database, experiment_id: int, storage: StorageBackend | None = None
+) -> None:
     """Append the recorded ends of killed runs to their logs, for observers.
 
     Args:
         database: The records.
         experiment_id: The experiment; no process works on those of its trials that do not run.
+        storage: Where checkpoints are that belong before the ends and are not reported yet.
     """
     for cursor in database.list_cursors(experiment_id=experiment_id):
         trial = database.get_trial(cursor.trial_id)
         if trial.state is not TrialState.RUNNING and trial.run_id == cursor.run_id:
+            if storage is not None:
+                recover_trial(database, storage, trial)
             end = TrialFinished(state=trial.state.value, error=trial.error)
             append_to_killed(database, trial, end)
 
@@ -226,10 +232,10 @@ def report_ends(database: Database, experiment_id: int) -> None:
 def experiment_lock(
     database: Database, environment: Environment, experiment_id: int
 ) -> Iterator[RunnerLock]:
-    """Hold an experiment's lock, which workers inherit.
+    """Hold an experiment's lock, which the chief workers of its trials inherit.
 
     The lock is held as long as any process has its file open, so it outlives a killed runner until
-    its workers are gone too. They are waited for, and so is a runner that has recorded the
+    these are gone too. They are waited for, and so is a runner that has recorded the
     experiment's end.
 
     Args:
@@ -294,7 +300,7 @@ def _describe_holder(experiment_id: int, holder: Runner, left: list[str]) -> str
     return (
         f"experiment {experiment_id} is running already, under process {holder.pid}{where}.\n"
         "Two runners would train the same trial twice.\n"
-        f"Wait for it, or end it first: kill {holder.pid}"
+        f"Wait for it, or end it first: kill {holder.pid or 'PROCESS'}"
     )
 
 

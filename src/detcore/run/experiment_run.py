@@ -368,10 +368,10 @@ class ExperimentRun:
         database, experiment_id = self._database, self._experiment_id
         goes_on = conclusion.is_from_outside and self._settings.is_looked_after
         while True:
-            if not self._lock.is_held():
-                return ExperimentState.RUNNING  # another runner records it
             state = conclusion.state
             asked = database.requested_control(experiment_id)
+            if not self._lock.is_held():
+                return ExperimentState.RUNNING  # another process records it
             if state is ExperimentState.PAUSED:
                 if asked in (Control.CANCEL, Control.KILL):
                     state = ExperimentState.CANCELED
@@ -424,7 +424,7 @@ class ExperimentRun:
                 num_workers=num_workers,
                 storage=storage,
                 launcher=launcher,
-                lock_fd=self._lock.fd,
+                lock=self._lock,
                 follower=follower,
             )
             stack.enter_context(self._interrupts.listen())

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from detcore.contract.errors import DatabaseError, RunError
+from detcore.contract.values import ExperimentState
 from detcore.run.supervisor import Requested, Signaled
 from detcore.stop_signals import find_stop_signals, handle_signals, leave_closed_terminal
 
@@ -65,23 +66,27 @@ class Requests:
         """Return all requests; none if it is too soon to look again.
 
         Raises:
-            RunError: If another runner has taken the lock while the database was unreachable.
+            RunError: If another process took or ended the experiment while the database was
+                unreachable.
         """
         now = time.monotonic()
         if now < self._look_at:
             return []
         self._look_at = now + _LOOK_EVERY_S
         try:
-            is_held = self._lock.is_held()
-            control = self._database.requested_control(self._experiment_id)
+            self._lock.is_held()
+            record = self._database.get_experiment(self._experiment_id)
             trials = self._database.requested_trial_controls(self._experiment_id)
         except DatabaseError:
             return []  # the trials continue; a process that has to record waits
-        if not is_held:
+        if record.state is not ExperimentState.RUNNING:
+            self._lock.is_lost = True
+        if self._lock.is_lost:
             raise RunError(
-                f"experiment {self._experiment_id} was taken over by another runner while this one "
-                "could not reach the database.\nThis one ends, so that nothing is trained twice.\n"
-                f"Follow the other one: detcore experiment describe {self._experiment_id}"
+                f"experiment {self._experiment_id} was taken over or ended by another process, "
+                "while this runner could not reach the database.\n"
+                "This one ends, so that nothing is trained twice.\n"
+                f"See what became of it: detcore experiment describe {self._experiment_id}"
             )
         found = [Requested(each, index) for index, each in trials.items()]
-        return found if control is None else [*found, Requested(control)]
+        return found if record.control is None else [*found, Requested(record.control)]

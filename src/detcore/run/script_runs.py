@@ -169,8 +169,10 @@ class ScriptRuns:
         for number in sorted(
             {each.id for each in running} | {each.experiment_id for each in saving}
         ):
-            is_script = database.get_experiment(number).config.get("is_standalone")
-            if not is_script or database.experiment_is_alive(number):
+            start = database.get_experiment(number).script_start or ""
+            # On another machine the next script settles its own.
+            is_here = start.startswith(f"{socket.gethostname()} ")
+            if not is_here or database.experiment_is_alive(number):
                 continue
             try:
                 settle_killed(
@@ -314,10 +316,12 @@ class ScriptRuns:
         """
         runner = self._database.find_runner(first.id)
         start = self._database.get_experiment(first.id).script_start
+        host, pid = (start or " ").split(" ")[:2]
         return (
             runner is not None
             and runner.is_alive
-            and (start or "").startswith(f"{runner.host} {runner.pid} ")
+            and host.startswith(runner.host)  # a long name is cut
+            and pid == str(runner.pid)
         )
 
     def _list_runs(self, name: str) -> list[tuple[ExperimentRecord, TrialRecord]]:

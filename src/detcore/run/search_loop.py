@@ -127,7 +127,7 @@ class SearchLoop:
         )
         for action in actions:
             self._perform(action)
-        report_ends(self._database, self._experiment_id)
+        report_ends(self._database, self._experiment_id, self._starter.storage)
         self._tell_progress()
 
     def _observe_workers(self) -> None:
@@ -374,7 +374,8 @@ class SearchLoop:
         for trial in self._running.values():
             self._release(trial)
             trial.output.close()
-            self._database.set_trial_state(trial.info.trial_id, TrialState.PAUSED)
+            if not self._starter.lock.is_lost:
+                self._database.set_trial_state(trial.info.trial_id, TrialState.PAUSED)
 
     @property
     def _experiment_id(self) -> int:

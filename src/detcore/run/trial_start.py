@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from detcore.config import ExperimentConfig
     from detcore.environment import Environment
     from detcore.launch import Launcher
-    from detcore.records import CheckpointRecord, Database, LogFollower, TrialRecord
+    from detcore.records import CheckpointRecord, Database, LogFollower, RunnerLock, TrialRecord
     from detcore.run.run_listener import RunSettings
     from detcore.storage import StorageBackend
 
@@ -126,7 +126,7 @@ class TrialStarter:
         num_workers: Workers of each trial; >= 1.
         storage: Where the checkpoints are.
         launcher: Starts the workers.
-        lock_fd: The experiment's lock, which the workers inherit.
+        lock: The experiment's lock, whose file the chief workers inherit.
         follower: Moves the reports of the workers into the records.
     """
 
@@ -141,7 +141,7 @@ class TrialStarter:
     num_workers: int
     storage: StorageBackend
     launcher: Launcher
-    lock_fd: int
+    lock: RunnerLock
     follower: LogFollower
 
     def start(
@@ -177,7 +177,7 @@ class TrialStarter:
                 info,
                 home=self.run.environment.home,
                 slots=self.num_workers,
-                keep_open=(self.lock_fd,),
+                keep_open=(self.lock.fd,),
                 on_output=output,
                 disabled_plugins=self.run.plugins.disabled,
                 allowed_plugins=self.run.plugins.allowed,

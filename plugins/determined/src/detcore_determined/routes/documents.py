@@ -71,7 +71,7 @@ def experiment_document(
         record: The experiment.
         owner: Id and name of its owner.
         num_trials: How many trials it has.
-        is_alive: Whether its process is alive; None if that is unknown.
+        is_alive: Whether a process runs it, or a server will.
         is_queued: Whether it was submitted, and waits for its turn.
     """
     config = record.config
