@@ -254,3 +254,9 @@ def test_events_that_come_at_once_tell_no_speed(monkeypatch: pytest.MonkeyPatch)
     now += 1.0
     trial.update(WorkerEvent("training", {"metrics": {"loss": 0.5}, "steps_completed": 10}))
     assert trial.speed.per_second == pytest.approx(5, rel=1e-3)
+
+
+def test_no_trial_is_the_best_before_one_has_a_value() -> None:
+    progress = RunProgress()
+    progress.trials[1] = TrialProgress(1)
+    assert progress.best is None

@@ -44,7 +44,8 @@ def mistakes(folder: Path, entrypoint: str, hyperparameters: str = "{global_batc
         "model_def:DigitsTrial", "model_def.py:DigitsTrial", "package:Packed",
         "package.inner:Inner", "package/inner.py:Inner", "json:JSONEncoder",
         "python3 train.py --steps 3", "[python3, -u, train.py]", "python3 -m package.inner",
-        "detcore launch -n 2 -- python3 train.py", "cd package && ./run.sh", "ls", "export",
+        "detcore launch -n 2 -- python3 train.py", "docker run image -- /app/train.py",
+        "ssh host -- python3 elsewhere.py", "cd package && ./run.sh", "ls", "export",
         "$PROGRAM train.py",
     ],
 )  # fmt: skip

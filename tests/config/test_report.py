@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from detcore.config import (
     ExperimentConfig,
@@ -569,3 +569,30 @@ def test_a_file_of_megabytes_is_refused_at_once() -> None:
 def test_a_number_has_a_bounded_number_of_digits(head: str) -> None:
     error = failing(f"{BASE}max_restarts: {head}{'1' * 5000}\n")
     assert "characters; at most 400 digits are read" in str(error)
+
+
+def test_a_message_of_a_plugin_shows_no_secret() -> None:
+    class Storage(BaseModel):
+        type: Literal["vault"]
+        token: str
+
+        @field_validator("token")
+        @classmethod
+        def check(cls, value: str) -> str:
+            raise ValueError(f"expected 40 digits, got {value!r}")
+
+    storage = "checkpoint_storage: {type: vault, token: hunter2supersecret}\n"
+    models = {"checkpoint_storage": {"vault": Storage}}
+    report = str(failing(CONSTANT + storage, models=models))
+    assert "expected 40 digits (value not shown)" in report
+    assert "hunter2" not in report
+
+
+def test_line_ends_that_only_yaml_knows_are_read() -> None:
+    load_string(CONSTANT + 'data: {text: "a\u2028\u2028\u2028b"}\n')
+
+
+def test_a_report_does_not_drive_the_terminal() -> None:
+    report = str(failing(CONSTANT + '"\\e]0;owned\\a\\u202E": 1\n'))
+    assert "owned" in report
+    assert not {"\x1b", "\x07", "\u202e"} & set(report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import resource
 import shutil
 import sqlite3
 import struct
@@ -300,6 +301,21 @@ def test_a_place_that_cannot_be_written(records: Records, tmp_path: Path, name: 
     result = records("experiment", "plot", str(experiment), "-o", str(tmp_path / name))
     assert result.exit_code == 2
     assert str(tmp_path) in result.stderr
+
+
+def test_a_full_disk_keeps_the_former_report(records: Records, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    report.write_text("the former one")
+    experiment = add_search(records.database, 1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        result = records("report", experiment, "--no-verify", "-o", report)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "cannot be written: File too large" in result.stderr
+    assert [path.name for path in tmp_path.glob("*")] == ["report.html"]
+    assert report.read_text() == "the former one"
 
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

@@ -283,7 +283,7 @@ def _draw_search(progress: RunProgress, console: Console) -> Group:
     columns = [
         NumberColumn("trial"),
         Column("state", is_state=True),
-        Column("hyperparameters"),
+        Column("hyperparameters", wrap=True),
         NumberColumn("batches"),
         NumberColumn("rung" if has_rungs else ""),
         NumberColumn(f"best {progress.metric}"),
@@ -291,7 +291,7 @@ def _draw_search(progress: RunProgress, console: Console) -> Group:
     room = max(10, console.width - _OTHER_COLUMNS)
     parts: list[RenderableType] = [
         _draw_bar(progress.searcher, progress.done),
-        Text(progress.describe(), no_wrap=True, overflow="ellipsis"),
+        Text(printable(progress.describe()), no_wrap=True, overflow="ellipsis"),
         make_table(columns, [_cells(progress, t, room, has_rungs=has_rungs) for t in shown]),
     ]
     if ranked[limit:]:

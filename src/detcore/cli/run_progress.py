@@ -210,7 +210,8 @@ class RunProgress:
     @property
     def best(self) -> TrialProgress | None:
         """The trial with the best value of the searcher's metric; None before there is one."""
-        return min(self.trials.values(), key=self.rank, default=None)
+        best = min(self.trials.values(), key=self.rank, default=None)
+        return None if best is None or best.best is None else best
 
     def rank(self, trial: TrialProgress) -> tuple[bool, float]:
         """Return a key that sorts trials, the best first."""

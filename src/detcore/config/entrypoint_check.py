@@ -45,7 +45,10 @@ def entrypoint_mistakes(entrypoint: object, folder: Path) -> Iterator[OwnProblem
 
 def script_of(entrypoint: object, folder: Path) -> Path | None:
     """Return the script in the folder that an entrypoint starts; None where that is not certain."""
-    target = _find_target(_words(entrypoint))
+    words = _words(entrypoint)
+    if "--" in words and not _PYTHON.fullmatch(words[0]):  # behind a launcher's own options
+        words = words[words.index("--") + 1 :]
+    target = _find_target(words)
     if target is None:
         return None
     if not _is_path(target):
@@ -56,8 +59,6 @@ def script_of(entrypoint: object, folder: Path) -> Path | None:
 
 def _find_target(words: Sequence[str]) -> str | None:
     """Return the script or the module that a command starts; None where that is not certain."""
-    if "--" in words and not _PYTHON.fullmatch(words[0]):  # behind a launcher's own options
-        words = words[words.index("--") + 1 :]
     if not words:
         return None
     program, *arguments = words

@@ -329,6 +329,8 @@ def _wrong_value(
     message = error["msg"].removeprefix("Value error, ")
     _, is_expectation, words = message.partition("Input should be ")
     if not is_expectation:
+        if is_secret:  # a plugin's message may end with the value
+            message = f"{message.partition(', got')[0]} (value not shown)"
         return message, "", None
     words = _VALID.sub(r"\1", words.partition(", got")[0].partition(" or instance")[0])
     words = words.replace("a integer", "an integer").replace("dictionary", "mapping")

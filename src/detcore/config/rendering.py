@@ -11,7 +11,7 @@ from detcore.masking import hide_lines
 
 _WIDTH = 100
 _LONG = 160  # longer lines are cut to the part around the marked positions
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _Marked = tuple[Label, str]  # and the character that underlines it
 
 
@@ -38,7 +38,7 @@ def _block(found: Diagnostic, shown: Mapping[Source, Sequence[str]]) -> str:
     place = f"{found.line}:{found.column}:" if here.lines else ""  # none in an unreadable file
     labels = [(found.primary, "^"), *((label, "-") for label in found.secondary)]
     margin = " " * len(str(max(label.span.line + 1 for label, _ in labels)))
-    rows = [f"{found.source_name}:{place} error: {found.message}"]
+    rows = [_clean(f"{found.source_name}:{place} error: {found.message}")]
     if here.lines:
         rows.append(f"{margin} |")
         for source in dict.fromkeys(label.span.source for label, _ in labels):
@@ -51,7 +51,7 @@ def _block(found: Diagnostic, shown: Mapping[Source, Sequence[str]]) -> str:
             rows.append(f"{margin} |")
     for text in found.help:
         rows += textwrap.wrap(
-            text, _WIDTH, initial_indent=f"{margin} = ", subsequent_indent=f"{margin}   "
+            _clean(text), _WIDTH, initial_indent=f"{margin} = ", subsequent_indent=f"{margin}   "
         )
     return "\n".join(rows)
 

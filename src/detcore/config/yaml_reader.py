@@ -293,7 +293,8 @@ def _trim(span: Span) -> Span:
     line, column = span.end_line, span.end_column
     while line > span.line and (line >= len(lines) or not lines[line][:column].strip()):
         line -= 1
-        column = len(lines[line])
+        # YAML has more kinds of line ends than `Source`.
+        column = len(lines[line]) if line < len(lines) else 0
     return Span(span.source, span.line, span.column, line, column)
 
 

@@ -44,9 +44,9 @@ def checked_model(returned: Any, wrapped: Sequence[Any]) -> Any:
         )
     for kind in ("train", "test"):
         name = f"make_{kind}_function"
-        if getattr(type(model), name) is not getattr(keras.Model, name):
+        if getattr(type(model), name) is not getattr(keras.Model, name) or name in vars(model):
             raise InvalidModelError(
-                f"{type(model).__name__} overrides {name}, which a trial does not call: it trains "
+                f"{type(model).__name__} replaces {name}, which a trial does not call: it trains "
                 f"many batches in one call of the graph.\nOverride {kind}_step instead."
             )
     if (

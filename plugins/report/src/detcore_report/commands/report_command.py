@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -110,13 +111,27 @@ def _checkpoints(
     ]
 
 
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all; what is no plain file, such as a pipe, is written to."""
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
+    path = path.resolve()
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def _write(path: str, data: bytes) -> None:
     """Write a file, and print where it is; ``-`` is standard output."""
     if path == "-":
         sys.stdout.buffer.write(data)
         return
     try:
-        Path(path).write_bytes(data)
+        _replace(Path(path), data)
     except OSError as error:
         raise click.UsageError(f"{path} cannot be written: {error.strerror}") from error
     click.echo(path)

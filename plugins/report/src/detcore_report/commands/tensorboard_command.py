@@ -56,6 +56,8 @@ def tensorboard(obj: CliContext, arguments: tuple[str, ...]) -> None:
     ids, rest = _split(arguments)
     if not ids:
         raise click.UsageError("give the id of an experiment")
+    for number in (signal.SIGTERM, signal.SIGHUP):  # which would leave TensorBoard and the folder
+        signal.signal(number, _end)
     with (
         tempfile.TemporaryDirectory(prefix="detcore-tensorboard-") as name,
         open_records(obj) as database,
@@ -68,7 +70,6 @@ def tensorboard(obj: CliContext, arguments: tuple[str, ...]) -> None:
             _require_events(database, experiment_id, where, is_here=client is None)
         _require_tensorboard()
         click.echo(f"event files: {where}", err=True)
-        signal.signal(signal.SIGTERM, _end)  # which would leave TensorBoard and the folder behind
         command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(where), *rest]
         with subprocess.Popen(command) as running:
             try:
