@@ -129,3 +129,41 @@ def test_an_end_that_a_killed_runner_recorded_is_told_by_the_next(watched: Watch
     ends = {e["trial"]: e["state"] for e in watched.told() if e["hook"] == "finished"}
     assert ends == {1: "ERROR", 2: "COMPLETED"}
     assert watched.open_cursors() == []
+
+
+KILLED_WITH_ITS_RUNNER = """
+import os, signal
+from pathlib import Path
+from detcore import core
+from detcore.log.writing import EventLog
+
+append = EventLog.append
+def append_or_die(self, kind, payload):
+    if kind == "checkpoint_committed":
+        os.kill(int(Path(LOCK).read_text().split()[0]), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return append(self, kind, payload)
+
+with core.init() as context:
+    if context.info.run_id == 1:
+        EventLog.append = append_or_die
+        with context.checkpoint.store_path({"steps_completed": 1}) as (path, uuid):
+            (path / "weights").write_text("w")
+    for operation in context.searcher.operations():
+        context.train.report_validation_metrics(operation.length, {"loss": 1.0})
+        operation.report_completed(1.0)
+"""
+
+
+def test_a_checkpoint_that_a_resume_finds_whole_is_told_before_the_end(watched: Watched) -> None:
+    watched.install("watch")
+    lock = watched.home / "detcore.db-locks" / "1"
+    watched.write(f"LOCK = {str(lock)!r}\n{KILLED_WITH_ITS_RUNNER}")
+    config = watched.folder / "config.yaml"
+    searcher = {"name": "single", "metric": "loss", "max_length": {"batches": 1}}
+    config.write_text(yaml.safe_dump({"entrypoint": "python3 train.py", "searcher": searcher}))
+    watched.run("-m", "detcore", "run", config, watched.folder, code=-signal.SIGKILL)
+    watched.run("-m", "detcore", "run", "--resume", 1)
+    watched.deliver()
+    told = [event["hook"] for event in watched.told() if not event["repeat"]]
+    assert told == ["started", "checkpoint", "finished", "started", "validation", "finished"]
