@@ -30,6 +30,7 @@ NOT_RUN = {
         "examples/ray/README.md",
     ],
     "network": [
+        "README.md",
         "docs/estimator-workers.md",
         "docs/howto-plugin.md",
         "docs/installation.md",
