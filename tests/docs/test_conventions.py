@@ -72,6 +72,7 @@ NOT_RUN = {
         "docs/trackers.md",
     ],
     "slow": [
+        "README.md",
         "docs/data.md",
         "docs/replay.md",
         "docs/writing-a-plugin.md",
