@@ -190,6 +190,18 @@ def test_names_that_would_not_work_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_package_that_is_no_plugin_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site" / "detcore_foo").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    done = detcore("plugin", "new", "--into", tmp_path / "new", "foo")
+    assert done.exit_code == 1
+    assert "a package 'detcore_foo' can be imported already" in done.output
+    assert "plugins list" not in done.output
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("name", ["random", "local", "s3"])
 def test_a_name_of_another_kind_is_free(name: str, tmp_path: Path) -> None:
     assert write(name, "framework", tmp_path).name == f"detcore-{name}"

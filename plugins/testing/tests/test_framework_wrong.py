@@ -5,6 +5,8 @@ Each is shown to the clause in question; a run that cannot show the fault is the
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import importlib
 import inspect
 import json
@@ -18,11 +20,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from detcore.records import MetricRecord, TrialRecord
+from detcore.types import TrialState
 from detcore_testing import BrokenContractError, FrameworkSuite
-from detcore_testing.framework.framework_runs import FrameworkRuns
+from detcore_testing.command import Finished
+from detcore_testing.framework.framework_runs import FrameworkRun, FrameworkRuns
 
 WRONG = Path(__file__).parent / "wrong"
 MODULES = ("framework_state", "framework_training", "framework_ends", "framework_workers")
+UUID = "3f0f7f0e-5d0c-4c7e-9c36-0a1b2c3d4e5f"
 HOOKS = """
 from detcore import hookimpl
 from detcore.types import Framework
@@ -154,6 +160,72 @@ def test_a_wrong_framework_breaks_its_clause(
     assert caught.value.clause == controller.clause
     assert f"FrameworkSuite: the clause {controller.clause!r} is broken" in str(caught.value)
     assert controller.told in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [".detcore-left", "home", UUID, "config-1.yaml"])
+def test_the_names_of_files_are_expected_in_one_folder_only(name: str, tmp_path: Path) -> None:
+    # Through a private method, because each of these strays would take a run.
+    runs = FrameworkRuns(TestRightFramework(), tmp_path / "suite")
+    try:
+        is_stored = name.startswith(".") or len(name) == 36
+        own = runs.folder / "checkpoints" if is_stored else runs.detcore.folder
+        folders = {runs.temporary, runs.model_dir, runs.detcore.folder, runs.folder / "checkpoints"}
+        before = runs._list_strays()
+        for folder in folders:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        strays = runs._list_strays() - before
+    finally:
+        runs.close()
+    assert strays == {str(folder / name) for folder in folders - {own}}
+
+
+def make_run(loss: float, *codes: int) -> FrameworkRun:
+    """Return a run that reports one training metric."""
+    summary = json.dumps({"trials": [{"steps_completed": LineSuite.num_batches}]})
+    trial = TrialRecord(
+        id=1,
+        experiment_id=1,
+        state=TrialState.COMPLETED,
+        error=None,
+        hparams={},
+        seed=0,
+        trial_dir=None,
+        created_at=datetime.datetime.now(datetime.timezone.utc),
+        ended_at=None,
+    )
+    record = MetricRecord(
+        trial_id=1,
+        run_id=1,
+        kind="training",
+        steps_completed=5,
+        metrics={"loss": loss},
+    )
+    return FrameworkRun(
+        finished=tuple(Finished(code, summary, "") for code in codes),
+        trial=trial,
+        training={5: record},
+        validations={},
+        checkpoints={},
+        commits=(),
+        journal=Path("journal"),
+        left=(),
+    )
+
+
+@pytest.mark.parametrize(("loss", "is_near"), [(1e-9, True), (1e-3, False)])
+def test_training_metrics_around_zero_are_compared_absolutely(
+    loss: float, is_near: bool, tmp_path: Path
+) -> None:
+    suite = TestRightFramework()
+    runs = FrameworkRuns(suite, tmp_path / "suite")
+    runs.adopt("reference", make_run(0.0, 0))
+    runs.adopt("interrupted", make_run(loss, 1, 75, 0))
+    expected = pytest.raises(BrokenContractError, match=r"not 0\.0")
+    try:
+        with contextlib.nullcontext() if is_near else expected:
+            clauses(suite)["a-resume-goes-on-in-its-place"](runs)
+    finally:
+        runs.close()
 
 
 EXACT_RESUME = {

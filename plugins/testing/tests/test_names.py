@@ -35,6 +35,13 @@ def test_the_workers_of_a_suite_do_not_load_pytest() -> None:
     assert finished.returncode == 0, finished.stderr
 
 
+def test_suites_refuse_python_without_assert() -> None:
+    command = [sys.executable, "-O", "-c", "from detcore_testing import StorageSuite"]
+    finished = subprocess.run(command, capture_output=True, text=True)
+    assert finished.returncode == 1
+    assert "Run the tests without -O, and with PYTHONOPTIMIZE unset." in finished.stderr
+
+
 def test_the_wheel_brings_the_torture_of_a_storage(tmp_path: Path) -> None:
     wheels = [detcore_wheel(), detcore_wheel("storage")]
     clean = CleanEnvironment(tmp_path / "environment", wheels)

@@ -49,7 +49,13 @@ class Suite:
     declined: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse to decline an unknown capability, or to decline one without a reason."""
+        """Refuse unknown declined capabilities, missing reasons, and Python without assert."""
+        if not __debug__:
+            raise RuntimeError(
+                "the suites of detcore_testing check with assert statements, which python -O and "
+                "PYTHONOPTIMIZE remove: every plugin would pass.\n"
+                "Run the tests without -O, and with PYTHONOPTIMIZE unset."
+            )
         super().__init_subclass__(**kwargs)
         for name, reason in cls.declined.items():
             if name not in cls.capabilities:

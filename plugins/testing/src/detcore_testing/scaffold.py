@@ -211,10 +211,15 @@ def check_free(names: PluginNames, kind: str, plugins: PluginManager) -> None:
     """
     name = names.plugin
     installed = {entry.name for entry in plugins.index()}
-    if name in installed or importlib.util.find_spec(names.package) is not None:
+    if name in installed:
         taken = f"a plugin is called {name!r} already"
     elif name in getattr(plugins, _REGISTRIES[kind])():
         taken = f"a {kind} is registered as {name!r} already"
+    elif importlib.util.find_spec(names.package) is not None:
+        raise InvalidArgumentError(
+            f"a package {names.package!r} can be imported already.\n"
+            "Only one of two packages with the same name is imported. Choose another name."
+        )
     else:
         return
     raise InvalidArgumentError(

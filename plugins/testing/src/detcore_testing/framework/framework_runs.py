@@ -58,8 +58,10 @@ class Stops(Base):
 _PROCESS = "process "
 # Python's own, wherever it imports from: TensorFlow does so from the folder for temporary files.
 _COMPILED = "__pycache__"
-# The suite's own files, checkpoints, and files of their storage.
-_EXPECTED = re.compile(r"home|config-\d+\.yaml|[0-9a-f-]{36}|\.detcore-.*")
+# The suite's own files in the working directory.
+_OWN_FILE = re.compile(r"home|config-\d+\.yaml")
+# Checkpoints in the storage, and the storage's own files.
+_STORED = re.compile(r"[0-9a-f-]{36}|\.detcore-.*")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -362,16 +364,15 @@ class FrameworkRuns:
             patience_s: How long processes may take to end by themselves, in seconds.
         """
         processes = self.detcore.leftovers(patience_s)
+        working, stored = self.detcore.folder, self.folder / "checkpoints"
         paths = [
             *self.model_dir.rglob("*"),
             *self.temporary.glob("*"),
-            *self.detcore.folder.glob("*"),
-            *(self.folder / "checkpoints").glob("*"),
+            *(path for path in working.glob("*") if not _OWN_FILE.fullmatch(path.name)),
+            *(path for path in stored.glob("*") if not _STORED.fullmatch(path.name)),
         ]
         return {f"{_PROCESS}{pid}: {line}" for pid, line in processes.items()} | {
-            str(path)
-            for path in paths
-            if _COMPILED not in path.parts and not _EXPECTED.fullmatch(path.name)
+            str(path) for path in paths if _COMPILED not in path.parts
         }
 
     def _new_strays(self, before: set[str]) -> tuple[str, ...]:

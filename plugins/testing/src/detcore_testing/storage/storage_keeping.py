@@ -282,7 +282,7 @@ class KeepingClauses(StorageAccess):
             if model.pop(key, None) is not None:
                 self.raw_delete(key)
         elif call == "delete":
-            storage.delete([key])
+            storage.delete(["1/absent", key, "absent"])
             model.pop(key, None)
         else:
             model[key] = data
@@ -308,6 +308,7 @@ class KeepingClauses(StorageAccess):
             got.write_bytes(b"??")
             storage.get_tree([(got, key)])
             expect_equal(got.read_bytes(), model[key], f"what came over a local file {when}")
+            expect_equal(storage.list(f"{key}/x"), [], f"list below a file {when}")
         else:
             with expect_error(FileNotFoundError, f"read {when}"):
                 storage.read(key)

@@ -5,7 +5,9 @@ Each is a `LocalStorage` but for its fault, so nothing else can be what a clause
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
+import itertools
 import os
 import random
 import shutil
@@ -254,6 +256,24 @@ class MissesTheAbsent(Wrong):
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
             self.path(check_key(key)).unlink()
+
+
+class DeletesUntilOneIsAbsent(Wrong):
+    broken = "it-behaves-as-a-dict"
+
+    def delete(self, keys: Iterable[str]) -> None:
+        keys = [check_key(key) for key in keys]
+        super().delete(itertools.takewhile(lambda key: self.path(key).exists(), keys))
+
+
+class ListsBelowAFile(Wrong):
+    broken = "it-behaves-as-a-dict"
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        if prefix:
+            with contextlib.suppress(FileNotFoundError):
+                os.stat(self.path(prefix))  # NotADirectoryError below a file
+        return super().list(prefix)
 
 
 class DeletesByText(Wrong):
