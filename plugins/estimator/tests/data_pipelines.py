@@ -58,6 +58,17 @@ def _sliced(tensors: Any) -> Any:
     return tf.data.Dataset.from_tensor_slices(tensors)
 
 
+def _captured(source: Any, *, size: int = 5) -> Any:
+    """Return a dataset with a function that reads one shuffled dataset again for each record."""
+    shuffled = _shuffled(size)
+    return source.flat_map(lambda x: shuffled.map(lambda y: 9 * x + y))
+
+
+def _elements(size: int) -> Any:
+    """Return the records of a shuffled dataset that is itself an element."""
+    return tf.data.Dataset.from_tensors(_shuffled(size)).repeat(3).flat_map(lambda part: part)
+
+
 # Name: the pipeline, and how many batches to compare.
 PIPELINES: dict[str, tuple[Callable[[], Any], int]] = {
     "shuffle": (lambda: _shuffled(10).batch(4), 11),
@@ -91,6 +102,10 @@ PIPELINES: dict[str, tuple[Callable[[], Any], int]] = {
         lambda: _shuffled(3).flat_map(lambda x: _shuffled(4).map(lambda y: 9 * x + y)).batch(5),
         8,
     ),
+    "captured shuffle": (lambda: _captured(_range(3)).batch(4), 15),
+    "captured shuffle, shuffled": (lambda: _captured(_shuffled(3)).batch(4), 15),
+    "large captured shuffle": (lambda: _captured(_range(2), size=100).batch(5), 90),
+    "shuffle as an element": (lambda: _elements(5).batch(4), 15),
     "numpy function": (
         lambda: _shuffled(6).map(lambda x: tf.numpy_function(np.negative, [x], tf.int64)).batch(4),
         7,

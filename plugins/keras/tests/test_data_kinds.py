@@ -35,6 +35,18 @@ def _interleaved() -> Any:
     )
 
 
+def _captured(source: Any) -> Any:
+    """Return a dataset with a function that reads one shuffled dataset again for each record."""
+    shuffled = _base().take(17).shuffle(17)
+    return source.flat_map(lambda x: shuffled.map(lambda r: r + 100 * tf.cast(x, tf.float32)))
+
+
+def _elements() -> Any:
+    """Return the records of a shuffled dataset that is itself an element."""
+    shuffled = _base().take(17).shuffle(17)
+    return tf.data.Dataset.from_tensors(shuffled).repeat(3).flat_map(lambda part: part)
+
+
 PIPELINES: dict[str, Callable[[], Any]] = {
     "plain": lambda: _base().batch(8),
     "shuffle": lambda: _base().shuffle(52).batch(8),
@@ -43,6 +55,9 @@ PIPELINES: dict[str, Callable[[], Any]] = {
     "cache": lambda: _base().cache().shuffle(52).batch(8),
     "shuffle before cache": lambda: _base().shuffle(52).cache().shuffle(10).batch(8),
     "unknown length": lambda: _base().filter(lambda r: r > 3).shuffle(52).batch(8),
+    "captured shuffle": lambda: _captured(tf.data.Dataset.range(3)).batch(8),
+    "captured shuffle, shuffled": lambda: _captured(tf.data.Dataset.range(3).shuffle(3)).batch(8),
+    "shuffle as an element": lambda: _elements().batch(8),
     "python": lambda: (
         _base().shuffle(52).map(lambda r: tf.numpy_function(lambda v: v, [r], tf.float32)).batch(8)
     ),

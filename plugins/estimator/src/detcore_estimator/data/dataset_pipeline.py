@@ -46,6 +46,8 @@ class Pipeline:
             "at first read" where something shuffled is shuffled again, or "later", as with
             ``repeat()``.
         has_shuffling_functions: Whether its functions make datasets that are shuffled.
+        has_nested_datasets: Whether its functions or elements contain datasets that were made
+            outside. Their shuffles cannot be seen, and count how often each was begun.
         has_cache: Whether a part of it is a cache, whose state would be the whole cache.
         has_random_functions: Whether its functions contain random operations. Each iterator
             recreates them, and they start again with their first value.
@@ -56,6 +58,7 @@ class Pipeline:
     num_shuffles: int
     seeds_drawn: SeedsDrawn
     has_shuffling_functions: bool
+    has_nested_datasets: bool
     has_cache: bool
     has_random_functions: bool
     has_parallel_functions: bool
@@ -70,6 +73,7 @@ def inspect_pipeline(dataset: Any) -> Pipeline:
         num_shuffles=sum("Shuffle" in kind for kind in kinds),
         seeds_drawn=_seeds_drawn(dataset),
         has_shuffling_functions=any("Shuffle" in node.op for node in nodes),
+        has_nested_datasets=any(_holds_datasets(part) for part in _parts(dataset)),
         has_cache=any("Cache" in kind for kind in kinds),
         has_random_functions=any(
             "seed2" in node.attr and not node.op.startswith("Stateless") for node in nodes
@@ -136,6 +140,16 @@ def _seeds_drawn(dataset: Any) -> SeedsDrawn:
 
 def _reads_a_shuffle(dataset: Any) -> bool:
     return any("Shuffle" in _kind(part) for source in dataset._inputs() for part in _parts(source))
+
+
+def _holds_datasets(part: Any) -> bool:
+    """Whether the functions of a dataset capture others, or a source has some as elements."""
+    specs = tf.nest.flatten(part.element_spec) if not part._inputs() else []
+    return any(isinstance(spec, tf.data.DatasetSpec) for spec in specs) or any(
+        tensor.dtype == tf.variant
+        for wrapper in part._functions()
+        for tensor in wrapper.function.captured_inputs
+    )
 
 
 def _function_nodes(dataset: Any) -> Iterator[Any]:

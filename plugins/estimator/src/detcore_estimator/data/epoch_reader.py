@@ -38,7 +38,9 @@ class EpochReader:
         self._holder = holder
         self._pipeline = pipeline
         self._main = GraphIterator(holder)
-        self._must_replay = pipeline.calls_python or pipeline.has_random_functions
+        self._must_replay = (
+            pipeline.calls_python or pipeline.has_random_functions or pipeline.has_nested_datasets
+        )
         self._has_warned = False
         self._is_at_end = False
         self.element = self._main.element
@@ -93,6 +95,8 @@ class EpochReader:
             self._warn_of_replay("its functions call Python")
         elif pipeline.has_random_functions:
             self._warn_of_replay("its functions draw random numbers")
+        elif pipeline.has_nested_datasets:
+            self._warn_of_replay("its functions or elements contain datasets")
         by_state = not (self._must_replay or pipeline.has_cache or pipeline.has_shuffling_functions)
         if by_state:
             if not self.is_begun:

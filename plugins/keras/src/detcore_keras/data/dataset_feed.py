@@ -339,13 +339,26 @@ def _begins_a_shuffle_late(dataset: Any) -> bool:
     """Whether a shuffle may draw its seeds later than when the iterator is made.
 
     In that case the seeds of earlier epochs cannot be drawn without reading them, and a fresh
-    iterator's state does not contain all seeds. This happens for nested shuffles, and for repeat().
+    iterator's state does not contain all seeds. This happens for nested shuffles, for repeat(), and
+    for datasets in functions or elements, whose shuffles cannot be seen.
     """
+    if _holds_datasets(dataset):
+        return True
     begins_at_once = any(f"_{kind}Dataset" == type(dataset).__name__ for kind in _BEGIN_AT_ONCE)
     sources = dataset._inputs()
     if not begins_at_once and any("Shuffle" in kind for s in sources for kind in _parts_of(s)):
         return True
     return any(_begins_a_shuffle_late(source) for source in sources)
+
+
+def _holds_datasets(part: Any) -> bool:
+    """Whether the functions of a dataset capture others, or a source has some as elements."""
+    specs = tf.nest.flatten(part.element_spec) if not part._inputs() else []
+    return any(isinstance(spec, tf.data.DatasetSpec) for spec in specs) or any(
+        tensor.dtype == tf.variant
+        for wrapper in part._functions()
+        for tensor in wrapper.function.captured_inputs
+    )
 
 
 def check_dataset(
