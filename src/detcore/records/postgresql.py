@@ -148,6 +148,9 @@ class LockSession:
     def close(self) -> None:
         """Release the lock."""
         if self._connection is not None:
+            # The server may take a moment to end a closed session.
+            with contextlib.suppress(self._engine.dialect.loaded_dbapi.Error):
+                self._query("SELECT pg_advisory_unlock_all()")
             self._connection.close()
             self._connection = None
 
