@@ -308,3 +308,10 @@ def test_a_text_that_is_not_utf_8_is_damage(sqlite_store: Store) -> None:
         connection.execute("UPDATE experiments SET name = CAST(x'ff' AS TEXT)")
     with pytest.raises(DatabaseError, match="is damaged or not a database"):
         sqlite_store.database.list_experiments()
+
+
+def test_a_database_of_a_development_version_is_refused(store: Store) -> None:
+    with store.database.transaction(write=True) as connection:
+        connection.exec_driver_sql("ALTER TABLE experiments DROP COLUMN script_start")
+    with pytest.raises(DatabaseError, match="was made by a development version of detcore"):
+        store.database.get_experiment(store.experiment_id)

@@ -215,6 +215,12 @@ def explain(error: BaseException, reason: str, where: str) -> Exception | None:
             "Find it with: SELECT * FROM pg_stat_activity JOIN pg_locks USING (pid) "
             "WHERE locktype = 'advisory'"
         )
+    if code in ("42703", "42P01"):
+        return DatabaseError(
+            f"the database {where} was made by a development version of detcore: {reason}.\n"
+            "Only the tables of releases are brought up to date.\n"
+            "Start with an empty one: createdb --encoding=UTF8 NAME"
+        )
     if code == "57014":
         return DatabaseError(
             f"the database {where} did not answer in {_STATEMENT_TIMEOUT_S:.0f} s: {reason}.\n"

@@ -158,6 +158,12 @@ def explain(reason: str, url: URL) -> Exception | None:
         )
     if any(words in low for words in _DAMAGE):
         return damaged(url, reason)
+    if any(words in low for words in ("no such column", "has no column", "no such table")):
+        return DatabaseError(
+            f"the database {where} was made by a development version of detcore: {reason}.\n"
+            "Only the tables of releases are brought up to date.\n"
+            f"Move it away to start a new one: mv {url.database} {url.database}.old"
+        )
     if "readonly" in low or "read-only" in low or "unable to open" in low:
         return DatabaseError(
             f"the database {where} cannot be opened or written: {reason}.\n"
