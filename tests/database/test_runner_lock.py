@@ -63,6 +63,16 @@ def lock(store: Store) -> Iterator[RunnerLock]:
         yield lock
 
 
+@pytest.fixture
+def server_lock(postgresql_store: Store) -> Iterator[RunnerLock]:
+    """The lock of an experiment on PostgreSQL, held by this process."""
+    store = postgresql_store
+    lock = store.database.open_lock(store.experiment_id, store.home)
+    with contextlib.closing(lock):
+        assert lock.acquire()
+        yield lock
+
+
 def test_one_of_several_processes_gets_the_lock(store: Store, lock: RunnerLock) -> None:
     """With homes of their own, as on several machines."""
     assert store.database.find_runner(store.experiment_id) is None
@@ -134,45 +144,48 @@ def test_a_submitted_experiment_is_alive_while_a_server_has_the_queue(store: Sto
         assert not database.experiment_is_alive(number)
 
 
-def test_a_lost_session_is_renewed(postgresql_store: Store) -> None:
-    store = postgresql_store
-    lock = store.database.open_lock(store.experiment_id, store.home)
-    with contextlib.closing(lock):
-        assert lock.acquire()
-        end_sessions(store)
-        assert lock.is_held()
-        assert store.database.find_runner(store.experiment_id) is not None
+def test_a_lost_session_is_renewed(postgresql_store: Store, server_lock: RunnerLock) -> None:
+    end_sessions(postgresql_store)
+    assert server_lock.is_held()
+    assert postgresql_store.database.find_runner(postgresql_store.experiment_id) is not None
 
 
-def test_a_lock_that_another_runner_took_meanwhile_is_lost(postgresql_store: Store) -> None:
-    store = postgresql_store
-    lock = store.database.open_lock(store.experiment_id, store.home)
-    with contextlib.closing(lock):
-        assert lock.acquire()
-        end_sessions(store)
-        with start_runner(store, str(store.home / "other")) as other:
-            assert read_line(other) == "1"
-            assert not lock.is_held()
-            other.kill()
-        assert not lock.is_held()
-        assert lock.is_lost
+def test_a_lock_that_another_runner_took_meanwhile_is_lost(
+    postgresql_store: Store, server_lock: RunnerLock
+) -> None:
+    end_sessions(postgresql_store)
+    with start_runner(postgresql_store, str(postgresql_store.home / "other")) as other:
+        assert read_line(other) == "1"
+        assert not server_lock.is_held()
+        other.kill()
+    assert not server_lock.is_held()
+    assert server_lock.is_lost
+
+
+def test_a_lost_lock_that_is_taken_again_is_held(
+    postgresql_store: Store, server_lock: RunnerLock
+) -> None:
+    """As by the queue of a server, which waits for its turn."""
+    server_lock.is_lost = True
+    session = server_lock._session
+    assert session is not None
+    session.close()
+    assert not server_lock.is_held()
+    assert server_lock.acquire()
+    assert server_lock.is_held()
 
 
 def test_a_runner_takes_its_lock_back_from_a_session_that_the_server_still_keeps(
-    postgresql_store: Store,
+    server_lock: RunnerLock,
 ) -> None:
     """As after a loss of the network, which the server notices later."""
-    store = postgresql_store
-    lock = store.database.open_lock(store.experiment_id, store.home)
-    with contextlib.closing(lock):
-        assert lock.acquire()
-        session = lock._session
-        assert session is not None
-        lost, session._connection = session._connection, None
-        assert lock.is_held()
-        with pytest.raises(Exception, match="terminating connection"):
-            lost.execute("SELECT 1")
-        lost.close()
+    session = server_lock._session
+    assert session is not None
+    lost, session._connection = session._connection, None
+    assert server_lock.is_held()
+    with pytest.raises(Exception, match="terminating connection"):
+        lost.execute("SELECT 1")
+    lost.close()
 
 
 def test_a_long_host_name_is_recognized(

@@ -103,6 +103,7 @@ class RunnerLock:
             fcntl.flock(self.fd, fcntl.LOCK_UN)
             return False
         os.ftruncate(self.fd, os.pwrite(self.fd, me.encode(), 0))
+        self.is_lost = False
         return True
 
     def is_held(self) -> bool:
