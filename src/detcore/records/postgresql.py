@@ -114,8 +114,8 @@ class LockSession:
         raw.detach()  # from the pool, which closes it in forked children and at the end
         self._connection.autocommit = True
         self._query("SELECT set_config('application_name', %s, false)", self._name)
-        for name, value in _SERVER_NETWORK.items():
-            self._query("SELECT set_config(%s, %s, false)", name, value)
+        for setting, value in _SERVER_NETWORK.items():
+            self._query("SELECT set_config(%s, %s, false)", setting, value)
         statement = "SELECT pg_try_advisory_lock(%s, %s)"
         is_held = bool(self._query(statement, _RUNNER_LOCKS, self._experiment_id))
         if is_held:

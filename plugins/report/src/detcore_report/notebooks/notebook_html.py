@@ -8,7 +8,7 @@ from detcore_report.experiment_view import read_view
 from detcore_report.pages.experiment_page import notebook_part
 from detcore_report.pages.page_parts import cut, escape, fragment
 
-# Of all curves together, so that a saved notebook stays small.
+# The total over all curves, so that a saved notebook stays small.
 _MAX_POINTS = 1800
 _MAX_CHARTS = 4
 _MAX_TRIALS = 30

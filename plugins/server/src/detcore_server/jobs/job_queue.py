@@ -106,7 +106,7 @@ class _Runner:
 class Jobs:
     """Starts runners, as many at once as the settings allow, and supervises them in a thread.
 
-    Of several servers with the same records, one does so: the one that holds the lock of the queue.
+    If several servers share the records, only the one that holds the lock of the queue does so.
 
     Args:
         settings: Settings of the server.
