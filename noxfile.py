@@ -354,7 +354,7 @@ def tensorflow(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
-    """Regenerate the tables of docs/benchmarks.md, or those named; needs a quiet machine."""
+    """Regenerate the tables of docs/benchmarks.md and benchmarks/RESULTS.md on a quiet machine."""
     sys.path.append("benchmarks")
     import _report
 

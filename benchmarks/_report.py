@@ -1,11 +1,12 @@
-"""Which benchmarks there are, and how their tables get into ``docs/benchmarks.md``.
+"""The list of benchmarks, and the command that writes their tables into the documents.
 
     python benchmarks/_report.py NAME...
 
-runs the benchmarks of these tables with this Python and replaces the blocks of these names in the
-document. ``nox -s bench`` does that for all tables, each in its environment. The document has a
-block for each table, between ``<!-- table: NAME -->`` and ``<!-- end of table -->``; its first
-paragraph says when, on which commit and machine, and with which command the table was made.
+runs the benchmarks of these tables with this Python and replaces the blocks of these names in
+``docs/benchmarks.md`` or ``RESULTS.md``. ``nox -s bench`` does that for all tables, each in its
+environment. Each table has a block in one of the documents, between ``<!-- table: NAME -->`` and
+``<!-- end of table -->``. The first paragraph of a block names the date, the commit, the machine
+and the command of the measurement.
 
 The other half of this module is for the benchmarks: their options, quartiles, and tables.
 """
@@ -27,7 +28,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-DOCUMENT = FOLDER.parent / "docs" / "benchmarks.md"
+# The page for users, and the notebook with all other tables.
+DOCUMENTS = (FOLDER.parent / "docs" / "benchmarks.md", FOLDER / "RESULTS.md")
 # Those of the sessions of noxfile.py.
 BARE, TENSORFLOW, TENSORFLOW_2_15 = "bare", "tensorflow", "tensorflow-2.15"
 TORCH = "torch"
@@ -186,8 +188,16 @@ def with_block(text: str, name: str, body: str) -> str:
         lambda match: f"{match['begin']}\n{body.strip()}\n{match['end']}", text
     )
     if count != 1:
-        raise SystemExit(f"{DOCUMENT.name} has {count} blocks '<!-- table: {name} -->', not one")
+        raise SystemExit(f"expected one block '<!-- table: {name} -->', found {count}")
     return found
+
+
+def find_document(name: str) -> Path:
+    """Return the document that has the block of a table."""
+    paths = [path for path in DOCUMENTS if name in blocks(path.read_text())]
+    if len(paths) != 1:
+        raise SystemExit(f"expected table {name!r} in one document, found it in {len(paths)}")
+    return paths[0]
 
 
 def _block(name: str) -> re.Pattern[str]:
@@ -241,8 +251,9 @@ def _commit() -> str:
         )
         return done.stdout.strip()
 
-    # The document itself changes with each table.
-    changed = git("status", "--porcelain", "--", "..", ":(top,exclude)docs/benchmarks.md")
+    # The documents change with each table.
+    excluded = [f":(top,exclude){path.relative_to(FOLDER.parent)}" for path in DOCUMENTS]
+    changed = git("status", "--porcelain", "--", "..", *excluded)
     return git("rev-parse", "--short", "HEAD") + (" with changes" if changed else "")
 
 
@@ -265,7 +276,8 @@ def regenerate(names: Iterable[str], peers: Mapping[str, str]) -> None:
         )
         above = provenance(table, commit, datetime.date.today(), load)
         body = f"{above}\n\n{done.stdout}"
-        DOCUMENT.write_text(with_block(DOCUMENT.read_text(), name, body))
+        document = find_document(name)
+        document.write_text(with_block(document.read_text(), name, body))
 
 
 def main() -> None:
