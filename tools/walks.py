@@ -79,7 +79,7 @@ scheduling_unit: 2
 min_checkpoint_period: {batches: 2}
 reproducibility: {experiment_seed: 1}
 """
-CLOCK = ("detcore.trial.clock", "ScheduledAskedClock.save")
+CLOCK = ("detcore.trial.clock", "ScheduledPollingClock.save")
 MANIFEST = ("detcore.checkpoint.commit", "commit")
 
 

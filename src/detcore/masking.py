@@ -41,12 +41,12 @@ _KNOWN_FORMS = re.compile(
     r"|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]+-----END [A-Z ]*PRIVATE KEY-----"
 )
-_SHORTEST_SECRET = 6
+_MIN_SECRET_LENGTH = 6
 _FEW_SECRETS = 50
 _PLAIN_STARS = re.compile(rf"(?m)([:-][ \t]+){re.escape(MASK)}(?=[ \t]*$)")
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*")
 _ANCHOR = re.compile(r"&\S+\s+")
-_MOST_YAML = 1 << 20
+_MAX_YAML = 1 << 20
 _IS_EXPERIMENT_FILE = re.compile(r"^[\"']?(entrypoint|searcher)[\"']?\s*:", re.MULTILINE)
 
 
@@ -133,7 +133,7 @@ def _hidden_texts(value: object, hidden: object) -> list[str]:
     return [
         text
         for _, text in find_hidden(value, hidden)
-        if isinstance(text, str) and len(text) >= _SHORTEST_SECRET and text != MASK
+        if isinstance(text, str) and len(text) >= _MIN_SECRET_LENGTH and text != MASK
     ]
 
 
@@ -173,10 +173,10 @@ def _replace_all(text: str, secrets: Sequence[str]) -> str:
     # Replacing one after the other takes quadratic time: one file may have all of them.
     known, lengths = {*secrets}, dict[str, dict[int, None]]()
     for secret in secrets:
-        lengths.setdefault(secret[:_SHORTEST_SECRET], {})[len(secret)] = None
+        lengths.setdefault(secret[:_MIN_SECRET_LENGTH], {})[len(secret)] = None
     parts, begin, at = [], 0, 0
     while at < len(text):
-        for length in lengths.get(text[at : at + _SHORTEST_SECRET], ()):
+        for length in lengths.get(text[at : at + _MIN_SECRET_LENGTH], ()):
             if text[at : at + length] in known:
                 parts += [text[begin:at], MASK]
                 begin = at = at + length
@@ -188,7 +188,7 @@ def _replace_all(text: str, secrets: Sequence[str]) -> str:
 
 def _mask_yaml(text: str) -> str | None:
     """Return YAML with the values of secret names masked; None if it cannot be parsed."""
-    if len(text) > _MOST_YAML:
+    if len(text) > _MAX_YAML:
         return None
     import yaml
 

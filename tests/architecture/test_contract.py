@@ -32,7 +32,7 @@ DOCUMENTED = {
     "detcore.metrics": "MetricReducer",
     "detcore.search": "Answer ExitReason NewTrial SearchMethod SearchSetup TrainTo",
     "detcore.storage": "Capabilities Entry FileDigest Pair Progress StorageBackend",
-    "detcore.trial": "AskedClock Clock Decision LoopingController PrepareOptions SavesState Step"
+    "detcore.trial": "PollingClock Clock Decision LoopingController PrepareOptions SavesState Step"
     " SteppingController SupportsFinish SupportsSnapshot SupportsStartFrom SupportsStateTensors"
     " SupportsTensors Trial TrialContext TrialSetup ValidationResult",
 }

@@ -350,7 +350,7 @@ def test_a_gigantic_manifest_is_not_read(
 def test_a_manifest_that_could_not_be_read_again_is_not_written(
     desk: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("detcore.checkpoint.manifest.MOST_MANIFEST_BYTES", 700)
+    monkeypatch.setattr("detcore.checkpoint.manifest.MAX_MANIFEST_BYTES", 700)
     with pytest.raises(InvalidCheckpointError, match=r"would have .* bytes; 700 are read at most"):
         desk.upload(folder, {**META, "text": "x" * 700})
     assert desk.storage.list() == []

@@ -41,7 +41,7 @@ def test_reading_ends_with_the_trial_if_it_is_followed_and_at_once_if_not(
     tail: int | None,
     shown: list[str],
 ) -> None:
-    monkeypatch.setattr(log_commands, "_POLL_S", 0.0)
+    monkeypatch.setattr(log_commands, "_POLL_INTERVAL_S", 0.0)
     written: list[str] = []
 
     def show(lines: Iterable[Any]) -> None:

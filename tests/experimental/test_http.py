@@ -19,7 +19,7 @@ from http_face import make_token
 
 from detcore.client import Determined, EmbeddedTransport, Transport, TrialReference
 from detcore.client.http import (
-    ServerAway,
+    ServerUnavailableError,
     ServerRefused,
     Session,
     decode_value,
@@ -256,7 +256,7 @@ def test_questions_are_asked_again_and_changes_are_not(
         assert experiment.state == "COMPLETED"
     proxy.always("reset after", "POST")
     before = len(proxy.seen)
-    with pytest.raises(ServerAway, match="does not answer"):
+    with pytest.raises(ServerUnavailableError, match="does not answer"):
         client.create_model("n")
     assert len(proxy.seen) == before + 1
     proxy.choose = lambda method, target: None
@@ -294,7 +294,7 @@ def test_a_download_that_fails_leaves_nothing(
     monkeypatch.setattr("detcore.client.http.http_storage._BACKOFF_S", 0.001)
     checkpoint = client.get_checkpoint(store.one_checkpoint())
     proxy.choose = lambda method, target: "reset before" if "weights" in target else None
-    with pytest.raises(ServerAway):
+    with pytest.raises(ServerUnavailableError):
         checkpoint.download("model")
     assert list(Path().iterdir()) == []
     proxy.choose = lambda method, target: None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from detcore.client.http import ServerAway, ServerRefused, Session
+from detcore.client.http import ServerUnavailableError, ServerRefused, Session
 from detcore.errors import (
     ConfigError,
     DetcoreError,
@@ -184,12 +184,12 @@ def test_what_is_no_json(raw: bytes) -> None:
 
 
 def test_what_is_no_http() -> None:
-    with scripted(b"SSH-2.0-OpenSSH_9\r\n\r\n") as script, pytest.raises(ServerAway):
+    with scripted(b"SSH-2.0-OpenSSH_9\r\n\r\n") as script, pytest.raises(ServerUnavailableError):
         raise failure(script, num_tries=1)
 
 
 def test_an_answer_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detcore.client.http.http_session._MOST_BYTES", 65536)
+    monkeypatch.setattr("detcore.client.http.http_session._MAX_BYTES", 65536)
     with (
         scripted(answer(200, raw=b"[" + b"1," * 50_000 + b"1]")) as script,
         pytest.raises(ServerRefused, match="more than 65536 bytes"),
@@ -220,7 +220,7 @@ def test_a_server_that_never_answers() -> None:
     with scripted(lambda link: time.sleep(120)) as script:
         begin = time.monotonic()
         error = failure(script, timeout_s=0.2)
-    assert isinstance(error, ServerAway)
+    assert isinstance(error, ServerUnavailableError)
     assert time.monotonic() - begin < 60
 
 
@@ -242,7 +242,7 @@ def test_a_server_that_answers_for_ever() -> None:
 
 # -- asking again ---------------------------------------------------------------------------------
 
-BUSY = {"error": {"type": "ServerAway", "message": "busy"}}
+BUSY = {"error": {"type": "ServerUnavailableError", "message": "busy"}}
 AWAY = [answer(502, raw=b"bad"), answer(503, BUSY), answer(504, raw=b"late"), b""]
 
 
@@ -262,7 +262,7 @@ def test_questions_are_asked_again_and_a_long_wait_says_why_once(
 def test_changes_are_asked_once(number: int) -> None:
     with scripted(AWAY[number], answer(200, [1])) as script:
         error = failure(script, "POST")
-        assert isinstance(error, ServerAway)
+        assert isinstance(error, ServerUnavailableError)
         assert error.may_have_arrived
         assert len(script.asked) == 1
         session = Session(script.url, TOKEN)
@@ -274,7 +274,7 @@ def test_a_change_is_asked_again_where_it_cannot_have_arrived() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     session = Session(f"http://127.0.0.1:{port}", TOKEN)
-    with pytest.raises(ServerAway, match=r"connection refused\nIs it running") as caught:
+    with pytest.raises(ServerUnavailableError, match=r"connection refused\nIs it running") as caught:
         session.ask("POST", "/x")
     assert not caught.value.may_have_arrived
 
@@ -355,6 +355,6 @@ def test_a_stream_that_is_cut_off_says_so() -> None:
         session = Session(script.url, TOKEN)
         with session.stream("/x") as pieces:
             assert next(pieces) == b"abc"
-            with pytest.raises(ServerAway, match="breaks off"):
+            with pytest.raises(ServerUnavailableError, match="breaks off"):
                 next(pieces)
         session.close()

@@ -41,7 +41,7 @@ class Breakage:
 
     said: str
     distributions: Mapping[str, Mapping[str, Any]]
-    mend: str = f"{UPGRADE} detcore-bad"
+    fix: str = f"{UPGRADE} detcore-bad"
     alternative: str | None = OFF.format("bad")
     only: tuple[str, ...] = ("bad",)
 
@@ -251,10 +251,10 @@ def test_each_breakage_gets_one_line_with_its_mending_command(name: str, tmp_pat
     seed(tmp_path, breakage)
     result = run_detcore("plugins", "doctor", sites=[tmp_path], only=breakage.only)
     assert result.stdout.count("\n") == 1, result.stdout + result.stderr
-    message, _, commands = result.stdout.rstrip("\n").partition("; mend: ")
-    mend, _, alternative = commands.partition("  or: ")
+    message, _, commands = result.stdout.rstrip("\n").partition("; fix: ")
+    fix, _, alternative = commands.partition("  or: ")
     assert re.search(breakage.said, message)
-    assert mend == breakage.mend
+    assert fix == breakage.fix
     assert (alternative or None) == breakage.alternative
     assert result.stderr.startswith("1 fault in ")
     assert "Traceback" not in result.stderr
@@ -266,7 +266,7 @@ def test_switching_the_plugin_off_mends_it(name: str, tmp_path: Path) -> None:
     breakage = BREAKAGES[name]
     seed(tmp_path, breakage)
     switches = (OFF.format("bad"), OFF.format("worse"))
-    command = next(each for each in (breakage.mend, breakage.alternative) if each in switches)
+    command = next(each for each in (breakage.fix, breakage.alternative) if each in switches)
     assert command is not None
     variable, _, value = command.removeprefix("export ").partition("=")
     result = run_detcore(
@@ -312,7 +312,7 @@ def test_no_fault(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said", "mend"),
+    ("variable", "value", "said", "fix"),
     [
         (
             "DETCORE_DISABLE_PLUGINS",
@@ -341,7 +341,7 @@ def test_no_fault(tmp_path: Path) -> None:
     ],
 )
 def test_names_that_are_no_plugins(
-    variable: str, value: str, said: str, mend: str, tmp_path: Path
+    variable: str, value: str, said: str, fix: str, tmp_path: Path
 ) -> None:
     write_distribution(tmp_path, "detcore-good")
     write_distribution(tmp_path, "detcore-bad")
@@ -353,22 +353,22 @@ def test_names_that_are_no_plugins(
     )  # fmt: skip
     for name in installed:
         line = line.replace(f"{name}, ", "").replace(f", {name}", "")
-    assert line == f"{variable}: {said}; mend: {mend}"
+    assert line == f"{variable}: {said}; fix: {fix}"
     assert result.returncode == 1
 
 
 @pytest.mark.parametrize(
-    ("option", "mend"),
+    ("option", "fix"),
     [
         (["--no-plugin", "goood"], "detcore --no-plugin good ..."),
         (["--plugins", "goood,core"], "detcore --plugins core,good ..."),
     ],
 )
-def test_options_that_name_no_plugin(option: list[str], mend: str, tmp_path: Path) -> None:
+def test_options_that_name_no_plugin(option: list[str], fix: str, tmp_path: Path) -> None:
     write_distribution(tmp_path, "detcore-good")
     result = run_detcore(*option, "plugins", "doctor", sites=[tmp_path])
     said = "no plugin is called 'goood'; did you mean 'good'?"
-    assert f"{option[0]}: {said}; mend: {mend}\n" in result.stdout
+    assert f"{option[0]}: {said}; fix: {fix}\n" in result.stdout
     assert result.returncode == 1
 
 
@@ -376,7 +376,7 @@ def test_options_that_name_no_plugin(option: list[str], mend: str, tmp_path: Pat
 def test_options_that_name_nothing_like_a_plugin(option: str, tmp_path: Path) -> None:
     result = run_detcore(option, "zzz", "plugins", "doctor", sites=[tmp_path])
     assert result.stdout.startswith(f"{option}: no plugin is called 'zzz'; plugins here: core")
-    assert result.stdout.endswith(f"; mend: leave {option} out\n")
+    assert result.stdout.endswith(f"; fix: leave {option} out\n")
 
 
 def test_a_run_tells_of_an_option_that_names_no_plugin_once(tmp_path: Path) -> None:
@@ -397,7 +397,7 @@ def test_broken_metadata_is_named_by_its_folder(tmp_path: Path) -> None:
     result = run_detcore("plugins", "doctor", sites=[tmp_path], only=["good"])
     assert result.stdout == (
         f"detcore-bad: its METADATA in {info} is missing or has no Name, so its plugins are not "
-        f"used; mend: rm -r {info} && {PIP} detcore-bad\n"
+        f"used; fix: rm -r {info} && {PIP} detcore-bad\n"
     )
 
 
@@ -408,7 +408,7 @@ def test_a_local_folder_is_installed_again_from_there(tmp_path: Path) -> None:
         f'{{"url": "{project.as_uri()}", "dir_info": {{"editable": true}}}}', encoding="utf-8"
     )
     result = run_detcore("plugins", "doctor", sites=[tmp_path], only=["bad"])
-    assert f"mend: {PIP} --force-reinstall --no-deps -e '{project}'" in result.stdout
+    assert f"fix: {PIP} --force-reinstall --no-deps -e '{project}'" in result.stdout
 
 
 def test_switching_off_keeps_off_what_is_off_already(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_detcore_register_storage_of_one_scheme_by_two_plugins(install: Install)
     assert manager.storage_types().keys() == {"shared_fs", "directory"}
     assert str(one_problem(manager)) == (
         "a (detcore-a 1.0) and b (detcore-b 1.0): both register the URL scheme 's3'; none is used; "
-        "mend: export DETCORE_DISABLE_PLUGINS=b  or: export DETCORE_DISABLE_PLUGINS=a"
+        "fix: export DETCORE_DISABLE_PLUGINS=b  or: export DETCORE_DISABLE_PLUGINS=a"
     )
 
 

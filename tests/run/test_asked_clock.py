@@ -15,7 +15,7 @@ from toy_command import MODEL_DIR, Detcore
 from detcore import core
 from detcore.config import load_mapping
 from detcore.errors import ConfigError, ScheduleError
-from detcore.trial import AskedClock, Step, open_clock, resumed_from
+from detcore.trial import PollingClock, Step, open_clock, resumed_from
 
 # A framework that owns its loop: the toy framework's controller, driven by the script.
 SCRIPT = """
@@ -159,7 +159,7 @@ class Weights:
 
 
 @pytest.fixture
-def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AskedClock]:
+def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PollingClock]:
     """Yield the clock of a script by itself that validates and saves at 10 of 20 steps."""
     monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "home"))
     config = load_mapping(
@@ -180,7 +180,7 @@ def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AskedCloc
         )
 
 
-def test_nothing_is_due_between_boundaries_except_early_reports(clock: AskedClock) -> None:
+def test_nothing_is_due_between_boundaries_except_early_reports(clock: PollingClock) -> None:
     assert [(clock.due(step).step, clock.due(step).until) for step in (0, 1, 4)] == [
         (Step.TRAIN, 5)
     ] * 3
@@ -190,13 +190,13 @@ def test_nothing_is_due_between_boundaries_except_early_reports(clock: AskedCloc
     assert clock.due(5).step is Step.REPORT
 
 
-def test_a_passed_boundary_is_an_error(clock: AskedClock) -> None:
+def test_a_passed_boundary_is_an_error(clock: PollingClock) -> None:
     clock.due(0)
     with pytest.raises(ScheduleError, match="5"):
         clock.due(6)
 
 
-def test_a_validation_without_the_searchers_metric_is_an_error(clock: AskedClock) -> None:
+def test_a_validation_without_the_searchers_metric_is_an_error(clock: PollingClock) -> None:
     clock.due(5)
     clock.reported({})
     clock.due(10)
@@ -207,7 +207,7 @@ def test_a_validation_without_the_searchers_metric_is_an_error(clock: AskedClock
     assert clock.due(10).step is Step.VALIDATE, "a validation that failed counts as done"
 
 
-def test_a_framework_that_ends_training_early_saves_first(clock: AskedClock) -> None:
+def test_a_framework_that_ends_training_early_saves_first(clock: PollingClock) -> None:
     assert clock.due(3).step is Step.TRAIN
     clock.request_stop()
     decisions = []

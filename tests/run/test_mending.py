@@ -13,12 +13,12 @@ from detcore.environment import Environment, read_environment
 from detcore.errors import ConfigError, RunError
 from detcore.plugins import PluginManager
 from detcore.records import Database, keep_secrets, restore_secrets
-from detcore.run.changed_settings import mend_experiment
+from detcore.run.changed_settings import change_settings
 from detcore.search import Validated, event_to_json
 from detcore.types import ExperimentState
 
 CONFIG = {
-    "name": "mended",
+    "name": "repaired",
     "entrypoint": "model_def:Line",
     "hyperparameters": {"global_batch_size": 8},
     "searcher": {"name": "single", "metric": "acc", "max_length": {"batches": 40}},
@@ -45,7 +45,7 @@ def record(environment: Environment, *, searcher: Mapping[str, object] = {}) -> 
     plain = loaded.config.model_dump(mode="json")
     with Database.open(environment.database_url) as database:
         number = database.create_experiment(
-            config=plain, config_text=None, model_dir="/code", name="mended"
+            config=plain, config_text=None, model_dir="/code", name="repaired"
         )
         keep_secrets(environment.home, number, plain)
         database.create_trial(experiment_id=number, hparams={}, seed=1)
@@ -53,10 +53,10 @@ def record(environment: Environment, *, searcher: Mapping[str, object] = {}) -> 
     return number
 
 
-def mend(environment: Environment, number: int, **changes: object) -> list[str]:
+def fix(environment: Environment, number: int, **changes: object) -> list[str]:
     named = {name.replace("__", "."): value for name, value in changes.items()}
     with Database.open(environment.database_url) as database:
-        return mend_experiment(
+        return change_settings(
             database.get_experiment(number),
             named,
             database=database,
@@ -67,7 +67,7 @@ def mend(environment: Environment, number: int, **changes: object) -> list[str]:
 
 def test_what_cannot_change_the_past_is_changed_and_recorded(environment: Environment) -> None:
     number = record(environment)
-    lines = mend(
+    lines = fix(
         environment,
         number,
         searcher__metric="val_loss",
@@ -91,7 +91,7 @@ def test_what_cannot_change_the_past_is_changed_and_recorded(environment: Enviro
     assert "right" not in str(recorded)
     assert event.payload["searcher.metric"] == ["acc", "val_loss"]
     assert "right" not in str(event.payload)
-    assert mend(environment, number, max_restarts=7) == []
+    assert fix(environment, number, max_restarts=7) == []
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_what_would_change_the_past_is_refused(
     with Database.open(environment.database_url) as database:
         before = database.get_experiment(number)
     with pytest.raises(RunError, match=message) as caught:
-        mend(environment, number, **changes)
+        fix(environment, number, **changes)
     name = next(iter(changes)).replace("__", ".")
     assert re.search(f"detcore run CONFIG.yaml /code --set '?{name}=", str(caught.value))
     with Database.open(environment.database_url) as database:
@@ -133,7 +133,7 @@ def test_the_command_that_is_named_can_be_typed(
 ) -> None:
     number = record(environment)
     with pytest.raises(RunError) as caught:
-        mend(environment, number, **changes)
+        fix(environment, number, **changes)
     assert str(caught.value).endswith(f" --set {flag}")
 
 
@@ -143,18 +143,18 @@ def test_what_trials_reported_and_what_is_complete_stays(environment: Environmen
         database.add_search_event(number, number=0, event=None)
         database.add_search_event(number, number=1, event=event_to_json(Validated(0, 40, 0.5)))
     with pytest.raises(RunError, match="trials have reported it"):
-        mend(environment, number, searcher__metric="val_loss")
+        fix(environment, number, searcher__metric="val_loss")
     with pytest.raises(RunError, match="trained to the end"):
-        mend(environment, number, searcher__max_length__batches=80)
+        fix(environment, number, searcher__max_length__batches=80)
     with pytest.raises(ConfigError, match="max_restarts"):
-        mend(environment, number, max_restarts="many")
+        fix(environment, number, max_restarts="many")
     asha = record(environment, searcher={"name": "adaptive_asha", "max_trials": 4})
     with pytest.raises(RunError, match="adaptive_asha chooses the lengths"):
-        mend(environment, asha, searcher__max_length__batches=80)
+        fix(environment, asha, searcher__max_length__batches=80)
     with Database.open(environment.database_url) as database:
         database.set_experiment_state(asha, ExperimentState.COMPLETED)
     with pytest.raises(RunError, match="is complete"):
-        mend(environment, asha, max_restarts=9)
+        fix(environment, asha, max_restarts=9)
 
 
 def test_a_wrong_metric_is_corrected_by_resuming(detcore: Detcore) -> None:
@@ -165,9 +165,9 @@ def test_a_wrong_metric_is_corrected_by_resuming(detcore: Detcore) -> None:
     refused = detcore.run_failing("run", "--resume", 1, "--set", "hyperparameters.learning_rate=1")
     command = f"--set searcher.source_checkpoint_uuid={trial['latest_checkpoint']}"
     assert command in refused.output
-    mended = detcore.run_checked(
+    repaired = detcore.run_checked(
         "run", "--resume", 1, "--json", "--set", "searcher.metric=val_loss",
         "--set", "searcher.max_length.batches=50",
     )  # fmt: skip
-    assert "searcher.metric: 'acc' is now 'val_loss'" in mended.output
-    assert mended.summary["trials"][0]["steps_completed"] == 50
+    assert "searcher.metric: 'acc' is now 'val_loss'" in repaired.output
+    assert repaired.summary["trials"][0]["steps_completed"] == 50

@@ -14,7 +14,7 @@ import yaml
 from running_server import PASSWORD, USER, RunningServer, quick_hash
 from toy_command import MODEL_DIR, TOY_PLUGIN, toy_config
 
-from detcore.client.http import HandIn, PackedContext, Session, open_session, pack
+from detcore.client.http import Submission, PackedContext, Session, open_session, pack
 from detcore.environment import read_environment
 from detcore_server.server_database import ServerDatabase
 from detcore_testing import DetcoreCommand
@@ -88,11 +88,11 @@ class JobServer:
         self._sessions[user] = open_session(self.url, user, environment=read_environment(environ))
         return self._sessions[user]
 
-    def given(self, **changes: Any) -> tuple[HandIn, PackedContext]:
+    def given(self, **changes: Any) -> tuple[Submission, PackedContext]:
         """Return an experiment to hand in."""
 
         text = yaml.safe_dump(toy_config(**changes))
-        given = HandIn(text=text, name="toy.yaml", overrides={}, environment={}, test_mode=False)
+        given = Submission(text=text, name="toy.yaml", overrides={}, environment={}, test_mode=False)
         return given, pack(MODEL_DIR)
 
     def runner_of(self, experiment_id: int) -> int:

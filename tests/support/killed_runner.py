@@ -221,7 +221,7 @@ def run(folder: Path, steps: Steps) -> None:
     plugins = PluginManager(environment)
     settings = RunSettings(environment=environment, plugins=plugins, listener=Listener())
     vars(named_parts)["choose_launcher"] = lambda *_, **__: Launcher(steps, plugins)
-    vars(supervisor)["_FIRST_PAUSE_S"] = 0.0
+    vars(supervisor)["_INITIAL_BACKOFF_S"] = 0.0
     with Database.open(environment.database_url) as database:
         known = database.list_experiments()
     steps.count_calls(Database)

@@ -53,7 +53,7 @@ def test_source_and_settings_are_copied_and_data_is_not(tmp_path: Path) -> None:
 def test_a_folder_of_very_many_files_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(code_copy, "_MOST_FILES", 10)
+    monkeypatch.setattr(code_copy, "_MAX_FILES", 10)
     write(tmp_path, "model_def.py")
     for number in range(11):
         write(tmp_path, f"images/{number}.txt")

@@ -18,7 +18,7 @@ from detcore.types import Length, TrialSettings, Unit
 
 # Most that can be due at one batch: report, initial or periodic validation, checkpoint, complete,
 # and the decision to train or stop.
-MOST_DECISIONS_AT_ONE_BATCH = 6
+MAX_DECISIONS_PER_BATCH = 6
 
 
 @dataclasses.dataclass
@@ -57,7 +57,7 @@ def drive(
         decision = schedule.what_now(**flags)
         assert schedule.what_now(**flags) == decision, "asking must not change the answer"
         decisions_here += 1
-        assert decisions_here <= MOST_DECISIONS_AT_ONE_BATCH, log.did[-10:]
+        assert decisions_here <= MAX_DECISIONS_PER_BATCH, log.did[-10:]
         if decision.step is Step.TRAIN:
             assert now < decision.until == schedule.next_boundary
             interrupts = [at for at in (preempt_at, stop_at) if at is not None and at > now]

@@ -371,7 +371,7 @@ def test_a_train_op_that_forgets_the_global_step(
         train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
         return de.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
-    monkeypatch.setattr("detcore_estimator.engine.train_loop._MOST_RUNS_WITHOUT_STEP", 20)
+    monkeypatch.setattr("detcore_estimator.engine.train_loop._MAX_RUNS_WITHOUT_STEP", 20)
     for input_fn, runs in ((eval_input, 6), (train_input, 20)):
         with pytest.raises(InvalidModelError, match=f"train_op ran {runs} times"):
             make(tmp_path / str(runs), forgetful).train(input_fn, steps=1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from detcore_server.api.client_models import MOST_DEPTH, Metadata, is_too_deep
+from detcore_server.api.client_models import MAX_DEPTH, Metadata, is_too_deep
 
 METADATA: TypeAdapter[dict[str, Any]] = TypeAdapter(Metadata)
 
@@ -22,12 +22,12 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 def test_metadata_is_nested_so_deep_and_no_deeper() -> None:
-    deepest = nested(MOST_DEPTH + 1)
+    deepest = nested(MAX_DEPTH + 1)
     assert not is_too_deep(deepest)
     assert METADATA.validate_python(deepest) == deepest
-    assert is_too_deep(nested(MOST_DEPTH + 2))
-    with pytest.raises(ValidationError, match=f"nested more than {MOST_DEPTH} times"):
-        METADATA.validate_python(nested(MOST_DEPTH + 2))
+    assert is_too_deep(nested(MAX_DEPTH + 2))
+    with pytest.raises(ValidationError, match=f"nested more than {MAX_DEPTH} times"):
+        METADATA.validate_python(nested(MAX_DEPTH + 2))
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])

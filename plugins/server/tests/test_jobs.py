@@ -25,9 +25,9 @@ from running_server import USER
 from detcore.client import Determined, ExperimentReference
 from detcore.client.http import (
     PackedContext,
-    ServerAway,
+    ServerUnavailableError,
     Session,
-    hand_in,
+    send_submission,
     read_events,
 )
 from detcore.client.http.http_transport import HttpTransport
@@ -64,7 +64,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobServer]:
 def submit(jobs: JobServer, user: str = USER, **changes: Any) -> int:
     given, context = jobs.given(**changes)
     with context.file:
-        return hand_in(jobs.session(user), given, context)
+        return send_submission(jobs.session(user), given, context)
 
 
 def experiment(jobs: JobServer, number: int, user: str = USER) -> ExperimentReference:
@@ -85,7 +85,7 @@ class Forgetful(Session):
         answer = super().ask(method, path, **request)
         if (method, path) != self.lost and method != "GET":
             self.lost = (method, path)
-            raise ServerAway("the connection broke before the answer came")
+            raise ServerUnavailableError("the connection broke before the answer came")
         return answer
 
 
@@ -95,9 +95,9 @@ def test_a_lost_answer_starts_one_experiment(jobs: JobServer) -> None:
     given, context = jobs.given()
     heard: list[str] = []
     with context.file:
-        number = hand_in(session, given, context, notice=heard.append)
+        number = send_submission(session, given, context, notice=heard.append)
         assert sum("the connection broke" in line for line in heard) == 3, heard
-        assert hand_in(session, given, context) == number
+        assert send_submission(session, given, context) == number
     session.close()
     assert num_experiments(jobs) == before + 1
 
@@ -216,7 +216,7 @@ def test_what_cannot_be_run_is_not_recorded(
     before = num_experiments(jobs)
     given, context = jobs.given(**changes)
     with context.file, pytest.raises(error, match=words):
-        hand_in(jobs.session(), given, context)
+        send_submission(jobs.session(), given, context)
     assert num_experiments(jobs) == before
     said = jobs.session().ask("GET", f"{API}/uploads/{context.digest}")
     assert said == {"size": 0}  # judged before it was uploaded
@@ -227,13 +227,13 @@ def test_no_number_and_no_name_keeps_the_server_busy() -> None:
     assert nearest("x" * 10_000_000, ["searcher", "max_length"]) is None
 
 
-def hand_in_bytes(jobs: JobServer, data: bytes, digest: str | None = None) -> int:
+def send_bytes(jobs: JobServer, data: bytes, digest: str | None = None) -> int:
     archive = PackedContext(
         io.BytesIO(data), digest or hashlib.sha256(data).hexdigest(), len(data), 1
     )
     given, context = jobs.given()
     context.file.close()
-    return hand_in(jobs.session(), given, archive)
+    return send_submission(jobs.session(), given, archive)
 
 
 def test_hostile_and_damaged_archives_leave_nothing(jobs: JobServer) -> None:
@@ -242,12 +242,12 @@ def test_hostile_and_damaged_archives_leave_nothing(jobs: JobServer) -> None:
     with tarfile.open(fileobj=raw, mode="w:gz") as archive:
         archive.addfile(tarfile.TarInfo("../../../model_def.py"))
     with pytest.raises(UnsafePathError, match=r"model_def\.py' leads out of its folder"):
-        hand_in_bytes(jobs, raw.getvalue())
+        send_bytes(jobs, raw.getvalue())
     with pytest.raises(UnsafePathError, match="cannot be read"):
-        hand_in_bytes(jobs, gzip.compress(b"what is this"))
+        send_bytes(jobs, gzip.compress(b"what is this"))
     wrong = hashlib.sha256(b"something else").hexdigest()
     with pytest.raises(InvalidArgumentError, match="damaged on its way"):
-        hand_in_bytes(jobs, raw.getvalue(), wrong)
+        send_bytes(jobs, raw.getvalue(), wrong)
     assert jobs.session().ask("GET", f"{API}/uploads/{wrong}") == {"size": 0}
     assert before == (num_experiments(jobs), sorted((jobs.server.home / "experiments").iterdir()))
 
@@ -321,7 +321,7 @@ def test_options_that_do_not_go_together(jobs: JobServer, arguments: list[str], 
 def test_hand_in_names_are_checked(jobs: JobServer) -> None:
     given, context = jobs.given()
     with context.file, pytest.raises(InvalidArgumentError, match="submission_id"):
-        hand_in(jobs.session(), dataclasses.replace(given, submission_id="../x"), context)
+        send_submission(jobs.session(), dataclasses.replace(given, submission_id="../x"), context)
 
 
 def test_the_next_one_begins_and_one_that_cannot_is_given_up(jobs: JobServer) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from detcore.client.http import MOST_CONTEXT_BYTES, pack
+from detcore.client.http import MAX_CONTEXT_BYTES, pack
 from detcore.errors import ConfigError
 
 FILES = (
@@ -126,7 +126,7 @@ def test_what_is_too_big_is_named(tmp_path: Path) -> None:
 
 
 def test_the_limit_itself_is_taken(tmp_path: Path) -> None:
-    sparse(tmp_path / "weights.h5", MOST_CONTEXT_BYTES)
+    sparse(tmp_path / "weights.h5", MAX_CONTEXT_BYTES)
     pack(tmp_path).file.close()
     (tmp_path / "one").write_text("1")
     with pytest.raises(ConfigError, match="too big"):
@@ -191,7 +191,7 @@ def test_names_that_servers_refuse_are_refused_here(tmp_path: Path) -> None:
 
 
 def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detcore.client.http.packed_context.MOST_CONTEXT_ENTRIES", 20)
+    monkeypatch.setattr("detcore.client.http.packed_context.MAX_CONTEXT_ENTRIES", 20)
     fill(tmp_path, *(f"{number}.txt" for number in range(21)))
     with pytest.raises(ConfigError, match=r"more than 20 files and folders.*\n.*\.detignore"):
         pack(tmp_path)

@@ -17,7 +17,7 @@ import yaml
 from job_server import JobServer, toy_config, wait_for
 
 from detcore.client import Determined, ExperimentReference
-from detcore.client.http import hand_in
+from detcore.client.http import send_submission
 from detcore.client.http.http_transport import HttpTransport
 from detcore.environment import read_environment
 from detcore.plugins import PluginManager
@@ -25,7 +25,7 @@ from detcore.run import experiment_lock
 from detcore.types import Control, ExperimentState
 from detcore_server import ServerSettings
 from detcore_server.api.job_routes import Submission
-from detcore_server.api.job_routes import _take as hand_in_at
+from detcore_server.api.job_routes import _take as accept
 from detcore_server.jobs.job_queue import Jobs
 from detcore_server.jobs.uploads import Uploads
 from detcore_server.server_database import ServerDatabase, TokenRecord
@@ -48,7 +48,7 @@ def submit(jobs: JobServer, **changes: Any) -> ExperimentReference:
     changes = {"searcher__max_length__batches": 100_000, **changes}
     given, context = jobs.given(**changes)
     with context.file:
-        number = hand_in(jobs.session(), given, context)
+        number = send_submission(jobs.session(), given, context)
     return Determined(transport=HttpTransport(jobs.session())).get_experiment(number)
 
 
@@ -228,13 +228,13 @@ def test_an_archive_that_is_gone_was_taken_or_is_uploaded_again(
         path = finished(uploads, digest, size_bytes)
         monkeypatch.setattr(Uploads, "finished", finished)
         if is_done:
-            assert hand_in_at(state, requester, submission).experiment_id == 1
+            assert accept(state, requester, submission).experiment_id == 1
         else:
             uploads.remove(digest)
         return path
 
     monkeypatch.setattr(Uploads, "finished", finish_and_be_overtaken)
-    answer = hand_in_at(state, requester, submission)
+    answer = accept(state, requester, submission)
     assert (answer.experiment_id, answer.uploaded) == (1 if is_done else None, 0)
     assert database.count_experiments() == is_done
     assert not list(tmp_path.glob("experiments/.incoming-*"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from detcore.checkpoint.manifest_fields import (
     ALGORITHM,
     MANIFEST_FILE,
-    MOST_MANIFEST_BYTES,
+    MAX_MANIFEST_BYTES,
     check_id,
     parse_object,
     read_fields,
@@ -104,10 +104,10 @@ def encode_manifest(manifest: Manifest) -> bytes:
     if tensors:
         fields["tensors"] = tensors
     data = (json.dumps({**fields, "checksum": _checksum(fields)}, indent=1) + "\n").encode()
-    if len(data) > MOST_MANIFEST_BYTES:
+    if len(data) > MAX_MANIFEST_BYTES:
         raise InvalidCheckpointError(
             f"the checkpoint's {MANIFEST_FILE} would have {len(data)} bytes; "
-            f"{MOST_MANIFEST_BYTES} are read at most.\n"
+            f"{MAX_MANIFEST_BYTES} are read at most.\n"
             f"It names {len(manifest.files)} files and {len(tensors)} tensors.\n"
             "Put them into fewer files, or save less metadata."
         )
@@ -171,11 +171,11 @@ def read_manifest(
             raise CheckpointNotFoundError(_not_found(storage, uuid))
         if size == 0:  # includes special files: opening a pipe would block forever
             raise _corrupt(uuid, storage.url, "it is empty")
-        if size > MOST_MANIFEST_BYTES:
+        if size > MAX_MANIFEST_BYTES:
             raise _corrupt(
                 uuid,
                 storage.url,
-                f"it has {size} bytes, and {MOST_MANIFEST_BYTES} are read at most",
+                f"it has {size} bytes, and {MAX_MANIFEST_BYTES} are read at most",
             )
         data = storage.read(key)
     except FileNotFoundError as error:

@@ -55,15 +55,15 @@ def parents_of(name: str) -> Iterator[str]:
         yield name
 
 
-MOST_MANIFEST_BYTES = 64 << 20
+MAX_MANIFEST_BYTES = 64 << 20
 """A larger manifest is neither written nor read: some 400,000 files."""
-_MOST_NUMBER = 2**63 - 1  # largest integer of databases and file systems
-_MOST_DIGITS = 4000  # Python's own limit is 4300, and can be switched off
-_MOST_BITS = 13_000  # of a number that is saved; fewer than _MOST_DIGITS
-_MOST_DEPTH = 66  # of metadata that is read
-_MOST_SAVED_DEPTH = 64
-_MOST_AXES = 254  # TensorFlow's limit; NumPy allows fewer
-_MOST_TEXT = 1024
+_MAX_NUMBER = 2**63 - 1  # largest integer of databases and file systems
+_MAX_DIGITS = 4000  # Python's own limit is 4300, and can be switched off
+_MAX_BITS = 13_000  # of a number that is saved; fewer than _MAX_DIGITS
+_MAX_DEPTH = 66  # of metadata that is read
+_MAX_SAVED_DEPTH = 64
+_MAX_AXES = 254  # TensorFlow's limit; NumPy allows fewer
+_MAX_TEXT = 1024
 _HEX = frozenset("0123456789abcdef")
 _KINDS: dict[type, str] = {
     type(None): "null", bool: "a truth value", int: "a number", float: "a number", str: "a text",
@@ -176,7 +176,7 @@ def _created(fields: Mapping[str, Any]) -> datetime.datetime:
 def _metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
     metadata: dict[str, Any] = _field(fields, "metadata", dict)
     level: list[Any] = [metadata]
-    for _ in range(_MOST_DEPTH):
+    for _ in range(_MAX_DEPTH):
         level = [
             item
             for value in level
@@ -185,13 +185,13 @@ def _metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
         ]
         if not level:
             return metadata
-    raise ValueError(f"its metadata is nested more than {_MOST_DEPTH} times")
+    raise ValueError(f"its metadata is nested more than {_MAX_DEPTH} times")
 
 
 def _versions(fields: Mapping[str, Any]) -> dict[str, str]:
     versions: dict[str, str] = _field(fields, "versions", dict)
     for text in (*versions, *versions.values()):  # they are shown to users
-        if not isinstance(text, str) or not text.isprintable() or len(text) > _MOST_TEXT:
+        if not isinstance(text, str) or not text.isprintable() or len(text) > _MAX_TEXT:
             raise ValueError(
                 f"its field 'versions' holds {shown(text)}, which is no name and no version"
             )
@@ -208,7 +208,7 @@ def _tensor(each: Any, where: str, files: Collection[str]) -> TensorInfo:
     texts = {}
     for key in ("name", "dtype", "file"):
         value = each.get(key)
-        if not isinstance(value, str) or len(value) > _MOST_TEXT:
+        if not isinstance(value, str) or len(value) > _MAX_TEXT:
             raise ValueError(f"{where} has the {key} {shown(value)}, which is no short text")
         texts[key] = value
     if texts["file"] not in files:
@@ -216,7 +216,7 @@ def _tensor(each: Any, where: str, files: Collection[str]) -> TensorInfo:
     shape = each.get("shape")
     if not isinstance(shape, list):
         raise ValueError(f"{where} has the shape {shown(shape)}, which is no list")
-    if len(shape) > _MOST_AXES:
+    if len(shape) > _MAX_AXES:
         raise ValueError(f"{where} has {len(shape)} axes; no framework takes so many")
     axes = tuple(_whole(axis, f"{where} has an axis of length") for axis in shape)
     return TensorInfo(shape=axes, **texts)
@@ -236,7 +236,7 @@ def _check_kind(value: object, kind: type, where: str) -> None:
 
 
 def _whole(value: Any, where: str) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_NUMBER:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_NUMBER:
         return value
     raise ValueError(f"{where} {shown(value)}; expected a whole number from 0 to 2**63 - 1")
 
@@ -273,7 +273,7 @@ def _float(text: str) -> float:
 
 
 def _int(text: str) -> int:
-    if len(text) > _MOST_DIGITS:
+    if len(text) > _MAX_DIGITS:
         raise ValueError(f"it holds a number of {len(text)} digits")
     return int(text)
 
@@ -333,7 +333,7 @@ def _steps(value: Any) -> int:
         except TypeError:
             pass
         else:
-            if 0 <= steps <= _MOST_NUMBER:
+            if 0 <= steps <= _MAX_NUMBER:
                 return steps
     raise InvalidCheckpointError(
         f"metadata['steps_completed'] is {value!r}; expected a whole number, 0 to 2**63 - 1.\n"
@@ -345,14 +345,14 @@ def _plain(value: Any, where: str, depth: int) -> Any:
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
-        if value.bit_length() > _MOST_BITS:
-            raise _not_json(where, "...", f"it has more than {_MOST_BITS} bits")
+        if value.bit_length() > _MAX_BITS:
+            raise _not_json(where, "...", f"it has more than {_MAX_BITS} bits")
         return int(value)
     if isinstance(value, float):
         if math.isfinite(value):
             return float(value)
         raise _not_json(where, value, "JSON has no NaN and no infinity; write None or a text")
-    if depth > _MOST_SAVED_DEPTH:
+    if depth > _MAX_SAVED_DEPTH:
         raise _not_json(where[:80], "...", "it is nested too deeply, or holds itself")
     if isinstance(value, Mapping):
         for key in value:

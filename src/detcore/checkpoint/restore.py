@@ -26,7 +26,7 @@ from detcore.checkpoint.manifest import (
     encode_manifest,
     read_manifest,
 )
-from detcore.checkpoint.manifest_fields import MANIFEST_FILE, MOST_MANIFEST_BYTES, parse_object
+from detcore.checkpoint.manifest_fields import MANIFEST_FILE, MAX_MANIFEST_BYTES, parse_object
 from detcore.checkpoint.verify import (
     Fault,
     check_in_place,
@@ -140,7 +140,7 @@ def is_whole_copy(folder: Path, uuid: str) -> bool:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return False
-    if not stat.S_ISREG(mode) or os.path.getsize(path) > MOST_MANIFEST_BYTES:
+    if not stat.S_ISREG(mode) or os.path.getsize(path) > MAX_MANIFEST_BYTES:
         return False
     data = path.read_bytes()
     _refuse_other(data, uuid, folder)

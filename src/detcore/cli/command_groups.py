@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from detcore.contract.errors import near_name
+from detcore.contract.errors import closest_match
 
 # Longer ones are cut by click; lines are broken where the terminal ends in any case.
 _SUMMARY_LENGTH = 200
@@ -81,7 +81,7 @@ class CommandGroup(click.Group):
                     return f"Did you mean 'detcore {group_name} {self.name}s'?"
                 if name in commands:
                     elsewhere.append(f"'detcore {group_name} {name}'")
-        near = near_name(name, names)
+        near = closest_match(name, names)
         if near and not elsewhere:
             return f"Did you mean '{near}'?"
         if elsewhere:

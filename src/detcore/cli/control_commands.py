@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from detcore.cli.cli_context import CliContext
 
 
-_POLL_S = 0.2
+_POLL_INTERVAL_S = 0.2
 _DOING = {"pause": "pausing", "cancel": "canceling", "kill": "killing"}
 _no_wait = click.option("--no-wait", is_flag=True, help="Return when the runner was asked.")
 _EXAMPLES = """
@@ -142,7 +142,7 @@ def _wait(obj: CliContext, experiment_id: int, what: str) -> None:
                     environment=obj.environment,
                 )
                 return
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_INTERVAL_S)
 
 
 @click.command(epilog=_EXAMPLES)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from detcore.records import Database, LogLine, TrialRecord
 
 
-_POLL_S = 0.2
+_POLL_INTERVAL_S = 0.2
 _TRIAL_EXAMPLES = """
 \b
 Examples:
@@ -193,6 +193,6 @@ def _show_lines(
     lines = read()
     show(lines if tail is None else deque(lines, maxlen=tail))
     while not ends:
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_INTERVAL_S)
         ends = is_over()
         show(read())

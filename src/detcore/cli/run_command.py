@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _EXIT_INTERRUPTED = 130
 # Upper bound on the trials listed at the end of a search.
-_MOST_TRIALS = 10
+_MAX_TRIALS = 10
 _EXAMPLES = """
 \b
 Examples:
@@ -217,7 +217,7 @@ def _run_here(obj: CliContext, options: _Options) -> None:
 
 def _run_at(obj: CliContext, master: str, options: _Options) -> None:
     """Have a server train the experiment, as `_run_here` does here."""
-    from detcore.client.http import Detached, HandIn, activate, follow, submit
+    from detcore.client.http import Detached, Submission, activate, follow, submit
     from detcore.config import parse_set_flags
 
     environment = obj.environment
@@ -225,7 +225,7 @@ def _run_at(obj: CliContext, master: str, options: _Options) -> None:
     try:
         with contextlib.closing(display):
             if options.config is not None:
-                hand_in = HandIn.from_file(
+                send_submission = Submission.from_file(
                     options.config,
                     overrides=parse_set_flags(options.list_settings()),
                     environment=environment.config_overrides,
@@ -233,7 +233,7 @@ def _run_at(obj: CliContext, master: str, options: _Options) -> None:
                 )
                 folder = options.model_dir or options.config.absolute().parent
                 session, number = submit(
-                    master, hand_in, folder, environment=environment, notice=display.notice
+                    master, send_submission, folder, environment=environment, notice=display.notice
                 )
             else:
                 number = options.resume or 0
@@ -264,11 +264,11 @@ def _make_display(options: _Options) -> Any:
 
 
 def _exit_code(result: ExperimentResult) -> int:
-    from detcore.launch.worker import EXIT_COME_BACK, EXIT_ERROR
+    from detcore.launch.worker import EXIT_TEMPFAIL, EXIT_ERROR
 
     if result.was_cut_short:
         return _EXIT_INTERRUPTED
-    codes = {"COMPLETED": 0, "PAUSED": EXIT_COME_BACK}
+    codes = {"COMPLETED": 0, "PAUSED": EXIT_TEMPFAIL}
     return codes.get(result.state.value, EXIT_ERROR)
 
 
@@ -294,19 +294,19 @@ def _summary(result: ExperimentResult, at: str = "", *, is_error_shown: bool = F
         lines[0] += f": {result.error}"
     if len(result.trials) > 1:
         lines += _best_of(result, at)
-    for trial in result.ranked[:_MOST_TRIALS]:
+    for trial in result.ranked[:_MAX_TRIALS]:
         best = "-" if trial.best_validation is None else f"{trial.best_validation:.4g}"
         batches = "1 batch" if trial.steps_completed == 1 else f"{trial.steps_completed} batches"
         lines.append(
             f"  trial {trial.trial_id}: {batches}, "
             f"best {result.metric} {best}, latest checkpoint {trial.latest_checkpoint or '-'}"
         )
-    if len(result.trials) > _MOST_TRIALS:
-        lines.append(f"  and {len(result.trials) - _MOST_TRIALS} more")
+    if len(result.trials) > _MAX_TRIALS:
+        lines.append(f"  and {len(result.trials) - _MAX_TRIALS} more")
     state = result.state.value
     failed = [str(trial.trial_id) for trial in result.trials if trial.state == "ERROR"]
     if failed and state == "COMPLETED":
-        shown = ", ".join(failed[:_MOST_TRIALS]) + (", ..." if failed[_MOST_TRIALS:] else "")
+        shown = ", ".join(failed[:_MAX_TRIALS]) + (", ..." if failed[_MAX_TRIALS:] else "")
         lines.append(f"{len(failed)} of {len(result.trials)} trials failed: {shown}")
     if state == "PAUSED":
         lines.append(f"resume with:  detcore run --resume {result.experiment_id}{at}")
@@ -325,9 +325,9 @@ def _correction(result: ExperimentResult) -> str:
     """Return the option that corrects ``searcher.metric``, if its name is the error."""
     if "searcher.metric" not in (result.error or "") or not result.reported_metrics:
         return ""
-    from detcore.contract.errors import near_name
+    from detcore.contract.errors import closest_match
 
-    name = near_name(result.metric, result.reported_metrics) or result.reported_metrics[0]
+    name = closest_match(result.metric, result.reported_metrics) or result.reported_metrics[0]
     return f" --set searcher.metric={name}"
 
 

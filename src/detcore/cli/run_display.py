@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 _PLAIN_INTERVAL_S = 1.0
 # Between summary lines of a search: at first, the factor by which it grows, and at most.
-_SEARCH_INTERVAL_S, _INTERVAL_GROWTH, _LONGEST_INTERVAL_S = 10.0, 1.2, 600.0
+_SEARCH_INTERVAL_S, _INTERVAL_GROWTH, _MAX_INTERVAL_S = 10.0, 1.2, 600.0
 # Lines of a trial's standard error in a search: shown at once, and held in case it fails.
-_MOST_ERROR_LINES, _MOST_HELD_LINES = 3, 50
-_MOST_KNOWN_LINES = 1000
+_MAX_ERROR_LINES, _MAX_HELD_LINES = 3, 50
+_MAX_KNOWN_LINES = 1000
 _MAX_REMEMBERED_LINES = 100
 _RANK = re.compile(r"^rank \d+: ")
 _TRACEBACK = "Traceback (most recent call last):"
-_MOST_ROWS = 20
+_MAX_ROWS = 20
 _MAX_LINES_AT_ONCE = 500
 # Header, title of the table, the line about omitted rows, and some lines of earlier output.
 _OTHER_LINES = 7
@@ -117,12 +117,12 @@ class QuietDisplay(RunListener):
         """Return whether to show a line now; else it may be held, as `text`."""
         if line in self._known:
             return False
-        if len(self._known) < _MOST_KNOWN_LINES:
+        if len(self._known) < _MAX_KNOWN_LINES:
             self._known.add(line)
-        self._counts[trial_id] += _MOST_ERROR_LINES + 1 if line == _TRACEBACK else 1
-        if self._counts[trial_id] <= _MOST_ERROR_LINES:
+        self._counts[trial_id] += _MAX_ERROR_LINES + 1 if line == _TRACEBACK else 1
+        if self._counts[trial_id] <= _MAX_ERROR_LINES:
             return True
-        self._held.setdefault(trial_id, deque(maxlen=_MOST_HELD_LINES)).append(text)
+        self._held.setdefault(trial_id, deque(maxlen=_MAX_HELD_LINES)).append(text)
         return False
 
 
@@ -192,7 +192,7 @@ class PlainDisplay(QuietDisplay):
             if line != self._last_summary:  # while trials start there is no news
                 self.notice(line)
             self._last_summary = line
-            self._interval_s = min(self._interval_s * _INTERVAL_GROWTH, _LONGEST_INTERVAL_S)
+            self._interval_s = min(self._interval_s * _INTERVAL_GROWTH, _MAX_INTERVAL_S)
             self._next_summary_at = now + self._interval_s
 
 
@@ -276,7 +276,7 @@ def _draw_search(progress: RunProgress, console: Console) -> Group:
     Those that run are shown, then the best, then the others; by their numbers.
     """
     trials = list(progress.trials.values())
-    limit = max(3, min(_MOST_ROWS, console.height - _OTHER_LINES))
+    limit = max(3, min(_MAX_ROWS, console.height - _OTHER_LINES))
     ranked = sorted(trials, key=lambda trial: (trial.state != "running", progress.rank(trial)))
     shown = sorted(ranked[:limit], key=lambda trial: trial.trial_id)
     has_rungs = any(trial.status and trial.status.rung > 1 for trial in trials)

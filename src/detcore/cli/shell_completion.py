@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Where a command that is being completed keeps the value of its ``--master``.
 MASTER_TYPED = "detcore.master"
-_MOST = 50
+_MAX_SHOWN = 50
 _SQLITE_WAIT_S = 0.2
 _SQLITE = "sqlite:///"
 _EXPERIMENTS = "SELECT id, state, name FROM experiments ORDER BY id DESC"
@@ -67,7 +67,7 @@ class _RecordId(_Completed, click.types.IntParamType):
             return []  # these are records of a server
         rows = _read_sqlite(environment.database_url, self._query)
         found = [row for row in rows if str(row[0]).startswith(incomplete)]
-        return [(str(number), f"{state} {told}") for number, state, told in found[:_MOST]]
+        return [(str(number), f"{state} {told}") for number, state, told in found[:_MAX_SHOWN]]
 
 
 class _PluginName(_Completed, click.types.StringParamType):

@@ -20,7 +20,7 @@ from detcore.client.http.credentials import (
     open_session,
     trusted_authorities,
 )
-from detcore.client.http.http_session import ServerAway, Session, normal_url
+from detcore.client.http.http_session import ServerUnavailableError, Session, normal_url
 from detcore.contract.errors import ConfigError, ForbiddenError, UnauthenticatedError
 from detcore.describe import format_time
 
@@ -111,8 +111,8 @@ def log_out(obj: CliContext, url: str | None, user: str | None) -> None:
     try:
         with _session_of(obj, where, kept) as session, contextlib.suppress(UnauthenticatedError):
             session.ask("POST", "/api/detcore/v1/logout")
-    except ServerAway as error:
-        raise ServerAway(
+    except ServerUnavailableError as error:
+        raise ServerUnavailableError(
             f"the token of {kept.user} is forgotten here, but {where} does not answer.\n"
             f"A copy of it would be good until {_time(kept.expires_at)}."
         ) from error

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _METADATA_FILE = "metadata.json"
-_LARGEST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 _SAVED_MODEL = "saved_model"
 # Formats that the earlier system wrote, and the distributions that read them here.
 _LEGACY = {
@@ -368,8 +368,8 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise ValueError(f"it is larger than {_LARGEST_BYTES} bytes")
+        if path.stat().st_size > _MAX_BYTES:
+            raise ValueError(f"it is larger than {_MAX_BYTES} bytes")
         fields = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(fields, dict):
             raise ValueError("it holds no JSON object")

@@ -18,7 +18,7 @@ from detcore.trial import ImportEnded, Trial, is_importing_trial
 if TYPE_CHECKING:
     from detcore.client.experiment_reference import ExperimentReference
 
-_COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
+_EXIT_TEMPFAIL = 75  # sysexits' EX_TEMPFAIL: run again later
 
 
 def create(
@@ -178,5 +178,5 @@ def _train_here(trial_def: type[Trial], environment: Environment) -> ExperimentR
     with core.init(distributed=workers) as context:
         outcome = run_trial(context, trial_def)
         if outcome.is_preempted:
-            raise SystemExit(_COME_BACK)
+            raise SystemExit(_EXIT_TEMPFAIL)
     return None

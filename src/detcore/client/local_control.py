@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LOG = "runner.log"
 _LOG_LINES = 15
-_LOOK_S = 0.1
+_POLL_INTERVAL_S = 0.1
 # A trial that is paused saves a checkpoint first.
 _PAUSE_WAIT_S = 60.0
 _TAIL_BYTES = 1 << 14
@@ -85,7 +85,7 @@ def _activate(database: Database, environment: Environment, experiment_id: int) 
     begin = log.stat().st_size if log.exists() else 0
     with _start_runner(environment, log, experiment_id) as (pid, ended):
         while not _is_taken_over(database, record, pid):
-            if select.select([ended], [], [], _LOOK_S)[0]:
+            if select.select([ended], [], [], _POLL_INTERVAL_S)[0]:
                 if _is_taken_over(database, record, pid):  # short, and over already
                     return
                 raise RunError(
@@ -109,7 +109,7 @@ def _is_at_work(database: Database, experiment_id: int) -> bool:
                 f"experiment {experiment_id} is still being paused: its trials checkpoint first.\n"
                 "Activate it again when its state is PAUSED: detcore experiment list"
             )
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
 @contextmanager

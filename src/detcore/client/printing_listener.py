@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from detcore.run import ExperimentResult, TrialStatus
 
 
-_COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
+_EXIT_TEMPFAIL = 75  # sysexits' EX_TEMPFAIL: run again later
 
 
 class PrintingListener(RunListener):
@@ -78,7 +78,7 @@ def raise_unless_complete(
         if is_interactive():
             raise RunError(text)
         print(text, flush=True)
-        raise SystemExit(130 if result.was_cut_short else _COME_BACK)
+        raise SystemExit(130 if result.was_cut_short else _EXIT_TEMPFAIL)
     if result.state == "CANCELED":
         raise RunError(f"{name} was canceled.\nIts checkpoints stay.")
     raise RunError(

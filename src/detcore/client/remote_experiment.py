@@ -56,14 +56,14 @@ def run_remotely(
     if isinstance(config, str | os.PathLike):
         # A value in quotes is the same text in YAML.
         value = json.dumps(entrypoint) if isinstance(entrypoint, str) else entrypoint
-        given = http.HandIn.from_file(
+        given = http.Submission.from_file(
             Path(config), overrides={"entrypoint": value}, environment=variables, test_mode=test
         )
     else:
         filled = fill_config(
             config, trial_class=trial_def, framework=framework, entrypoint=entrypoint
         )
-        given = http.HandIn(
+        given = http.Submission(
             text=mapping_text(filled),
             name="config",
             overrides={},

@@ -39,7 +39,7 @@ class CheckpointSortBy(enum.IntEnum):
     SEARCHER_METRIC = 7
 
 
-_POLL_S = 0.3
+_POLL_INTERVAL_S = 0.3
 _PAGE_LINES = 1000
 _SORT_KEYS = {
     CheckpointSortBy.UUID: "uuid",
@@ -358,7 +358,7 @@ class TrialReference(Ranked):
             if is_end:
                 if not follow or page["is_over"]:
                     return
-                time.sleep(_POLL_S)
+                time.sleep(_POLL_INTERVAL_S)
 
     def _latest(self) -> Document:
         document = self._transport.latest_checkpoint(self.id)

@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 
 # Checking this many takes a second or two; PyYAML takes minutes for ten times as many.
-_MOST_CHARACTERS = 1_000_000
-_MOST_BYTES = 4 * _MOST_CHARACTERS
+_MAX_CHARACTERS = 1_000_000
+_MAX_BYTES = 4 * _MAX_CHARACTERS
 # Upper bound on the experiment files that a message lists.
-_MOST_FILES = 8
+_MAX_FILES = 8
 # Longer reports go unread.
-_MOST_SHOWN = 100
+_MAX_SHOWN = 100
 
 
 class ExperimentFileError(ConfigError):
@@ -59,7 +59,7 @@ class ExperimentFileError(ConfigError):
         self.name = name
         from detcore.config.rendering import render
 
-        report = render(self.diagnostics[:_MOST_SHOWN], secrets=secrets)
+        report = render(self.diagnostics[:_MAX_SHOWN], secrets=secrets)
         if any(found.primary.span.source.lines for found in self.diagnostics):
             report += f"\n\n{self.summary}"  # in a file that cannot be read, none are counted
         super().__init__(report)
@@ -68,7 +68,7 @@ class ExperimentFileError(ConfigError):
     def summary(self) -> str:
         """The last line of the report."""
         count = len(self.diagnostics)
-        shown = f", of which {_MOST_SHOWN} are shown" if count > _MOST_SHOWN else ""
+        shown = f", of which {_MAX_SHOWN} are shown" if count > _MAX_SHOWN else ""
         return f"{self.name}: {count} mistake{'s' if count != 1 else ''}{shown}"
 
 
@@ -190,8 +190,8 @@ def refusal(loaded: LoadedConfig, refused: Mapping[str, Exception]) -> Experimen
 
 def _load(source: Source, path: Path, options: LoadOptions) -> LoadedConfig:
     text = source.text
-    if len(text) > _MOST_CHARACTERS:
-        size = f"{len(text):,} characters, more than {_MOST_CHARACTERS:,}"
+    if len(text) > _MAX_CHARACTERS:
+        size = f"{len(text):,} characters, more than {_MAX_CHARACTERS:,}"
         raise _too_large(source.name, size)
     overrides, environment = options.get("overrides", {}), options.get("environment", {})
     root, found, is_readable = _read(source, overrides, environment)
@@ -290,7 +290,7 @@ def _read_file(path: Path) -> Source:
         raise _unreadable(name, message, help=[*ways, *_experiment_files(path)[1]])
     try:
         with open(path, "rb") as file:
-            raw = file.read(_MOST_BYTES + 1)  # a device may have no end
+            raw = file.read(_MAX_BYTES + 1)  # a device may have no end
     except OSError as exc:
         near, hints = _experiment_files(path)
         message = f"cannot read '{path}': {exc.strerror or exc}"
@@ -303,8 +303,8 @@ def _read_file(path: Path) -> Source:
         if meant is not None and not os.path.isdir(path):
             hints = (f"did you mean '{path.with_name(meant)}'?", *hints)
         raise _unreadable(name, message, help=hints, suggestion=meant) from exc
-    if len(raw) > _MOST_BYTES:
-        raise _too_large(name, f"more than {_MOST_BYTES:,} bytes")
+    if len(raw) > _MAX_BYTES:
+        raise _too_large(name, f"more than {_MAX_BYTES:,} bytes")
     try:
         return Source.of_file(name, raw.decode("utf-8-sig"))
     except UnicodeDecodeError as exc:
@@ -326,8 +326,8 @@ def _experiment_files(path: Path) -> tuple[list[str], tuple[str, ...]]:
     """Return the names of the experiment files near a path, and a line that lists them."""
     folder = path if os.path.isdir(path) else path.parent
     near = sorted(p.name for pattern in ("*.yaml", "*.yml") for p in folder.glob(pattern))
-    more = f" and {len(near) - _MOST_FILES} more" if len(near) > _MOST_FILES else ""
-    listed = f"experiment files in {folder}: {', '.join(near[:_MOST_FILES])}{more}"
+    more = f" and {len(near) - _MAX_FILES} more" if len(near) > _MAX_FILES else ""
+    listed = f"experiment files in {folder}: {', '.join(near[:_MAX_FILES])}{more}"
     return near, (listed,) if near else ()
 
 

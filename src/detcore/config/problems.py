@@ -16,7 +16,7 @@ from pydantic_core import (
 )
 
 from detcore.config.source_text import Place
-from detcore.contract.errors import near_name
+from detcore.contract.errors import closest_match
 from detcore.masking import mask_text
 
 if TYPE_CHECKING:
@@ -173,4 +173,4 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
     """
     valid = list(choices)
     synonym = _OTHER_WORDS.get(re.sub(r"[^a-z0-9]", "", name.lower()))
-    return synonym if synonym in valid else near_name(name, valid)
+    return synonym if synonym in valid else closest_match(name, valid)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from detcore.contract.values import TensorInfo
 
 __all__ = [
-    "AskedClock", "Clock", "Decision", "LoopingController", "PrepareOptions", "SavesState", "Step",
+    "PollingClock", "Clock", "Decision", "LoopingController", "PrepareOptions", "SavesState", "Step",
     "SteppingController", "SupportsFinish", "SupportsSnapshot", "SupportsStartFrom",
     "SupportsStateTensors", "SupportsTensors", "ValidationResult",
 ]  # fmt: skip
@@ -250,7 +250,7 @@ class Decision:
     reason: str
 
 
-class AskedClock(Protocol):
+class PollingClock(Protocol):
     """A clock for frameworks that own their loop and their validation.
 
     After each step the framework calls `due`, does the work it returns, and calls `reported`,
@@ -356,7 +356,7 @@ class AskedClock(Protocol):
         """Return the folder of this worker's files; see `TrialContext.own_folder`."""
 
 
-class Clock(AskedClock, Protocol):
+class Clock(PollingClock, Protocol):
     """A clock that calls a controller's methods for the work that is due at a boundary.
 
     Attributes:

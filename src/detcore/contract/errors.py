@@ -24,11 +24,11 @@ __all__ = [
     "PeerLostError", "PluginConflictError", "PluginError", "PluginNotFoundError", "RunError",
     "ScheduleError", "SearchError", "ShardError", "StorageError", "StorageFullError",
     "StorageTypeError", "UnauthenticatedError", "UnavailableError", "UnsafePathError",
-    "WorkerError", "describe", "in_one_line", "near_name",
+    "WorkerError", "describe", "in_one_line", "closest_match",
 ]  # fmt: skip
 
 _MAX_LENGTH = 60
-_MAX_NEAR_NAME = 200
+_MAX_CLOSEST_MATCH = 200
 _PUNCTUATION = (".", "!", "?", ":", ";", ",")
 
 
@@ -325,17 +325,17 @@ def in_one_line(*messages: object) -> str:
     return " ".join([*ended, last])
 
 
-def near_name(name: str, names: Iterable[str]) -> str | None:
+def closest_match(name: str, names: Iterable[str]) -> str | None:
     """Return the one of `names` that was probably meant, or None if none is near.
 
     Example::
 
-        >>> near_name("droput", ["dropout", "learning_rate"])
+        >>> closest_match("droput", ["dropout", "learning_rate"])
         'dropout'
     """
     import difflib
 
-    if len(name) > _MAX_NEAR_NAME:
+    if len(name) > _MAX_CLOSEST_MATCH:
         return None  # the time to compare grows with the square of the length
     plain = {_letters(each): each for each in sorted(names, reverse=True)}
     near = difflib.get_close_matches(_letters(name), plain, n=1)

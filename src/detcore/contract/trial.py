@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from detcore.contract.errors import CheckFailedError, InvalidExperimentError, near_name
+from detcore.contract.errors import CheckFailedError, InvalidExperimentError, closest_match
 from detcore.contract.values import TrialInfo, TrialSettings
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ class TrialContext:
         hparams = self.setup.hparams
         self._read_hparams.add(name)
         if name not in hparams:
-            near = near_name(str(name), map(str, hparams))
+            near = closest_match(str(name), map(str, hparams))
             raise InvalidExperimentError(
                 f"there is no hyperparameter {name!r}; there are: "
                 f"{', '.join(sorted(map(str, hparams))) or 'none'}.\n"
@@ -290,7 +290,7 @@ class TrialContext:
         """
         unread = [name for name in self.setup.hparams if name not in self._read_hparams]
         return {
-            name: near_name(name, self._read_hparams)
+            name: closest_match(name, self._read_hparams)
             for name in unread
             if name != "global_batch_size"
         }

@@ -27,7 +27,7 @@ _SLURM_KILL_WAIT_S = 30.0
 # Source: Kubernetes documentation, "Pod Lifecycle", 1.31.
 _KUBERNETES_S = 30.0
 _MARGIN = 0.1
-_LEAST_MARGIN_S = 1.5
+_MIN_MARGIN_S = 1.5
 
 
 class PreemptContext:
@@ -184,7 +184,7 @@ class Grace:
     @property
     def margin_s(self) -> float:
         """How much of it is kept for ending: records, output, the runner's own end; seconds."""
-        return min(max(_LEAST_MARGIN_S, self.seconds * _MARGIN), self.seconds / 2)
+        return min(max(_MIN_MARGIN_S, self.seconds * _MARGIN), self.seconds / 2)
 
 
 def find_grace(

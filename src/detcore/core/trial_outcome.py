@@ -31,7 +31,7 @@ _CERTAIN = (
     NotADirectoryError,
     PermissionError,
 )
-_EXIT_COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
+_EXIT_TEMPFAIL = 75  # sysexits' EX_TEMPFAIL: run again later
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME = re.compile(r'(?P<indent> *)File "(?P<path>[^"]*)", line \d+')
 # Frameworks wrap an error in a line that only announces it: it ends with a colon, or is one of
@@ -68,7 +68,7 @@ class Outcome:
     @property
     def exit_code(self) -> int:
         """The code with which a worker ends, for the runner of a script."""
-        codes = {ExperimentState.COMPLETED: 0, ExperimentState.PAUSED: _EXIT_COME_BACK}
+        codes = {ExperimentState.COMPLETED: 0, ExperimentState.PAUSED: _EXIT_TEMPFAIL}
         return codes.get(self.state, 1)
 
     @classmethod
@@ -111,7 +111,7 @@ def _fault_file(info: TrialInfo, rank: int) -> Path:
 def is_failure(error: BaseException | None) -> bool:
     """Whether the exception that ended a with-block is a failure."""
     if isinstance(error, SystemExit):
-        return error.code not in (None, 0, _EXIT_COME_BACK)
+        return error.code not in (None, 0, _EXIT_TEMPFAIL)
     return error is not None and not isinstance(error, GeneratorExit)
 
 
@@ -128,7 +128,7 @@ def outcome_of(
     if isinstance(error, InvalidHP):
         return Outcome(ExperimentState.ERROR, describe_cause(error), is_invalid_hp=True)
     if isinstance(error, SystemExit):
-        if error.code == _EXIT_COME_BACK:
+        if error.code == _EXIT_TEMPFAIL:
             return Outcome(ExperimentState.PAUSED)
         if error.code not in (None, 0):
             text = f"the script ended with exit code {error.code}"

@@ -35,7 +35,7 @@ _ROW = struct.Struct("<QQQQ")
 _FORMAT_VERSION = 1
 # Digesting all tensors takes as long as a few short steps, so units that are shorter share one.
 _MIN_STATE_STEPS, _MIN_STATE_DIGESTS = 50, 20
-_MOST_STATE_PERIODS, _PERIODS_BEFORE_DOUBLING = 8, 4
+_MAX_STATE_PERIODS, _PERIODS_BEFORE_DOUBLING = 8, 4
 # Kinds of NumPy's types whose buffer is the values.
 _WITH_BUFFER = frozenset("biufcmMSU")
 _Content: TypeAlias = Iterable[npt.ArrayLike] | Callable[[], Iterable[npt.ArrayLike]]
@@ -171,7 +171,7 @@ class StepDigests:
         At first at most once in 20 digests or 50 steps; the period doubles at 4, 8 and 16 of it.
         """
         period = max(_MIN_STATE_STEPS, self.every * _MIN_STATE_DIGESTS)
-        longest = period * _MOST_STATE_PERIODS
+        longest = period * _MAX_STATE_PERIODS
         while period < longest and step >= period * _PERIODS_BEFORE_DOUBLING:
             period *= 2
         if step // period > self._state_step // period:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from detcore.distributed.rank_failures import place_of
 from detcore.distributed.wire import ANSWER, ASK, Channel, LinkLost
 
-_PATIENCE_S = 1.0
+_ANSWER_TIMEOUT_S = 1.0
 _POLL_INTERVAL_S = 5.0
 _LENGTH = 4096
 SILENT = "silent: stopped, or long in code that holds Python's lock"
@@ -66,11 +66,11 @@ def ask(channels: Mapping[int, Channel], indices: Iterable[int]) -> dict[int, st
     for index in indices:
         if index in channels:
             with contextlib.suppress(LinkLost):
-                channels[index].send(ASK, {}, deadline=time.monotonic() + _PATIENCE_S)
+                channels[index].send(ASK, {}, deadline=time.monotonic() + _ANSWER_TIMEOUT_S)
                 poller.register(channels[index], select.POLLIN)
                 asked[channels[index].fileno()] = index
     answers = dict.fromkeys(asked.values(), SILENT)
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _ANSWER_TIMEOUT_S
     while asked and (remaining := deadline - time.monotonic()) > 0:
         for descriptor, _ in poller.poll(remaining * 1000):
             index = asked[descriptor]

@@ -28,7 +28,7 @@ _MAGIC = b"DcC1"
 _MAX_META = 1 << 24
 _READ = 1 << 16
 _MAC_SIZE = 32
-_POLL_S = 3600.0
+_POLL_INTERVAL_S = 3600.0
 _MAX_PIECES = 512  # below IOV_MAX
 
 
@@ -95,7 +95,7 @@ class Channel:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return None
-            poller.poll(min(remaining, _POLL_S) * 1000)
+            poller.poll(min(remaining, _POLL_INTERVAL_S) * 1000)
         return frame
 
     def send(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from detcore.launch.hosts import HostsJob, SupportsHosts
 
 
-_POLL_S = 0.1
+_POLL_INTERVAL_S = 0.1
 _UPDATE_INTERVAL_S = 10.0
 # After SIGINT. More than the hour that the end of a trial waits for its checkpoint by default; a
 # person who does not want to wait interrupts twice.
@@ -166,7 +166,7 @@ def _follow(
 ) -> int:
     """Supervise workers until they end; return the exit code for the shell."""
     while workers.is_alive:
-        for rank, code in workers.poll(_POLL_S):
+        for rank, code in workers.poll(_POLL_INTERVAL_S):
             ended(rank)
             if workers.first_failed == rank:
                 others = "; ending the others" if workers.is_alive else ""

@@ -29,7 +29,7 @@ from detcore.contract.errors import (
 )
 from detcore.environment import child_environment, read_environment, read_prefixed, read_variables
 from detcore.launch.exit_codes import (
-    EXIT_COME_BACK,
+    EXIT_TEMPFAIL,
     EXIT_CONFIG,
     EXIT_ERROR,
     EXIT_INVALID_HP,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from detcore.plugins import PluginManager
 
 __all__ = [
-    "EXIT_COME_BACK",
+    "EXIT_TEMPFAIL",
     "EXIT_CONFIG",
     "EXIT_ERROR",
     "EXIT_INVALID_HP",
@@ -165,7 +165,7 @@ def _run_trial_class(context: Context, info: TrialInfo) -> int:
 
     trial_class = import_trial_class(str(info.settings.entrypoint), Path(info.model_dir))
     outcome = run_trial(context, trial_class)
-    return EXIT_COME_BACK if outcome.is_preempted else 0
+    return EXIT_TEMPFAIL if outcome.is_preempted else 0
 
 
 def _tell_error(error: Exception, info: TrialInfo, *, has_begun: bool) -> int:

@@ -16,7 +16,7 @@ from typing import IO, Protocol, runtime_checkable
 
 from detcore.contract.errors import WorkerError
 from detcore.contract.launch import Line, Sink
-from detcore.launch.exit_codes import EXIT_COME_BACK, EXIT_PEER_LOST
+from detcore.launch.exit_codes import EXIT_TEMPFAIL, EXIT_PEER_LOST
 from detcore.launch.output_lines import Cutter, LineCutter, Pump
 
 # Time for the others to notice by themselves, and for the one that is to blame to say why.
@@ -246,7 +246,7 @@ class Workers:
         self._codes[rank] = code
         # The worker's children must not outlive it, or they keep its output open.
         self._signal_group(rank, signal.SIGKILL)
-        if code in (0, EXIT_COME_BACK):
+        if code in (0, EXIT_TEMPFAIL):
             if rank == 0 and self._linger_s is not None:
                 self._end_within(self._linger_s)
         elif self._is_to_blame(rank, code):
@@ -339,4 +339,4 @@ class Workers:
             pump.join()
         if self._first_failed is not None:
             return self._codes[self._first_failed]
-        return EXIT_COME_BACK if EXIT_COME_BACK in self._codes.values() else 0
+        return EXIT_TEMPFAIL if EXIT_TEMPFAIL in self._codes.values() else 0

@@ -21,7 +21,7 @@ from detcore.log.reading import event_log_path, read_event_log
 
 # A reader that looks whether a process has the log open locks it for a moment.
 _PROBED_S = 1.0
-_POLL_S = 0.005
+_POLL_INTERVAL_S = 0.005
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -133,7 +133,7 @@ class EventLog:
                 return
             except BlockingIOError:
                 if time.monotonic() < deadline:  # a reader looks whether a process has it
-                    time.sleep(_POLL_S)
+                    time.sleep(_POLL_INTERVAL_S)
                     continue
             raise DatabaseError(
                 f"the event log {self._path} is in use by another process.\n"

@@ -61,7 +61,7 @@ __all__ = [
 
 _LOG = logging.getLogger("detcore.plugins")
 _POLL_INTERVAL_S = 1.0
-_MAX_PAUSE_S = 60.0
+_MAX_BACKOFF_S = 60.0
 # The other plugins do not wait longer for a plugin's hooks: they get another thread.
 _MAX_TURN_S = 2.0
 # The end waits at most this long for a service that was unreachable before.
@@ -581,7 +581,7 @@ class Delivery:
             return
         if not turn.pause_s:
             _LOG.warning("plugin %s: %s: %s", turn.label, text, problem)
-        turn.pause_s = min(_MAX_PAUSE_S, max(_POLL_INTERVAL_S, 2 * turn.pause_s))
+        turn.pause_s = min(_MAX_BACKOFF_S, max(_POLL_INTERVAL_S, 2 * turn.pause_s))
         turn.next_at = time.monotonic() + turn.pause_s
 
 

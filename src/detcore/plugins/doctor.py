@@ -61,8 +61,8 @@ def _version_faults(entry: PluginEntry) -> Iterator[PluginProblem]:
             is_ours = canonicalize_name(found.name) == "detcore" and found.marker is None
             if is_ours and not wanted.contains(__version__, prereleases=True):
                 fault = f"it requires detcore{wanted}, but detcore {__version__} is installed"
-                mend = install_command("--upgrade", *entry.source, f"detcore{wanted}")
-                yield plugin_problem("detcore-version", entry, fault, mend=mend)
+                fix = install_command("--upgrade", *entry.source, f"detcore{wanted}")
+                yield plugin_problem("detcore-version", entry, fault, fix=fix)
 
 
 def _registration_faults(entry: PluginEntry, noun: str, item: object) -> Iterator[PluginProblem]:
@@ -78,8 +78,8 @@ def _registration_faults(entry: PluginEntry, noun: str, item: object) -> Iterato
         for module in item.requires:
             if not _exists(module):
                 fault = f"its framework {item.name!r} needs the module {module!r}, which is not "
-                mend = item.install_hint or install_command(module.partition(".")[0])
-                yield plugin_problem("missing-framework", entry, f"{fault}installed", mend=mend)
+                fix = item.install_hint or install_command(module.partition(".")[0])
+                yield plugin_problem("missing-framework", entry, f"{fault}installed", fix=fix)
 
 
 def _exists(module: str) -> bool:

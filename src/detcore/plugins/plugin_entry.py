@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from detcore.contract.errors import near_name
+from detcore.contract.errors import closest_match
 
 if TYPE_CHECKING:
     from pluggy import HookCaller
@@ -103,7 +103,7 @@ class PluginProblem:
         plugin: Name of the plugin; empty if the fault concerns no single plugin.
         owner: The plugin and its distribution, or the variable or option at fault.
         message: Description of the fault, with the values; one line.
-        mend: The command that fixes it; for an option of ``detcore``, its correct form.
+        fix: The command that fixes it; for an option of ``detcore``, its correct form.
         alternative: Another command that fixes it, or None.
     """
 
@@ -111,16 +111,16 @@ class PluginProblem:
     plugin: str
     owner: str
     message: str
-    mend: str
+    fix: str
     alternative: str | None = None
 
     def __str__(self) -> str:
-        line = f"{self.owner}: {self.message}; mend: {self.mend}"
+        line = f"{self.owner}: {self.message}; fix: {self.fix}"
         return f"{line}  or: {self.alternative}" if self.alternative else line
 
 
 def plugin_problem(
-    kind: str, entry: PluginEntry, message: str, *, mend: str | None = None
+    kind: str, entry: PluginEntry, message: str, *, fix: str | None = None
 ) -> PluginProblem:
     """Return a problem of one plugin.
 
@@ -128,14 +128,14 @@ def plugin_problem(
         kind: As for `PluginProblem`.
         entry: The plugin.
         message: As for `PluginProblem`; line breaks are removed.
-        mend: The command that fixes it; default: only another version of the plugin can.
+        fix: The command that fixes it; default: only another version of the plugin can.
     """
     return PluginProblem(
         kind=kind,
         plugin=entry.name,
         owner=entry.label,
         message=one_line(message),
-        mend=mend or install_command("--upgrade", *entry.source),
+        fix=fix or install_command("--upgrade", *entry.source),
     )
 
 
@@ -220,7 +220,7 @@ def selection_faults(selection: Selection, known: set[str]) -> list[PluginProble
         for name in sorted(names):
             kind, right = "unknown-plugin-name", names - {name}
             if name not in known:
-                near = near_name(name, known - {BUILT_IN})
+                near = closest_match(name, known - {BUILT_IN})
                 right |= {near} if near else frozenset()
                 listed = f"plugins here: {', '.join(sorted(known))}"
                 fault = f"no plugin is called {name!r}; "
@@ -230,9 +230,9 @@ def selection_faults(selection: Selection, known: set[str]) -> list[PluginProble
                 fault = f"{BUILT_IN!r} is the built-in plugin, which cannot be switched off"
             else:
                 continue
-            mend = _set_list(where, right)
+            fix = _set_list(where, right)
             problems.append(
-                PluginProblem(kind=kind, plugin="", owner=where, message=fault, mend=mend)
+                PluginProblem(kind=kind, plugin="", owner=where, message=fault, fix=fix)
             )
     return problems
 

@@ -114,7 +114,7 @@ def _settle_names(
                 plugin=name,
                 owner=name,
                 message=f"{owners} both bring a plugin of this name; {used} is used",
-                mend=uninstall_command(last),
+                fix=uninstall_command(last),
                 alternative=uninstall_command(first) if len(losers) > 1 else None,
             )
         )
@@ -232,7 +232,7 @@ def _malformed_entry_points(
         plugin="",
         owner=f"{name} {version}",
         message=f"its entry_points.txt cannot be read ({type(error).__name__}: {error})",
-        mend=install_command("--upgrade", *source),
+        fix=install_command("--upgrade", *source),
         alternative=uninstall_command(name),
     )
 
@@ -248,5 +248,5 @@ def _broken_metadata(distribution: Distribution) -> PluginProblem:
         owner=name,
         message=f"its METADATA in {folder} is missing or has no Name, so its plugins are not used",
         # pip cannot remove a distribution without a name, so the folder is removed first.
-        mend=f"rm -r {shlex.quote(folder)} && {install_command(name)}",
+        fix=f"rm -r {shlex.quote(folder)} && {install_command(name)}",
     )

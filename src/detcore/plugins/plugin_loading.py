@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detcore.contract import hook_values as types
-from detcore.contract.errors import near_name
+from detcore.contract.errors import closest_match
 from detcore.contract.values import Framework
 from detcore.plugins.plugin_entry import (
     PluginEntry,
@@ -133,7 +133,7 @@ def _noise_problems(
 
 def _import_problem(entry: PluginEntry, error: BaseException) -> PluginProblem:
     module, _, path = entry.value.partition(":")
-    mend = None
+    fix = None
     missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
     top = missing.partition(".")[0]
     if isinstance(error, SystemExit):
@@ -144,7 +144,7 @@ def _import_problem(entry: PluginEntry, error: BaseException) -> PluginProblem:
         if top == module.partition(".")[0]:
             fault = f"there is no module {missing!r}: the installation is damaged"
             kind = "missing-module"
-            mend = install_command("--force-reinstall", "--no-deps", *entry.source)
+            fix = install_command("--force-reinstall", "--no-deps", *entry.source)
         else:
             fault = f"importing {module} needs the module {missing!r}, which is not installed"
             kind = "missing-dependency"  # pip installs the requirements of the distribution
@@ -154,11 +154,11 @@ def _import_problem(entry: PluginEntry, error: BaseException) -> PluginProblem:
         kind = "missing-module"
     else:
         kind, fault = "import-error", f"importing {module} fails: {describe_error(error)}"
-    return plugin_problem(kind, entry, fault, mend=mend)
+    return plugin_problem(kind, entry, fault, fix=fix)
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = near_name(name, known)
+    near = closest_match(name, known)
     return f"; did you mean {near!r}?" if near else ""
 
 
@@ -414,6 +414,6 @@ def _conflict(
         plugin=last.name,
         owner=" and ".join(entry.label for entry in entries),
         message=f"both register the {noun} {name!r}; {consequence}",
-        mend=switch_off_command(last.name),
+        fix=switch_off_command(last.name),
         alternative=None if first is last else switch_off_command(first.name),
     )

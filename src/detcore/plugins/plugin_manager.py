@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from detcore.contract.errors import PluginNotFoundError, near_name
+from detcore.contract.errors import PluginNotFoundError, closest_match
 from detcore.contract.hook_values import OBSERVER_HOOKS
 from detcore.plugins.plugin_entry import (
     Observer,
@@ -132,7 +132,7 @@ class PluginManager:
         """
         entries = {entry.name: entry for entry in reversed(self.index())}
         if name not in entries:
-            near = near_name(name, entries)
+            near = closest_match(name, entries)
             hint = f"Did you mean {near!r}?" if near else f"Plugins here: {', '.join(entries)}."
             raise PluginNotFoundError(f"no plugin is called {name!r}.\n{hint}")
         return entries[name]
@@ -146,7 +146,7 @@ class PluginManager:
         """Record a problem found elsewhere, unless it is known already."""
         if problem.plugin and problem.alternative is None and problem.kind != "duplicate-plugin":
             off = switch_off_command(problem.plugin, self._selection.disabled_by_variable)
-            if off != problem.mend:
+            if off != problem.fix:
                 problem = dataclasses.replace(problem, alternative=off)
         if problem not in self._problems:
             self._problems.append(problem)

@@ -21,8 +21,8 @@ MIGRATION_TIMEOUT_S = 600.0
 _SECRET = re.compile(r"pass|secret|token|key", re.IGNORECASE)
 _T = TypeVar("_T")
 _MAX_WAIT_S = 600.0
-_FIRST_PAUSE_S = 0.1
-_MAX_PAUSE_S = 1.0
+_INITIAL_BACKOFF_S = 0.1
+_MAX_BACKOFF_S = 1.0
 
 
 def shown_url(url: URL) -> str:
@@ -91,7 +91,7 @@ def call_until_available(
         DatabaseUnavailableError: If the server stays unreachable.
     """
     since = time.monotonic()
-    pause_s = _FIRST_PAUSE_S
+    pause_s = _INITIAL_BACKOFF_S
     is_waiting = False
     while True:
         try:
@@ -104,7 +104,7 @@ def call_until_available(
                 notify(f"waiting up to {_MAX_WAIT_S:.0f} s: {reason}")
                 is_waiting = True
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+            pause_s = min(2 * pause_s, _MAX_BACKOFF_S)
         else:
             if is_waiting:
                 waited_s = time.monotonic() - since

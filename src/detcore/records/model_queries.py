@@ -22,7 +22,7 @@ _MODELS = select(
     .label("num_versions"),
 )
 _LISTED = 20
-_MOST_LETTERS = 512
+_MAX_LETTERS = 512
 _SORT_KEYS: dict[ModelSortBy, Any] = {
     ModelSortBy.UNSPECIFIED: lambda model: model.id,
     ModelSortBy.NAME: lambda model: (model.name.casefold(), model.name),
@@ -360,9 +360,9 @@ class ModelQueries(Queries):
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name.strip():
         raise ConfigError(f"a model needs a name; it is {name!r}")
-    if len(name) > _MOST_LETTERS:
+    if len(name) > _MAX_LETTERS:
         raise ConfigError(
-            f"the name of a model has {len(name)} characters, which is more than {_MOST_LETTERS}: "
+            f"the name of a model has {len(name)} characters, which is more than {_MAX_LETTERS}: "
             f"{name[:40]!r}...\nPut what is long into its description."
         )
 

@@ -31,7 +31,7 @@ _FIXED = "what was trained may depend on it"
 _FIXED_LENGTH = ("single", "random", "grid")
 
 
-def mend_experiment(
+def change_settings(
     record: ExperimentRecord,
     changes: Mapping[str, object],
     *,

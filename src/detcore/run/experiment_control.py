@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _OVER = (ExperimentState.COMPLETED, ExperimentState.ERROR, ExperimentState.CANCELED)
 # A worker whose runner was killed notices within milliseconds; this is for a loaded machine.
 _WAIT_S = 10.0
-_POLL_S = 0.05
+_POLL_INTERVAL_S = 0.05
 _KILLED = "the script ended without saying how (killed, or the machine went down)"
 
 
@@ -255,7 +255,7 @@ def experiment_lock(
             if time.monotonic() >= deadline or is_at_work:
                 left = [] if holder.is_alive else _processes_with(lock.fd)
                 raise RunError(_describe_holder(experiment_id, holder, left))
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_INTERVAL_S)
         yield lock
 
 

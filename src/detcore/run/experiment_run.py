@@ -21,7 +21,7 @@ from detcore.records import (
     keep_secrets,
     restore_secrets,
 )
-from detcore.run.changed_settings import mend_experiment
+from detcore.run.changed_settings import change_settings
 from detcore.run.checkpoint_source import find_source
 from detcore.run.experiment_control import create_locked, experiment_lock, settle_trials
 from detcore.run.interrupts import Interrupts, Requests
@@ -196,7 +196,7 @@ def resume_experiment(
         slots: Number of workers of each trial from now on; default: as recorded.
         launcher: Name of the launcher that starts them from now on; default: as recorded.
         test_mode: Whether it was recorded as a smoke run.
-        changes: New values of settings, by dotted names; see `mend_experiment`.
+        changes: New values of settings, by dotted names; see `change_settings`.
 
     Raises:
         NotFoundError: If there is no such experiment.
@@ -256,7 +256,7 @@ def _change_settings(
     settings: RunSettings,
 ) -> ExperimentRecord:
     """Change settings of an experiment, and show that; return its new record."""
-    lines = mend_experiment(
+    lines = change_settings(
         record,
         changes,
         database=database,

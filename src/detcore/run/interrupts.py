@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from detcore.records import Database, RunnerLock
 
 
-_LOOK_EVERY_S = 0.4
+_POLL_INTERVAL_S = 0.4
 
 
 class Interrupts:
@@ -72,7 +72,7 @@ class Requests:
         now = time.monotonic()
         if now < self._look_at:
             return []
-        self._look_at = now + _LOOK_EVERY_S
+        self._look_at = now + _POLL_INTERVAL_S
         try:
             self._lock.is_held()
             record = self._database.get_experiment(self._experiment_id)

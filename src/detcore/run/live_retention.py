@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from detcore.storage import StorageBackend
 
 
-_LOOK_S = 1.0
+_POLL_INTERVAL_S = 1.0
 # A pass looks at the records of all experiments: it takes at most a twentieth of the time.
 _REST = 20
 _LATER_S = 60.0
@@ -83,10 +83,10 @@ class Retention:
         return plan
 
     def _run(self) -> None:
-        seen, wait_s, is_told = 0, _LOOK_S, False
+        seen, wait_s, is_told = 0, _POLL_INTERVAL_S, False
         while not self._is_over.wait(wait_s):
             began = time.monotonic()
-            wait_s = _LOOK_S
+            wait_s = _POLL_INTERVAL_S
             try:
                 count = self._database.count_checkpoints(self._experiment_id)
                 if count == seen:

@@ -19,7 +19,7 @@ from detcore.contract.values import Unit
 from detcore.core.trial_outcome import WorkerFault
 from detcore.launch import WorkerEvent, WorkerGroup, describe_exit
 from detcore.launch.worker import (
-    EXIT_COME_BACK,
+    EXIT_TEMPFAIL,
     EXIT_CONFIG,
     EXIT_INVALID_HP,
 )
@@ -42,11 +42,11 @@ _BEGUN = frozenset(
 
 # From the request to write the stacks to the kill.
 _STACKS_S = 2.0
-_LONGEST_LOOK_S = 1.0
+_MAX_POLL_INTERVAL_S = 1.0
 # Of Python for an exception, of Python, argparse and shells for a wrong command line, and of shells
 # for a command that is not executable or does not exist. Others may mean a lost machine.
 _NOT_BEGUN = frozenset({1, 2, 126, 127})
-_LONGEST_REASON = 200
+_MAX_REASON_LENGTH = 200
 _NUM_SHOWN_LINES = 50
 _RANK = re.compile(r"^rank \d+: ")
 
@@ -82,7 +82,7 @@ class TrialOutput:
                 return
             self._shown.append(line)
             if any(map(str.isalnum, line)):
-                self.last_errors[rank] = line.strip()[:_LONGEST_REASON]
+                self.last_errors[rank] = line.strip()[:_MAX_REASON_LENGTH]
         self._listener.output(self._info, stream, line, rank=rank)
 
     def _is_notice(self, rank: int, line: str) -> bool:
@@ -133,7 +133,7 @@ class _HangTimer:
             return False
         now = time.monotonic()
         # A runner that waits for its database, or that is stopped, does not answer its workers.
-        passed_s = min(now - self._looked_at, _LONGEST_LOOK_S)
+        passed_s = min(now - self._looked_at, _MAX_POLL_INTERVAL_S)
         self._looked_at = now
         self.left_s = self.timeout_s if has_news else self.left_s - passed_s
         return self.left_s <= 0
@@ -367,7 +367,7 @@ class RunningTrial:
     @property
     def _was_interrupted(self) -> bool:
         """Whether the workers ended because they were asked to, with or without a checkpoint."""
-        if self._code == EXIT_COME_BACK or (self._code == 0 and self._told_state == "PAUSED"):
+        if self._code == EXIT_TEMPFAIL or (self._code == 0 and self._told_state == "PAUSED"):
             return True
         # A program that does not know detcore, that has not begun to listen, or that hangs.
         numbers = {*self._signals, signal.SIGTERM, signal.SIGKILL} if self._signals else set()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from detcore.records import ExperimentRecord, RunnerLock, TrialRecord
 
 
-_POLL_S = 0.05
+_POLL_INTERVAL_S = 0.05
 # Settling takes a moment, or longer where the storage is slow.
 _SETTLED_S = 60.0
 _ARGUMENTS = "script_arguments"
@@ -306,7 +306,7 @@ class ScriptRuns:
                 # Another script settles the leftovers of a killed run, or was faster.
                 if time.monotonic() >= deadline:
                     raise
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_INTERVAL_S)
         return None
 
     def _is_in_progress(self, first: ExperimentRecord) -> bool:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _WAIT_MS = 100
 _TICK_EVERY_S = 0.1
 # The smallest change of the progress that is reported to displays.
-_LEAST_PROGRESS = 0.001
+_MIN_PROGRESS = 0.001
 
 
 class SearchLoop:
@@ -174,7 +174,7 @@ class SearchLoop:
             # Progress is only displayed: waiting would hold up signals to the trials.
             with contextlib.suppress(DatabaseError, StorageFullError):
                 self._starter.impatient.set_search_progress(self._experiment_id, progress)
-        if abs(progress - self._told_progress) >= _LEAST_PROGRESS:
+        if abs(progress - self._told_progress) >= _MIN_PROGRESS:
             self._tell_progress()
 
     def _tell_progress(self) -> None:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from detcore.contract.errors import DetcoreError
     from detcore.records import TrialRecord
 
-_FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 30.0
+_INITIAL_BACKOFF_S = 1.0
+_MAX_BACKOFF_S = 30.0
 _CHUNK = 256
 
 
@@ -575,7 +575,7 @@ def _restart(turn: _Turn, ended: WorkersEnded) -> None:
     turn.change(
         index,
         num_restarts=num_restarts,
-        next_pause_s=min(pause_s * 2 or _FIRST_PAUSE_S, _LONGEST_PAUSE_S),
+        next_pause_s=min(pause_s * 2 or _INITIAL_BACKOFF_S, _MAX_BACKOFF_S),
         starts_at=ended.now + pause_s,
     )
     turn.act(CountRestart(index))

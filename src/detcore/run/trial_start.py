@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _DEVICES = "CUDA_VISIBLE_DEVICES"
-_MOST_AT_ONCE = 10_000
+_MAX_CONCURRENT = 10_000
 
 
 class Slots:
@@ -52,7 +52,7 @@ class Slots:
 
     def __init__(self, total: int, per_trial: int, devices: Sequence[str] = ()) -> None:
         # A number that means "no limit" gives as many as any machine has.
-        self.at_once = min(max(1, total // per_trial), _MOST_AT_ONCE)
+        self.at_once = min(max(1, total // per_trial), _MAX_CONCURRENT)
         self.places: list[Mapping[str, str]] = [{}] * self.at_once
         if self.at_once > 1 and len(devices) >= self.at_once * per_trial:
             starts = range(0, self.at_once * per_trial, per_trial)

@@ -8,8 +8,8 @@ import unicodedata
 from detcore.contract.errors import UnsafePathError
 
 # All current file systems accept this length for one name, and S3 and GCS for a whole key.
-_MOST_PART_BYTES = 255
-_MOST_KEY_BYTES = 1024
+_MAX_PART_BYTES = 255
+_MAX_KEY_BYTES = 1024
 _DRIVE = re.compile(r"[A-Za-z]:[/\\]")
 
 
@@ -42,10 +42,10 @@ def check_key(key: str) -> str:
         reason = "it begins with the letter of a drive"
     elif not _is_utf8(key):
         reason = "it cannot be written in UTF-8, so other machines could not read it"
-    elif len(key.encode()) > _MOST_KEY_BYTES:
-        reason = f"it has {len(key.encode())} bytes; stores take {_MOST_KEY_BYTES}"
-    elif any(len(part.encode()) > _MOST_PART_BYTES for part in parts):
-        reason = f"a part of it has more than the {_MOST_PART_BYTES} bytes that file systems take"
+    elif len(key.encode()) > _MAX_KEY_BYTES:
+        reason = f"it has {len(key.encode())} bytes; stores take {_MAX_KEY_BYTES}"
+    elif any(len(part.encode()) > _MAX_PART_BYTES for part in parts):
+        reason = f"a part of it has more than the {_MAX_PART_BYTES} bytes that file systems take"
     else:
         return key
     shown = key if len(key) <= 200 else f"{key[:200]}..."

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from detcore.contract.controllers import (
-    AskedClock,
+    PollingClock,
     Clock,
     Decision,
     LoopingController,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from detcore.trial.trial_saving import trial_record
 
 __all__ = [
-    "AskedClock",
+    "PollingClock",
     "AttributeCodec",
     "AttributeTracker",
     "Clock",

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.contract.controllers import AskedClock, Clock, Decision, Step, ValidationResult
+from detcore.contract.controllers import PollingClock, Clock, Decision, Step, ValidationResult
 from detcore.contract.errors import (
     CheckpointTimeoutError,
     ConfigError,
     MetricError,
     NotANumberError,
-    near_name,
+    closest_match,
 )
 from detcore.contract.values import Length, Unit
 from detcore.trial.agreement import Agreement, Interrupts, UnitMetrics
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("detcore.trial")
 
 
-class ScheduledAskedClock(AskedClock):
-    """The `AskedClock` of a schedule and a core context."""
+class ScheduledPollingClock(PollingClock):
+    """The `PollingClock` of a schedule and a core context."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class ScheduledAskedClock(AskedClock):
     def _searcher_value(self, metrics: Mapping[str, Any]) -> float:
         name = str(self._settings.metric)
         if name not in metrics:
-            near = near_name(name, metrics)
+            near = closest_match(name, metrics)
             meant = f" Did you mean {near!r}?" if near else ""
             raise ConfigError(
                 f"searcher.metric is {name!r}, but the validation at step {self.steps_completed} "
@@ -368,7 +368,7 @@ class ScheduledAskedClock(AskedClock):
         return True
 
 
-class ScheduledClock(ScheduledAskedClock, Clock):
+class ScheduledClock(ScheduledPollingClock, Clock):
     """The `Clock` of a schedule, a core context and a controller."""
 
     _controller: LoopingController | SteppingController

@@ -14,8 +14,8 @@ _SUFFIXES = frozenset(
     {".cfg", ".ini", ".ipynb", ".json", ".md", ".py", ".pyi", ".sh", ".toml", ".txt"}
     | {".yaml", ".yml"}
 )
-_LARGEST_BYTES = 1 << 20
-_MOST_FILES = 50_000
+_MAX_BYTES = 1 << 20
+_MAX_FILES = 50_000
 _NOT_CODE = frozenset({"__pycache__", "node_modules", "venv"})
 # Folders with these contain records and checkpoints: a copy would grow with every checkpoint.
 _OWN_FILES = frozenset({"detcore.db", "manifest.json"})
@@ -41,12 +41,12 @@ def list_code(source: Path) -> list[str]:
             continue
         folders[:] = sorted(name for name in folders if name not in _NOT_CODE and name[0] != ".")
         seen += len(files)
-        if seen > _MOST_FILES:
+        if seen > _MAX_FILES:
             logging.getLogger("detcore").warning(
                 "%s holds more than %d files; checkpoints get the code of its first folders only. "
                 "Give the folder of your code alone: detcore run CONFIG.yaml MODEL_DIR",
                 source,
-                _MOST_FILES,
+                _MAX_FILES,
             )
             break
         paths = (Path(folder, name) for name in sorted(files))
@@ -87,4 +87,4 @@ def copy_code(
 def _is_code(path: Path) -> bool:
     if path.name.startswith(".") or path.is_symlink() or path.suffix not in _SUFFIXES:
         return False
-    return path.stat().st_size <= _LARGEST_BYTES
+    return path.stat().st_size <= _MAX_BYTES

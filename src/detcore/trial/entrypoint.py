@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from detcore.contract.errors import InvalidExperimentError, PluginNotFoundError, near_name
+from detcore.contract.errors import InvalidExperimentError, PluginNotFoundError, closest_match
 from detcore.contract.trial import Trial
 from detcore.contract.values import Framework
 
@@ -179,7 +179,7 @@ def _explain_missing_name(error: ImportError, entrypoint: str) -> Exception:
     found = _MISSING_NAME.match(str(error))
     if found is None or not (error.name or "").startswith(_PLUGIN_PREFIX):
         return error
-    near = near_name(found[1], dir(sys.modules[error.name or ""]))
+    near = closest_match(found[1], dir(sys.modules[error.name or ""]))
     if near is None:
         return error
     return InvalidExperimentError(

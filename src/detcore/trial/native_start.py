@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
 
 
-_COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
+_EXIT_TEMPFAIL = 75  # sysexits' EX_TEMPFAIL: run again later
 _LENGTH = "max_length"
 
 
@@ -79,7 +79,7 @@ class NativeStart:
             with open_trial(opened, self.framework, context=context) as ready:
                 outcome = ready.train(trial, code_files=self._code_files())
             if outcome.is_preempted:
-                raise SystemExit(_COME_BACK)
+                raise SystemExit(_EXIT_TEMPFAIL)
 
     def _script(self, context: TrialContext, length: Mapping[str, int] | None) -> ScriptExperiment:
         """Return the values to record for a standalone script."""

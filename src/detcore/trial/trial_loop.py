@@ -22,14 +22,14 @@ from detcore.contract.controllers import (
 )
 from detcore.contract.errors import CheckpointNotFoundError, InvalidExperimentError
 from detcore.contract.trial import TRIAL_FILE, TrialContext, TrialSetup
-from detcore.trial.clock import ScheduledAskedClock, ScheduledClock
+from detcore.trial.clock import ScheduledPollingClock, ScheduledClock
 from detcore.trial.code_copy import list_code
 from detcore.trial.entrypoint import find_framework, import_object
 from detcore.trial.trial_loading import read_trial_file
 from detcore.trial.trial_saving import TrialSaver, read_clock, trial_record
 
 if TYPE_CHECKING:
-    from detcore.contract.controllers import AskedClock, Clock
+    from detcore.contract.controllers import PollingClock, Clock
     from detcore.contract.trial import Trial
     from detcore.contract.values import Framework, TrialInfo
     from detcore.core import Context
@@ -42,7 +42,7 @@ _logger = logging.getLogger("detcore.trial")
 Controller = LoopingController | SteppingController
 
 # An interrupt is seen between two calls of `train`, so no call should last longer than this.
-_LONGEST_CALL_S = 0.5
+_MAX_CALL_S = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,7 +305,7 @@ def open_clock(
     checkpoint: Path | None,
     steps_per_epoch: int | None,
     code_files: Sequence[str] | None = None,
-) -> AskedClock:
+) -> PollingClock:
     """Make the clock of a script whose framework owns its loop and its validation.
 
     Args:
@@ -326,14 +326,14 @@ def open_clock(
     state = {} if checkpoint is None else read_clock(checkpoint, str(info.latest_checkpoint))
     record = {"version": 1, "framework": framework, "trial_id": info.trial_id}
     saver = _make_saver(core, info, record, code_files)
-    clock = ScheduledAskedClock(
+    clock = ScheduledPollingClock(
         core, context, saver, state=state, batches_per_epoch=steps_per_epoch
     )
     _announce_start(core, clock)
     return clock
 
 
-def _announce_start(core: Context, clock: ScheduledAskedClock) -> None:
+def _announce_start(core: Context, clock: ScheduledPollingClock) -> None:
     core.channel.send(
         "started",
         length=clock.operation_length,
@@ -492,7 +492,7 @@ def drive_stepping(controller: SteppingController, clock: Clock) -> None:
 
 def _next_pace(count: int, seconds: float) -> int:
     """Return how many batches to train in the next call; at most twice as many as in this one."""
-    return max(1, min(2 * count, int(count * _LONGEST_CALL_S / max(seconds, 1e-6))))
+    return max(1, min(2 * count, int(count * _MAX_CALL_S / max(seconds, 1e-6))))
 
 
 def _add(sums: dict[str, float], metrics: Mapping[str, float], count: int) -> None:

@@ -24,7 +24,7 @@ from detcore_horovod.worker_agent import MARK
 _NOTICE_S = 2.0
 _GRACE_S = 5.0
 _ENDING_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-_COME_BACK = os.EX_TEMPFAIL
+_EXIT_TEMPFAIL = os.EX_TEMPFAIL
 _DISCARD_PORT = 9
 
 _PREFIX = re.compile(rb"\[(\d+)\]<(stdout|stderr)>:")
@@ -154,7 +154,7 @@ class HorovodRun:
                 self._running.pop(rank, None)
                 code = self._codes[rank] = int(words[0])
                 self._ended.append((rank, code))
-                if code not in (0, _COME_BACK) and self.first_failed is None:
+                if code not in (0, _EXIT_TEMPFAIL) and self.first_failed is None:
                     self.first_failed = rank
                     self._end_at = min(self._end_at or math.inf, time.monotonic() + _NOTICE_S)
 
@@ -221,9 +221,9 @@ class HorovodRun:
         for match in filter(None, map(_ENDED.match, self._messages)):
             self.first_failed = int(match[1])
             return int(match[2])
-        if run_code not in (0, _COME_BACK):
+        if run_code not in (0, _EXIT_TEMPFAIL):
             self.failure = "\n".join(["horovodrun did not start the workers:", *self._messages])
-        return run_code or (_COME_BACK if _COME_BACK in self._codes.values() else 0)
+        return run_code or (_EXIT_TEMPFAIL if _EXIT_TEMPFAIL in self._codes.values() else 0)
 
 
 class _Pieces:

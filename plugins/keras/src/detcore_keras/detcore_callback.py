@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("detcore.keras")
 
 _FILE = "keras-fit.json"
-_COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
+_EXIT_TEMPFAIL = 75  # sysexits' EX_TEMPFAIL: run again later
 _STEPS_PER_EXECUTION = "steps_per_execution" if KERAS_MAJOR == 3 else "_steps_per_execution"
 _BEHIND_LAST_EPOCH = 1 << 30  # fit trains no epoch from here
 # Callbacks that ``fit`` adds itself. `DetcoreCallback` restores the history.
@@ -227,7 +227,7 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         if self._context.preempt.should_preempt():
             self._save(epoch=self._epoch)
             self._context.checkpoint.wait()
-            raise SystemExit(_COME_BACK)
+            raise SystemExit(_EXIT_TEMPFAIL)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Report the metrics of ``fit``, and save."""

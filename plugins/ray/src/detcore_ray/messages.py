@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-_MOST_DESCRIPTORS = 64
+_MAX_DESCRIPTORS = 64
 
 
 class Line:
@@ -69,7 +69,7 @@ def send_descriptors(control: socket.socket, descriptors: Sequence[int]) -> None
 def receive_descriptors(control: socket.socket) -> list[int] | None:
     """Wait for descriptors; None when the other process is gone."""
     try:
-        data, descriptors, _, _ = socket.recv_fds(control, 1, _MOST_DESCRIPTORS)
+        data, descriptors, _, _ = socket.recv_fds(control, 1, _MAX_DESCRIPTORS)
     except OSError:
         return None
     return list(descriptors) if data else None

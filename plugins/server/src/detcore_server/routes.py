@@ -5,11 +5,11 @@ experiments, and the limits and errors of the server's own routes. It imports Fa
 imports this module where it makes its router, never where it registers the hook.
 """
 
-from detcore_server.api.client_models import MOST_DEPTH, is_too_deep
+from detcore_server.api.client_models import MAX_DEPTH, is_too_deep
 from detcore_server.http.body_limits import allow_body
 from detcore_server.http.checkpoint_archive import open_archive
 from detcore_server.http.error_answers import ErrorAnswer, error_body
-from detcore_server.jobs.submit import Submission, hand_in
+from detcore_server.jobs.submit import Submission, accept_submission
 from detcore_server.jobs.uploads import incoming_folder
 from detcore_server.server_database import SubmissionRecord, UserRecord
 from detcore_server.state import ServerState
@@ -17,7 +17,7 @@ from detcore_server.users.accounts import add_user, change_user, log_in, log_out
 from detcore_server.users.authentication import Admin, Id, State, Token, address_of
 
 __all__ = [
-    "MOST_DEPTH",
+    "MAX_DEPTH",
     "Admin",
     "ErrorAnswer",
     "Id",
@@ -32,7 +32,7 @@ __all__ = [
     "allow_body",
     "change_user",
     "error_body",
-    "hand_in",
+    "accept_submission",
     "incoming_folder",
     "is_too_deep",
     "log_in",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # A hash of a password takes 64 MiB and all of a core.
 _HASHES_AT_ONCE = 2
 # Further submissions wait, and leave the threads that answer the other routes free.
-_HAND_INS_AT_ONCE = 4
+_MAX_CONCURRENT_SUBMISSIONS = 4
 # A request with the code in it may take hundreds of megabytes of memory while it is read.
 _CODES_AT_ONCE = 1
 
@@ -39,7 +39,7 @@ class ServerState:
         jobs: Runs submitted experiments.
         throttle: Limits attempts to log in.
         hashing: Held while a password is hashed.
-        handing_in: Held while an experiment is checked, and its code unpacked.
+        submission_limiter: Held while an experiment is checked, and its code unpacked.
         reading_code: Held instead if the code is in the request.
         ending: Set when the server receives a signal to end: requests that follow a log stop then.
         verifier: Verifies checkpoints.
@@ -52,7 +52,7 @@ class ServerState:
     jobs: Jobs
     verifier: Verifier
     hashing: anyio.CapacityLimiter
-    handing_in: anyio.CapacityLimiter
+    submission_limiter: anyio.CapacityLimiter
     reading_code: anyio.CapacityLimiter
     throttle: Throttle = dataclasses.field(default_factory=Throttle)
     ending: threading.Event = dataclasses.field(default_factory=threading.Event)
@@ -78,7 +78,7 @@ class ServerState:
             jobs=Jobs(settings, database, transport),
             verifier=Verifier(settings, database),
             hashing=anyio.CapacityLimiter(_HASHES_AT_ONCE),
-            handing_in=anyio.CapacityLimiter(_HAND_INS_AT_ONCE),
+            submission_limiter=anyio.CapacityLimiter(_MAX_CONCURRENT_SUBMISSIONS),
             reading_code=anyio.CapacityLimiter(_CODES_AT_ONCE),
             visit=visit,
         )

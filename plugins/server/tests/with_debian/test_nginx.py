@@ -24,7 +24,7 @@ from running_server import PASSWORD, USER, RunningServer
 from source_tree import ROOT
 
 from detcore.client import Determined
-from detcore.client.http import ServerAway, Session
+from detcore.client.http import ServerUnavailableError, Session
 from detcore.errors import DetcoreError
 from detcore.records import Database, OutputLog
 from detcore.types import ExperimentState, TrialState
@@ -201,7 +201,7 @@ def test_the_server_away_behind_nginx_is_away(site: Site) -> None:
         client.create_model("stays")
         site.server.kill()
         session = Session(site.url, "x", certificate=site.certificate)
-        with pytest.raises(ServerAway, match="502"):
+        with pytest.raises(ServerUnavailableError, match="502"):
             session.ask("POST", "/api/detcore/v1/models", json_body={"name": "m"})
         session.close()
         site.server.start()

@@ -46,7 +46,7 @@ _PERMANENT_NAMES = frozenset(
         "UnknownConfigurationKeyError",
     }
 )
-_PATIENCE = (408, 429)
+_RETRIED_STATUSES = (408, 429)
 # Renewed credentials, or a corrected clock, pass. S3 sends these codes with status 400 or 403.
 _EXPIRED_CODES = frozenset(
     {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
@@ -72,7 +72,7 @@ def is_transient(error: BaseException) -> bool:
         return True
     status = _status(error)
     if status is not None:
-        return status >= 500 or status in _PATIENCE
+        return status >= 500 or status in _RETRIED_STATUSES
     if isinstance(error, OSError):
         return error.errno not in _PERMANENT_NUMBERS
     return _is_of_a_client(error) and type(error).__name__ not in _PERMANENT_NAMES

@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 # Every process that a command starts inherits it, so that none gets lost.
 _MARK = "DETCORE_TESTING_MARK"
-_POLL_S = 0.02
+_POLL_INTERVAL_S = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +215,7 @@ class DetcoreCommand:
                 return value
             if process.poll() not in (None, 0, -9):
                 raise AssertionError(f"the command failed: {process.communicate()}")
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_INTERVAL_S)
         raise TimeoutError(f"the condition did not come true within {timeout_s} s")
 
 

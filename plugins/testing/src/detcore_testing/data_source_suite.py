@@ -13,7 +13,7 @@ from detcore.data import DataSource
 from detcore.errors import DataError
 from detcore_testing.clauses import Suite, clause, expect_equal, expect_error
 
-_LARGEST_POSITION_BYTES = 100_000
+_MAX_POSITION_BYTES = 100_000
 _Taken = list[tuple[int, list[int], Any]]
 
 
@@ -74,7 +74,7 @@ class DataSourceSuite(Suite):
             position = source.position()
             text = json.dumps(position)
             expect_equal(json.loads(text), position, f"position after {stop} batches, as JSON")
-            assert len(text) <= _LARGEST_POSITION_BYTES, f"a position has {len(text)} bytes"
+            assert len(text) <= _MAX_POSITION_BYTES, f"a position has {len(text)} bytes"
             expect_equal(source.position(), position, "position asked for again")
             self._take(source, 1)
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 import pytest
 
 _Left = TypeVar("_Left", bound=Sized)
-_POLL_S = 0.01
+_POLL_INTERVAL_S = 0.01
 _FORK_TIMEOUT_S = 60.0
 _EXIT_FAILED = 3
 
@@ -82,7 +82,7 @@ def wait_until_none(list_left: Callable[[], _Left], timeout_s: float) -> _Left:
     """Wait until a function returns nothing; return its last result."""
     deadline = time.monotonic() + timeout_s
     while (left := list_left()) and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_INTERVAL_S)
     return left
 
 

@@ -38,7 +38,7 @@ _SUFFIX = ".tmpl"
 _PACKAGE = "package"  # name of the package's folder in the templates
 # As the packaging standards have it (PEP 508); a class and a URL scheme need a letter first.
 _NAME = re.compile(r"[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-_LONGEST = 24
+_MAX_NAME_LENGTH = 24
 
 
 @click.command("new")
@@ -177,9 +177,9 @@ def parse_name(text: str) -> PluginNames:
             "It begins with a letter, ends with a letter or digit, and has letters, digits and "
             "'-', '_', '.' in between: detcore plugin new my-net"
         )
-    if len(bare) > _LONGEST:
+    if len(bare) > _MAX_NAME_LENGTH:
         raise InvalidArgumentError(
-            f"{text!r} has {len(bare)} characters; a plugin's name has {_LONGEST} at most.\n"
+            f"{text!r} has {len(bare)} characters; a plugin's name has {_MAX_NAME_LENGTH} at most.\n"
             "It is typed into experiment files. Choose a shorter one."
         )
     words = [word for word in re.split(r"[-_.]+", bare) if word]

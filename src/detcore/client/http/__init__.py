@@ -15,21 +15,21 @@ if TYPE_CHECKING:
         log_in_at,
         open_session,
     )
-    from detcore.client.http.http_session import ServerAway, ServerRefused, Session, normal_url
+    from detcore.client.http.http_session import ServerUnavailableError, ServerRefused, Session, normal_url
     from detcore.client.http.http_transport import HttpTransport, ServerRecords, connect
     from detcore.client.http.packed_context import (
-        MOST_CONTEXT_BYTES,
-        MOST_CONTEXT_ENTRIES,
+        MAX_CONTEXT_BYTES,
+        MAX_CONTEXT_ENTRIES,
         PackedContext,
         pack,
     )
     from detcore.client.http.remote_reads import answer_read
     from detcore.client.http.submission import (
         Detached,
-        HandIn,
+        Submission,
         activate,
         follow,
-        hand_in,
+        send_submission,
         read_events,
         submit,
     )
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "MOST_CONTEXT_BYTES",
-    "MOST_CONTEXT_ENTRIES",
+    "MAX_CONTEXT_BYTES",
+    "MAX_CONTEXT_ENTRIES",
     "NUMBER",
     "Detached",
-    "HandIn",
+    "Submission",
     "HttpTransport",
     "KeptToken",
     "PackedContext",
-    "ServerAway",
+    "ServerUnavailableError",
     "ServerRecords",
     "ServerRefused",
     "Session",
@@ -62,7 +62,7 @@ __all__ = [
     "find_credentials",
     "follow",
     "forget_token",
-    "hand_in",
+    "send_submission",
     "keep_token",
     "log_in_at",
     "normal_url",
@@ -75,14 +75,14 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "packed_context": "MOST_CONTEXT_BYTES MOST_CONTEXT_ENTRIES PackedContext pack",
+        "packed_context": "MAX_CONTEXT_BYTES MAX_CONTEXT_ENTRIES PackedContext pack",
         "credentials": (
             "KeptToken find_credentials forget_token keep_token log_in_at open_session"
         ),
         "wire_documents": "NUMBER decode_value encode_answer encode_value",
         "remote_reads": "answer_read",
-        "http_session": "ServerAway ServerRefused Session normal_url",
-        "submission": "Detached HandIn activate follow hand_in read_events submit",
+        "http_session": "ServerUnavailableError ServerRefused Session normal_url",
+        "submission": "Detached Submission activate follow send_submission read_events submit",
         "http_transport": "HttpTransport ServerRecords connect",
     },
 )

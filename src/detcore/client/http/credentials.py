@@ -44,7 +44,7 @@ def find_credentials(
         ConfigError: If the URL, or a variable, cannot be used.
         UnauthenticatedError: If no credentials are found.
         ForbiddenError: If the server refuses user and password.
-        ServerAway: If a log-in is needed and the server does not answer.
+        ServerUnavailableError: If a log-in is needed and the server does not answer.
     """
     url = normal_url(url)
     certificate = trusted_authorities(environment)
@@ -80,7 +80,7 @@ def log_in_at(url: str, user: str, password: str, *, certificate: Path | None = 
 
     Raises:
         ForbiddenError: If the server refuses user and password.
-        ServerAway: If it does not answer.
+        ServerUnavailableError: If it does not answer.
     """
     with contextlib.closing(Session(url, certificate=certificate)) as session:
         body = {"username": user, "password": password}

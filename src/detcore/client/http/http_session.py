@@ -33,8 +33,8 @@ _GATEWAY = (502, 503, 504)
 # is lost, and only requests that change nothing can be repeated.
 _IDLE_S = 3.0
 _CHUNK_BYTES = 1 << 16
-_MOST_BYTES = 256 << 20
-_MOST_ERROR_BYTES = 1 << 20
+_MAX_BYTES = 256 << 20
+_MAX_ERROR_BYTES = 1 << 20
 _SHOWN = 300
 # Attributes of errors that a server sends.
 _DETAILS = ("missing_bytes", "uuid", "rank", "ranks", "retry_after_s")
@@ -46,7 +46,7 @@ _BY_STATUS: dict[int, type[errors.DetcoreError]] = {
 }
 
 
-class ServerAway(errors.UnavailableError):
+class ServerUnavailableError(errors.UnavailableError):
     """A server did not answer: it cannot be reached, or is just being restarted.
 
     Attributes:
@@ -164,7 +164,7 @@ class Session:
                 GET.
 
         Raises:
-            ServerAway: If the server did not answer.
+            ServerUnavailableError: If the server did not answer.
             UnauthenticatedError: If it does not accept the token.
             ServerRefused: If the answer is not one of a detcore server.
             DetcoreError: The error that the server raised, of the same class if there is one here.
@@ -180,9 +180,9 @@ class Session:
         for attempt in range(num_tries):
             try:
                 with self._answer(method, where, body, headers, deadline) as answer:
-                    data = _read(answer, _MOST_BYTES, deadline, self.url)
+                    data = _read(answer, _MAX_BYTES, deadline, self.url)
                 break
-            except ServerAway as error:
+            except ServerUnavailableError as error:
                 wait_s = _BACKOFF_S * 2**attempt * random.uniform(0.5, 1.0)
                 is_last = attempt == num_tries - 1 or time.monotonic() + wait_s > deadline
                 if is_last or not (repeatable or not error.may_have_arrived):
@@ -198,7 +198,7 @@ class Session:
     ) -> Iterator[Iterator[bytes]]:
         """Get an answer that may be larger than memory, in pieces as they come, without retries.
 
-        The timeout applies to each piece. An answer that is cut off raises `ServerAway`.
+        The timeout applies to each piece. An answer that is cut off raises `ServerUnavailableError`.
         """
         headers = {"Accept": "application/octet-stream"}
         where = self._where(path, params)
@@ -243,7 +243,7 @@ class Session:
         try:
             if answer.status >= 300:
                 soon = time.monotonic() + _TIMEOUT_S
-                data = _read(answer, _MOST_ERROR_BYTES, deadline or soon, self.url, cut=True)
+                data = _read(answer, _MAX_ERROR_BYTES, deadline or soon, self.url, cut=True)
                 said = _refusal(answer.status, data, f"{method} {where.partition('?')[0]}")
                 if answer.status in _GATEWAY and isinstance(said, ServerRefused):
                     raise _away(self.url, f"it is answered for with {answer.status}")
@@ -311,7 +311,7 @@ def _read(
 
     Raises:
         ServerRefused: If it is longer than `most` bytes, without `cut`.
-        ServerAway: If it breaks off, or does not end before the deadline.
+        ServerUnavailableError: If it breaks off, or does not end before the deadline.
     """
     parts, size = [], 0
     for piece in _pieces(answer, url):
@@ -358,12 +358,12 @@ def _checked_token(token: str) -> str:
     return token
 
 
-def _away(url: str, why: object, *, may_have_arrived: bool = True) -> ServerAway:
+def _away(url: str, why: object, *, may_have_arrived: bool = True) -> ServerUnavailableError:
     """Return the error of a server that does not answer."""
     text = str(why)
     if not may_have_arrived and "refused" in text:
         text = "connection refused"
-    return ServerAway(
+    return ServerUnavailableError(
         f"the server {url} does not answer: {text}\n"
         "Is it running (detcore serve), and is the address right?",
         may_have_arrived=may_have_arrived,
@@ -421,8 +421,8 @@ def _refusal(status: int, data: bytes, what: str) -> errors.DetcoreError:
 def _named(told: dict[str, Any]) -> errors.DetcoreError | None:
     """Return the error of the class that a server named, if there is such a class here."""
     name, message = told.get("type"), told["message"]
-    if name == "ServerAway":
-        return ServerAway(message)
+    if name == "ServerUnavailableError":
+        return ServerUnavailableError(message)
     kind = getattr(errors, name, None) if isinstance(name, str) else None
     if not (isinstance(kind, type) and issubclass(kind, errors.DetcoreError)):
         return None

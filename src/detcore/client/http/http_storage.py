@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
-from detcore.client.http.http_session import ServerAway
+from detcore.client.http.http_session import ServerUnavailableError
 from detcore.client.http.wire_documents import read_document
 from detcore.contract.errors import NotFoundError, StorageError
 from detcore.storage import (
@@ -163,7 +163,7 @@ class HttpStorage:
                 return digester.result()
             except NotFoundError as error:
                 raise FileNotFoundError(key) from error
-            except ServerAway:
+            except ServerUnavailableError:
                 tries += 1
                 if tries == _TRIES:
                     raise

@@ -23,7 +23,7 @@ _NAME = "journal.jsonl"
 # Methods of listeners whose arguments are JSON.
 _FORWARDED = ("search_progress", "notice")
 # The trial's log has the whole line.
-_MOST_CHARACTERS = 1 << 14
+_MAX_CHARACTERS = 1 << 14
 
 
 def journal_path(folder: Path) -> Path:
@@ -88,8 +88,8 @@ class JournalListener(RunListener):
 
     def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
         """Write a line of a worker."""
-        if len(line) > _MOST_CHARACTERS:
-            line = f"{line[:_MOST_CHARACTERS]} ... ({len(line)} characters)"
+        if len(line) > _MAX_CHARACTERS:
+            line = f"{line[:_MAX_CHARACTERS]} ... ({len(line)} characters)"
         self._write("output", trial_id=info.trial_id, stream=stream, line=line, rank=rank)
 
     def notice(self, text: str) -> None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 IGNORE_FILE = ".detignore"
-MOST_CONTEXT_BYTES = 96 * 1000 * 1000
-MOST_CONTEXT_ENTRIES = 20_000
+MAX_CONTEXT_BYTES = 96 * 1000 * 1000
+MAX_CONTEXT_ENTRIES = 20_000
 # Never of use elsewhere; a line such as "!.git" in the ignore file takes them in.
 _LEFT_OUT = (".git", "__pycache__", ".ipynb_checkpoints")
 _LISTED = 10
@@ -157,9 +157,9 @@ class _Walk:
                     raise self._refused(name, f"is a link to {path}, which it is in itself")
                 return
         self._num += 1
-        if self._num > MOST_CONTEXT_ENTRIES:
+        if self._num > MAX_CONTEXT_ENTRIES:
             raise ConfigError(
-                f"{self._folder} has more than {MOST_CONTEXT_ENTRIES:,} files and folders, which "
+                f"{self._folder} has more than {MAX_CONTEXT_ENTRIES:,} files and folders, which "
                 f"is no folder of code alone.\nHand in another folder, or leave some out with "
                 f"lines in {self._folder / IGNORE_FILE} (as in .gitignore): data, results, "
                 "environments."
@@ -217,7 +217,7 @@ def _check_names(folder: Path, entries: Sequence[_Entry]) -> None:
 
 def _check_size(folder: Path, entries: Sequence[_Entry]) -> None:
     total = sum(entry.size_bytes for entry in entries)
-    if total <= MOST_CONTEXT_BYTES:
+    if total <= MAX_CONTEXT_BYTES:
         return
     sizes: Counter[str] = Counter()
     for entry in entries:
@@ -226,7 +226,7 @@ def _check_size(folder: Path, entries: Sequence[_Entry]) -> None:
     listed = "\n".join(f"  {format_bytes(size):>9}  {name}" for name, size in largest)
     raise ConfigError(
         f"{folder} is too big to be handed in: its files have {format_bytes(total)}, and at most "
-        f"{format_bytes(MOST_CONTEXT_BYTES)} are taken. The largest:\n{listed}\n"
+        f"{format_bytes(MAX_CONTEXT_BYTES)} are taken. The largest:\n{listed}\n"
         f"Leave out what is no code, such as data and results, with lines in "
         f"{folder / IGNORE_FILE} (as in .gitignore)."
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore.client.http.credentials import open_session
-from detcore.client.http.http_session import ServerAway
+from detcore.client.http.http_session import ServerUnavailableError
 from detcore.client.http.packed_context import pack
 from detcore.client.http.wire_documents import decode_value
 from detcore.contract.errors import ConfigError, DatabaseError, DetcoreError, in_one_line
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 _API = "/api/detcore/v1"
 # Small enough for servers behind a proxy that takes no larger bodies.
 _PART_BYTES = 512 << 10
-_MOST_STEPS = 2000
+_MAX_STEPS = 2000
 # A server that is being restarted is back within a minute.
-_PATIENCE_S = 60.0
-_PAUSE_S = 1.0
-_LOOK_S = 0.5
+_RETRY_TIMEOUT_S = 60.0
+_RETRY_INTERVAL_S = 1.0
+_POLL_INTERVAL_S = 0.5
 _TICK_S = 0.1
 # A server that is restarted is away for less.
 _SAID_AFTER_S = 3.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class HandIn:
+class Submission:
     """A submission of an experiment.
 
     Attributes:
@@ -62,7 +62,7 @@ class HandIn:
     submission_id: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
 
     @classmethod
-    def from_file(cls, path: Path, **rest: Any) -> HandIn:
+    def from_file(cls, path: Path, **rest: Any) -> Submission:
         """Make one of an experiment file.
 
         Args:
@@ -81,7 +81,7 @@ class HandIn:
 
 def submit(
     master: str,
-    given: HandIn,
+    given: Submission,
     folder: Path,
     *,
     environment: Environment,
@@ -100,12 +100,12 @@ def submit(
         The session with the server, and the experiment's id.
 
     Raises:
-        DetcoreError: As `open_session`, `pack` and `hand_in`.
+        DetcoreError: As `open_session`, `pack` and `send_submission`.
     """
     session = open_session(master, environment=environment)
     context = pack(folder)
     with context.file:
-        experiment_id = hand_in(session, given, context, notice=notice)
+        experiment_id = send_submission(session, given, context, notice=notice)
     notice(f"experiment {experiment_id} was handed in to {session.url}")
     return session, experiment_id
 
@@ -121,9 +121,9 @@ def activate(master: str, experiment_id: int, *, environment: Environment) -> Se
     return session
 
 
-def hand_in(
+def send_submission(
     session: Session,
-    given: HandIn,
+    given: Submission,
     context: PackedContext,
     *,
     notice: Callable[[str], None] = lambda text: None,
@@ -142,7 +142,7 @@ def hand_in(
 
     Raises:
         ConfigError: If the experiment file has mistakes; the message lists all.
-        ServerAway: If the server stays unreachable.
+        ServerUnavailableError: If the server stays unreachable.
         DetcoreError: The error with which the server refuses it.
     """
     body = {
@@ -155,7 +155,7 @@ def hand_in(
         "archive": context.digest,
         "archive_size": context.size_bytes,
     }
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         said = _patiently(session, notice, "POST", f"{_API}/experiments", json_body=body)
         if said["experiment_id"] is not None:
             for line in said["notices"]:
@@ -193,8 +193,8 @@ def _patiently(
     return _ask_until_back(
         lambda: session.ask(method, path, is_repeatable=True, **request),
         notice,
-        f"Trying again for {_PATIENCE_S:.0f} s",
-        timeout_s=_PATIENCE_S,
+        f"Trying again for {_RETRY_TIMEOUT_S:.0f} s",
+        timeout_s=_RETRY_TIMEOUT_S,
     )
 
 
@@ -205,7 +205,7 @@ def _ask_until_back(
     *,
     notice_after_s: float = 0.0,
     timeout_s: float = math.inf,
-    wait: Callable[[], None] = lambda: time.sleep(_PAUSE_S),
+    wait: Callable[[], None] = lambda: time.sleep(_RETRY_INTERVAL_S),
 ) -> Any:
     """Ask a server, again and again while it is unreachable, and tell the user about that.
 
@@ -218,14 +218,14 @@ def _ask_until_back(
         wait: Called between two requests.
 
     Raises:
-        ServerAway: If it is unreachable for longer.
+        ServerUnavailableError: If it is unreachable for longer.
     """
     away_since = time.monotonic()
     is_told = False
     while True:
         try:
             answer = ask()
-        except ServerAway as error:
+        except ServerUnavailableError as error:
             away_s = time.monotonic() - away_since
             if away_s >= timeout_s:
                 raise
@@ -243,7 +243,7 @@ def read_events(session: Session, experiment_id: int, position: int) -> dict[str
     """Return the events of an experiment's runner from a position on; see the server's route.
 
     Raises:
-        ServerAway: If the server does not answer; the request is not repeated.
+        ServerUnavailableError: If the server does not answer; the request is not repeated.
     """
     said: dict[str, Any] = session.ask(
         "GET",
@@ -283,7 +283,7 @@ def follow(session: Session, experiment_id: int, listener: RunListener) -> Exper
     from detcore.client.http.journal import Replayer
 
     def wait() -> None:
-        deadline = time.monotonic() + _LOOK_S
+        deadline = time.monotonic() + _POLL_INTERVAL_S
         while time.monotonic() < deadline:
             listener.tick()
             time.sleep(_TICK_S)

@@ -28,8 +28,8 @@ _STATUS = {
     "CANCELED": "KILLED",
 }
 _PER_BATCH = 100  # the lowest of MLflow's limits: parameters per request
-_LONGEST_NAME = 250
-_LONGEST_VALUE = 500
+_MAX_NAME_LENGTH = 250
+_MAX_VALUE_LENGTH = 500
 _KEY_TAG = "detcore.key"
 
 
@@ -98,7 +98,7 @@ class Mirror:
     def finish(self, state: str, error: str | None, event: EventInfo) -> None:
         """Say how the trial ended, or that it pauses."""
         run_id = self._open(event)
-        tags = {"detcore.state": state, "detcore.error": (error or "-")[:_LONGEST_VALUE]}
+        tags = {"detcore.state": state, "detcore.error": (error or "-")[:_MAX_VALUE_LENGTH]}
         self._log(run_id, tags=_pairs(tags.items()))
         change: dict[str, Any] = {"run_id": run_id, "status": _STATUS.get(state, "FAILED")}
         if state != "PAUSED":
@@ -220,7 +220,7 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 def _pairs(values: Iterable[tuple[str, Any]]) -> list[dict[str, str]]:
     """Return parameters or tags as the server takes them."""
-    return [{"key": key, "value": str(value)[:_LONGEST_VALUE]} for key, value in values]
+    return [{"key": key, "value": str(value)[:_MAX_VALUE_LENGTH]} for key, value in values]
 
 
 def _number(value: float) -> float | str:
@@ -232,4 +232,4 @@ def _number(value: float) -> float | str:
 
 def _name(text: str) -> str:
     """Return a name as MLflow allows it."""
-    return re.sub(r"[^\w./ -]", "_", text, flags=re.ASCII)[:_LONGEST_NAME]
+    return re.sub(r"[^\w./ -]", "_", text, flags=re.ASCII)[:_MAX_NAME_LENGTH]

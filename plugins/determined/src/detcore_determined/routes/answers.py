@@ -14,13 +14,13 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Depends, HTTPException, Query, Response
 from pydantic import AfterValidator, BaseModel, Field
 
-from detcore_server.routes import MOST_DEPTH, ErrorAnswer, is_too_deep
+from detcore_server.routes import MAX_DEPTH, ErrorAnswer, is_too_deep
 
 Document = dict[str, Any]
 Entry = TypeVar("Entry")
 # One JSON value per line.
 STREAM_TYPE = "application/x-ndjson"
-_MOST = 2**31 - 1
+_MAX_INTEGER = 2**31 - 1
 
 
 def _check_text(text: str) -> str:
@@ -32,7 +32,7 @@ def _check_text(text: str) -> str:
 
 def _check_depth(document: Document) -> Document:
     if is_too_deep(document):
-        raise refuse(400, f"metadata is nested at most {MOST_DEPTH} times")
+        raise refuse(400, f"metadata is nested at most {MAX_DEPTH} times")
     return document
 
 
@@ -40,9 +40,9 @@ Text = Annotated[str, AfterValidator(_check_text)]
 Nested = Annotated[Document, AfterValidator(_check_depth)]
 # Lists in a request's first line, which must not become too long.
 Texts = Annotated[list[Text], Field(max_length=100)]
-Numbers = Annotated[list[Annotated[int, Field(ge=-1, le=_MOST)]], Field(max_length=300)]
-_Limit = Annotated[int, Query(ge=-2, le=_MOST, description="0: no limit; -1: all; -2: none")]
-_Offset = Annotated[int, Query(ge=-_MOST, le=_MOST, description="below 0: from the end")]
+Numbers = Annotated[list[Annotated[int, Field(ge=-1, le=_MAX_INTEGER)]], Field(max_length=300)]
+_Limit = Annotated[int, Query(ge=-2, le=_MAX_INTEGER, description="0: no limit; -1: all; -2: none")]
+_Offset = Annotated[int, Query(ge=-_MAX_INTEGER, le=_MAX_INTEGER, description="below 0: from the end")]
 
 
 class ListPart(BaseModel):

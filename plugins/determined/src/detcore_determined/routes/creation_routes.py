@@ -16,7 +16,7 @@ import anyio.to_thread
 from fastapi import Request, Response
 from pydantic import BaseModel, Field, ValidationError
 
-from detcore.client.http import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, pack
+from detcore.client.http import MAX_CONTEXT_BYTES, MAX_CONTEXT_ENTRIES, pack
 from detcore.errors import NotFoundError
 from detcore.records import restore_secrets
 from detcore.trial import copy_code
@@ -30,14 +30,14 @@ from detcore_server.routes import (
     State,
     Submission,
     allow_body,
-    hand_in,
+    accept_submission,
     incoming_folder,
 )
 
 # Every user who may read experiments gets the code; these files hold nothing but secrets.
 _SECRET_FILES = (".env", ".env.*", "*.env", "*.pem")
 # The code in base 64, names, and the experiment file.
-_MOST_BODY_BYTES = MOST_CONTEXT_BYTES * 4 // 3 + 16_000_000
+_MAX_BODY_BYTES = MAX_CONTEXT_BYTES * 4 // 3 + 16_000_000
 _FILE, _FOLDER = ord(tarfile.REGTYPE), ord(tarfile.DIRTYPE)
 
 
@@ -54,7 +54,7 @@ class Create(BaseModel):
     """A submission of an experiment."""
 
     config: str = Field(max_length=1 << 20)
-    modelDefinition: list[File] = Field(default=[], max_length=MOST_CONTEXT_ENTRIES)
+    modelDefinition: list[File] = Field(default=[], max_length=MAX_CONTEXT_ENTRIES)
     activate: bool | None = None
     validateOnly: bool | None = None
     parentId: int | None = None
@@ -87,7 +87,7 @@ router = new_router()
 @router.post("/api/v1/experiments", openapi_extra=_SCHEMA)
 async def create_experiment(request: Request, state: State, requester: Requester) -> Response:
     """Accept an experiment with its code, and queue it; or only validate it."""
-    allow_body(request, _MOST_BODY_BYTES)
+    allow_body(request, _MAX_BODY_BYTES)
     # To disk: a slow upload must not block others, and many must not fill the memory.
     with incoming_folder(state.settings.environment) as folder:
         body, archive = folder / "body", folder / "code.tar.gz"
@@ -95,7 +95,7 @@ async def create_experiment(request: Request, state: State, requester: Requester
             async for chunk in request.stream():
                 file.write(chunk)
         read = functools.partial(_read, body, archive)
-        config, experiment_id = await hand_in(
+        config, experiment_id = await accept_submission(
             state, requester, read, archive, limiter=state.reading_code
         )
     plain = config.model_dump(mode="json")

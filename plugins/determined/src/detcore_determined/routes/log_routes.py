@@ -29,9 +29,9 @@ from detcore_determined.routes.answers import (
 from detcore_server import Requester
 from detcore_server.routes import Id, ServerState, State
 
-_POLL_S = 0.3
+_POLL_INTERVAL_S = 0.3
 _PAGE = 2000
-_MOST_TAIL = 100_000
+_MAX_TAIL = 100_000
 # Stream of the runner's lines in a trial's log; all other lines come from the trial's task.
 _RUNNER = "detcore"
 _TASK = re.compile(r"trial-(\d{1,9})")
@@ -117,7 +117,7 @@ def _stream(state: ServerState, trial_id: int, filters: Filters) -> Response:
 
 async def _last(state: ServerState, trial_id: int, filters: Filters) -> AsyncIterator[bytes]:
     """Yield the current last lines, the last one first."""
-    kept: collections.deque[bytes] = collections.deque(maxlen=filters.limit or _MOST_TAIL)
+    kept: collections.deque[bytes] = collections.deque(maxlen=filters.limit or _MAX_TAIL)
     async for found in _pages(state, trial_id, follow=False):
         kept.extend(_line(trial_id, number, one) for number, one in found if filters.has(one))
     while kept:
@@ -155,7 +155,7 @@ async def _pages(
             continue
         if not follow or found["is_over"] or state.ending.is_set():
             return
-        await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(_POLL_INTERVAL_S)
 
 
 def _read(state: ServerState, trial_id: int, position: int) -> Document:

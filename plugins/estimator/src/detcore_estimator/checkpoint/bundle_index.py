@@ -16,7 +16,7 @@ from tensorflow.core.protobuf import tensor_bundle_pb2
 # The format is that of LevelDB's tables, https://github.com/google/leveldb/blob/main/doc/
 _FOOTER, _TRAILER = 48, 5
 _MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
-_MOST_DIMENSIONS, _MOST_ELEMENTS = 254, 2**63 - 1
+_MAX_DIMENSIONS, _MAX_ELEMENTS = 254, 2**63 - 1
 
 
 def index_fault(path: Path) -> str | None:
@@ -44,9 +44,9 @@ def _check_entry(key: bytes, value: bytes) -> None:
     elements = 1
     for size in sizes:
         elements *= max(size, 1)
-    if any(size < 0 for size in sizes) or elements > _MOST_ELEMENTS:
+    if any(size < 0 for size in sizes) or elements > _MAX_ELEMENTS:
         raise ValueError(f"the tensor {name!r} has the shape {sizes[:8]}, which cannot be")
-    if len(sizes) > _MOST_DIMENSIONS:
+    if len(sizes) > _MAX_DIMENSIONS:
         raise ValueError(f"the tensor {name!r} has {len(sizes)} dimensions, which cannot be")
     if entry.dtype not in types_pb2.DataType.values():
         raise ValueError(f"the tensor {name!r} has the type number {entry.dtype}, which is none")

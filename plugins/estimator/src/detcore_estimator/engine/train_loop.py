@@ -22,7 +22,7 @@ from detcore_estimator.tensorflow_versions import tf, tf1
 _logger = logging.getLogger("detcore.estimator")
 
 # A train_op may increase the global step once in many runs, but not this many.
-_MOST_RUNS_WITHOUT_STEP = 10_000
+_MAX_RUNS_WITHOUT_STEP = 10_000
 _KEEP_EVERY_HOURS = 10_000
 
 
@@ -180,7 +180,7 @@ class _Loop:
                 if step > next_log:
                     self._log(step, loss)
                     next_log = step + log_steps - 1
-                if step == start and done >= _MOST_RUNS_WITHOUT_STEP:
+                if step == start and done >= _MAX_RUNS_WITHOUT_STEP:
                     break
         except (tf.errors.OutOfRangeError, StopIteration):
             _logger.info("the training data ended at global step %d", step)

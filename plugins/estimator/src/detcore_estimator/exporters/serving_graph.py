@@ -25,7 +25,7 @@ from detcore_estimator.tensorflow_versions import quiet_deprecations, tf, tf1
 _logger = logging.getLogger("detcore.estimator")
 # Collections of the graph that a SavedModel's builder fills and does not empty.
 _OF_BUILDER = (tf1.saved_model.MAIN_OP_KEY, tf1.saved_model.ASSETS_KEY)
-_MOST_NAMES = 100
+_MAX_NAMES = 100
 _DEFAULT = "serving_default"
 
 
@@ -142,7 +142,7 @@ def _renamed(folder: str, base: str) -> str:
     """
     names = (name.rstrip("/") for name in tf.io.gfile.listdir(base))
     first = max([int(time.time()), *(int(name) + 1 for name in names if name.isdigit())])
-    for seconds in range(first, first + _MOST_NAMES):
+    for seconds in range(first, first + _MAX_NAMES):
         target = os.path.join(base, str(seconds))
         try:
             tf.io.gfile.rename(folder, target)
@@ -152,7 +152,7 @@ def _renamed(folder: str, base: str) -> str:
         _logger.debug("exported the model to %s", target)
         return target
     raise StorageError(
-        f"no name from {first} to {first + _MOST_NAMES} was free in {base}: other processes "
+        f"no name from {first} to {first + _MAX_NAMES} was free in {base}: other processes "
         "export there at the same time"
     )
 

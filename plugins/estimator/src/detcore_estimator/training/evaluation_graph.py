@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("detcore.estimator")
 
 # Elements of larger arrays are not reported as metrics.
-_MOST_ELEMENTS = 100
+_MAX_ELEMENTS = 100
 
 
 class Evaluation:
@@ -260,7 +260,7 @@ def scalar_metrics(values: Mapping[str, Any]) -> dict[str, float]:
         array = np.asarray(value)
         if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
             left_out.append(f"{name} ({array.dtype})")
-        elif array.size > _MOST_ELEMENTS:
+        elif array.size > _MAX_ELEMENTS:
             left_out.append(f"{name} (shape {array.shape})")
         elif array.ndim == 0:
             numbers[name] = float(array)

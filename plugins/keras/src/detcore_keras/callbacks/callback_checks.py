@@ -118,7 +118,7 @@ def check_epoch_hooks(callbacks: Iterable[Any]) -> None:
             "of an epoch is not known: records_per_epoch is not set, and the training data does "
             "not tell its length."
         )
-        mend = "Set records_per_epoch in the experiment file."
+        fix = "Set records_per_epoch in the experiment file."
         if isinstance(callback, Callback):
-            raise InvalidExperimentError(f"{problem}\nThey would never be called.\n{mend}")
-        _logger.warning("%s They are never called. %s", problem, mend)
+            raise InvalidExperimentError(f"{problem}\nThey would never be called.\n{fix}")
+        _logger.warning("%s They are never called. %s", problem, fix)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("detcore.keras")
 
 # A signal is seen between two calls of the graph, so no call should last longer than this.
-_LONGEST_CALL_S = 0.5
+_MAX_CALL_S = 0.5
 _FIRST_CALL_BATCHES = 8
-_FIRST_GUESS_S = _LONGEST_CALL_S / (4 * _FIRST_CALL_BATCHES)
+_FIRST_GUESS_S = _MAX_CALL_S / (4 * _FIRST_CALL_BATCHES)
 # Training may become slower over time, so the pace is measured occasionally in any case.
-_CALLS_BETWEEN_LOOKS = 10
+_CALLS_BETWEEN_POLLS = 10
 # Outputs of a step that are not the model's metrics.
 _PRIVATE = "detcore/"
 
@@ -232,11 +232,11 @@ class FastUnits(Units):
         self._calls += 1
         # Asking the other workers is useless if the next stop is nearer than the pace. (This
         # condition is the same for all of them.)
-        if target - begin == pace or self._calls % _CALLS_BETWEEN_LOOKS == 0:
+        if target - begin == pace or self._calls % _CALLS_BETWEEN_POLLS == 0:
             seconds = self.slowest(seconds)
             # The first call traces and compiles, so its duration does not predict the next ones.
             batch_s = max(seconds / (target - begin), 1e-6) if self._pace else _FIRST_GUESS_S
-            self._pace = max(1, int(_LONGEST_CALL_S / batch_s))
+            self._pace = max(1, int(_MAX_CALL_S / batch_s))
         self.callbacks.batches_done(begin, target)
         return rows
 

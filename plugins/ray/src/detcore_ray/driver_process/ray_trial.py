@@ -27,10 +27,10 @@ from detcore_ray.worker_node.node_processes import machine_id
 from detcore_ray.worker_node.trial_code import pack_code
 from detcore_ray.worker_node.worker_actor import AskStore, RankActor, Start
 
-_COME_BACK = 75
+_EXIT_TEMPFAIL = 75
 _PLACE_POLL_S = 0.2
 # So long a trial may take to be placed before it counts as waiting.
-_PATIENCE_S = 2.0
+_EXIT_TIMEOUT_S = 2.0
 _WAITING_TOLD_EVERY_S = 60.0
 _ACTOR_THREADS = 32
 _END_TIMEOUT_S = 5.0
@@ -183,7 +183,7 @@ class _Trial:
         while not group.wait(timeout_seconds=_PLACE_POLL_S):
             self._look_for_cancel()
             now = time.monotonic()
-            if now - began < _PATIENCE_S or now < told_at + _WAITING_TOLD_EVERY_S:
+            if now - began < _EXIT_TIMEOUT_S or now < told_at + _WAITING_TOLD_EVERY_S:
                 continue
             self._line.say("notice", text=cluster.why_waiting(self._slots))
             if not told_at:
@@ -340,7 +340,7 @@ class _Trial:
         if "kill" in kinds:
             raise _Canceled(-signal.SIGKILL)
         if "signal" in kinds:
-            raise _Canceled(_COME_BACK)
+            raise _Canceled(_EXIT_TEMPFAIL)
 
 
 def _told(error: Exception) -> str:

@@ -41,7 +41,7 @@ from detcore_ray.worker_node.trial_code import unpack_code
 
 _HOLD_S = 2.0
 _WATCH_S = 0.1
-_MOST_WAITING = 8 << 20
+_MAX_WAITING = 8 << 20
 _EXIT_UNHEARD = 70
 # Variables that affect training have the same values on all machines.
 _PASSED_ON = ("DETCORE_", "DET_", "GLOO_", "HOROVOD_", "JAX_", "KERAS_", "KMP_", "MKL_", "NCCL_",
@@ -277,7 +277,7 @@ class RankActor:
     def _take_line(self, rank: int, stream: str, line: str) -> None:
         with self._changed:
             # A worker that prints faster than its output is taken has to wait.
-            while self._num_waiting > _MOST_WAITING:
+            while self._num_waiting > _MAX_WAITING:
                 self._changed.wait()
             self._lines.append((stream, line))
             self._num_waiting += len(line)

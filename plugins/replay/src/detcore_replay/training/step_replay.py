@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 _TAIL_LINES = 12
-_MOST_WORKERS_PER_CORE = 4
+_MAX_WORKERS_PER_CORE = 4
 _OWN = ("DETCORE_CHANNEL_FD", "DETCORE_DB", "DETCORE_MASTER")
 _NUMERIC = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 
@@ -253,7 +253,7 @@ def worker_words(info: TrialInfo) -> list[str]:
     """
     slots = info.settings.slots_per_trial
     num_cores = os.cpu_count() or 1
-    if slots > _MOST_WORKERS_PER_CORE * num_cores:
+    if slots > _MAX_WORKERS_PER_CORE * num_cores:
         raise RunError(
             f"the trial had {slots} workers, and this machine has {num_cores} processor cores.\n"
             "It is trained again by as many workers as before, all on this machine: fewer would "

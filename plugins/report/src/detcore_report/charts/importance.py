@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # With fewer, chance would say more than the hyperparameters.
 MIN_TRIALS = 10
 _MAX_PARTS = 5
-_LEAST_PER_PART = 3
+_MIN_PER_PART = 3
 _EXPLAINED = (
     "Explains: groups of similar values, and how much of the variance of the trials' ranks lies "
     "between them, less what chance would give. It leaves out an effect that two "
@@ -109,7 +109,7 @@ def group_values(values: Mapping[int, object]) -> list[tuple[str, list[int]]]:
             text = "none" if value is None else format_number(value)
             by_text.setdefault(text, []).append(trial)
         return list(by_text.items())
-    num_parts = min(_MAX_PARTS, len(finite) // _LEAST_PER_PART)
+    num_parts = min(_MAX_PARTS, len(finite) // _MIN_PER_PART)
     groups: list[list[tuple[float, int]]] = []
     for part in range(num_parts):
         members = finite[part * len(finite) // num_parts : (part + 1) * len(finite) // num_parts]

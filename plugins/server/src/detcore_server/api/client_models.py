@@ -15,8 +15,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from detcore.client import DOCUMENTS
 from detcore.types import ModelOrderBy, ModelSortBy
 
-MOST_ENTRIES = 1000
-MOST_DEPTH = 100
+MAX_ENTRIES = 1000
+MAX_DEPTH = 100
 
 Action: TypeAlias = Literal["activate", "pause", "cancel", "kill", "archive", "unarchive"]
 Kind: TypeAlias = Literal["training", "validation"]
@@ -27,11 +27,11 @@ SortBy = Annotated[
 OrderBy = Annotated[ModelOrderBy, Field(description="0 and 1: ascending, 2: descending.")]
 
 
-Limit = Annotated[int, Query(ge=1, le=MOST_ENTRIES, description="Entries at most.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_ENTRIES, description="Entries at most.")]
 Offset = Annotated[int, Query(ge=0, le=2**31 - 1, description="Entries to leave out.")]
 
 
-async def _read_page(limit: Limit = MOST_ENTRIES, offset: Offset = 0) -> dict[str, Any]:
+async def _read_page(limit: Limit = MAX_ENTRIES, offset: Offset = 0) -> dict[str, Any]:
     return {"limit": limit, "offset": offset}
 
 
@@ -42,7 +42,7 @@ Page = Annotated[dict[str, Any], Depends(_read_page)]
 def is_too_deep(value: object) -> bool:
     """Return whether a value is nested too deep for an answer with a list of such values."""
     level = [value]
-    for _ in range(MOST_DEPTH + 1):
+    for _ in range(MAX_DEPTH + 1):
         level = [
             inner
             for item in level
@@ -57,7 +57,7 @@ def is_too_deep(value: object) -> bool:
 def _is_json(value: dict[str, Any]) -> dict[str, Any]:
     """Refuse numbers that JSON does not have, which Python's parser takes, and endless nesting."""
     if is_too_deep(value):
-        raise ValueError(f"it is nested more than {MOST_DEPTH} times")
+        raise ValueError(f"it is nested more than {MAX_DEPTH} times")
     json.dumps(value, allow_nan=False)
     return value
 

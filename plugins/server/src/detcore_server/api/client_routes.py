@@ -14,7 +14,7 @@ from detcore.client.http import answer_read, encode_value
 from detcore.types import ExperimentState
 from detcore_server.api import model_routes
 from detcore_server.api.client_models import (
-    MOST_ENTRIES,
+    MAX_ENTRIES,
     ControlRequest,
     GlobsRequest,
     KeysRequest,
@@ -168,7 +168,7 @@ def read_log(
     state: State,
     trial_id: TrialId,
     position: Annotated[int, Query(ge=0, le=2**62, description="As a part before told.")] = 0,
-    limit: Limit = MOST_ENTRIES,
+    limit: Limit = MAX_ENTRIES,
 ) -> AsciiJson:
     """Return lines that the workers of a trial printed."""
     return AsciiJson(state.transport.read_log(trial_id, position=position, limit=limit))

@@ -16,13 +16,13 @@ from detcore.run import TrialResult, experiment_folder, read_results
 from detcore.types import ExperimentState
 from detcore_server.http.answers import AsciiJson
 from detcore_server.jobs import submit
-from detcore_server.jobs.uploads import MOST_UPLOAD_BYTES, Uploads
+from detcore_server.jobs.uploads import MAX_UPLOAD_BYTES, Uploads
 from detcore_server.server_database import TokenRecord
 from detcore_server.state import ServerState
 from detcore_server.users.authentication import Id, Requester, State
 
 _PAGE_BYTES = 256 << 10
-_MOST_TEXT = 1 << 20
+_MAX_TEXT = 1 << 20
 _OCTETS = {
     "requestBody": {
         "required": True,
@@ -56,13 +56,13 @@ class Submission(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     submission_id: str = Field(pattern="^[A-Za-z0-9_.-]{8,64}$")
-    config: str = Field(max_length=_MOST_TEXT)
+    config: str = Field(max_length=_MAX_TEXT)
     name: str = Field(default="config", max_length=4096)
     overrides: dict[str, Any] = Field(default_factory=dict, max_length=1000)
     environment: dict[str, str] = Field(default_factory=dict, max_length=1000)
     test: bool = False
     archive: str = Field(pattern="^[0-9a-f]{64}$")
-    archive_size: int = Field(ge=1, le=MOST_UPLOAD_BYTES)
+    archive_size: int = Field(ge=1, le=MAX_UPLOAD_BYTES)
 
 
 class Submitted(BaseModel):
@@ -126,7 +126,7 @@ async def put_upload(
     state: State,
     requester: Requester,
     digest: Digest,
-    offset: Annotated[int, Query(ge=0, le=MOST_UPLOAD_BYTES)],
+    offset: Annotated[int, Query(ge=0, le=MAX_UPLOAD_BYTES)],
 ) -> Uploaded:
     """Add a part of an archive; if another part is next, return where that begins."""
     data = await request.body()
@@ -137,10 +137,10 @@ async def put_upload(
 
 
 @router.post("/experiments")
-async def hand_in(state: State, requester: Requester, submission: Submission) -> Submitted:
+async def accept_submission(state: State, requester: Requester, submission: Submission) -> Submitted:
     """Accept an experiment whose code was uploaded; several tries record it once."""
     work = functools.partial(_take, state, requester, submission)
-    return await submit.in_time(work, state.handing_in)
+    return await submit.in_time(work, state.submission_limiter)
 
 
 @router.get("/experiments/{experiment_id}/events", response_model=Events)

@@ -145,7 +145,7 @@ class _Protocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(_WATCH_INTERVAL_S, self._watch)
 
     def _refuse(self, status: int, reason: str, header: bytes = b"") -> None:
-        kind = "InvalidArgumentError" if status in (400, 431) else "ServerAway"
+        kind = "InvalidArgumentError" if status in (400, 431) else "ServerUnavailableError"
         body = json.dumps({"error": {"type": kind, "message": reason}}).encode()
         phrase = http.HTTPStatus(status).phrase
         self.transport.write(

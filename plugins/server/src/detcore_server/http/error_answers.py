@@ -31,8 +31,8 @@ _STATUS = (
     (errors.DatabaseError, 409),
     (errors.DetcoreError, 409),
 )
-# Class names for errors that have only a status; `ServerAway` is not in `detcore.errors`.
-_KINDS = {404: "NotFoundError", 408: "ServerAway", 503: "ServerAway"}
+# Class names for errors that have only a status; `ServerUnavailableError` is not in `detcore.errors`.
+_KINDS = {404: "NotFoundError", 408: "ServerUnavailableError", 503: "ServerUnavailableError"}
 _PARTS_LISTED = 10
 # Attributes of errors besides their text.
 _DETAILS = ("missing_bytes", "rank", "ranks", "retry_after_s", "uuid")

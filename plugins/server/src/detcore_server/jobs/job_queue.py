@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from detcore.environment import child_environment
 from detcore.errors import DetcoreError, ForbiddenError, RunError
-from detcore.launch.worker import EXIT_COME_BACK
+from detcore.launch.worker import EXIT_TEMPFAIL
 from detcore.records import SERVER_QUEUE
 from detcore.run import experiment_folder, settle_experiment
 from detcore.types import Control, ExperimentState
@@ -43,8 +43,8 @@ _OPEN = ("QUEUED", "STARTED")
 _LOG = "runner.log"
 # A runner that lasted longer had not failed to start.
 _LASTED_S = 60.0
-_MOST_FAILURES = 3
-_LONGEST_PAUSE_S = 60.0
+_MAX_FAILURES = 3
+_MAX_BACKOFF_S = 60.0
 _TAIL_BYTES = 4096
 # Not SIGKILL: the system sends it when memory is short, which would happen again.
 _SENT = (
@@ -88,12 +88,12 @@ class _Failures:
     def note(self, lasted_s: float, code: int | None) -> None:
         """Record one more, with the exit code of its process; None: it did not start."""
         # A runner that already handles signals exits with this code when the machine shuts down.
-        if code == EXIT_COME_BACK or lasted_s > _LASTED_S:
+        if code == EXIT_TEMPFAIL or lasted_s > _LASTED_S:
             self.num_ends = self.count = 0
         else:
             self.num_ends += 1
             self.count += not _is_from_outside(code)
-        pause_s = 0.0 if self.num_ends < 2 else min(_LONGEST_PAUSE_S, 2.0 ** (self.num_ends - 1))
+        pause_s = 0.0 if self.num_ends < 2 else min(_MAX_BACKOFF_S, 2.0 ** (self.num_ends - 1))
         self.due_at = time.monotonic() + pause_s
 
 
@@ -323,7 +323,7 @@ class Jobs:
             code = runner.process.wait()
             ended.note(time.monotonic() - runner.started_at, code)
             _logger.warning("the runner of experiment %d ended with code %d", number, code)
-        if ended.count >= _MOST_FAILURES:
+        if ended.count >= _MAX_FAILURES:
             self._give_up(number, ended.count)
         elif time.monotonic() >= ended.due_at:
             self._database.set_submission_phase(number, "STARTED")

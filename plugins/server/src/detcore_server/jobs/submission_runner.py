@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from detcore.environment import child_environment, read_environment
 from detcore.errors import DetcoreError
-from detcore.launch.worker import EXIT_COME_BACK, EXIT_ERROR
+from detcore.launch.worker import EXIT_TEMPFAIL, EXIT_ERROR
 from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return EXIT_ERROR
     print(f"experiment {result.experiment_id}: {result.state.value}", flush=True)
-    return EXIT_COME_BACK if result.state is ExperimentState.RUNNING else 0
+    return EXIT_TEMPFAIL if result.state is ExperimentState.RUNNING else 0
 
 
 def _run(told: RunnerInstructions) -> ExperimentResult:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio.to_thread
 from fastapi import HTTPException
 
-from detcore.client.http import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES
+from detcore.client.http import MAX_CONTEXT_BYTES, MAX_CONTEXT_ENTRIES
 from detcore.config import load_text, ranges
 from detcore.errors import RunError, StorageError, StorageFullError
 from detcore.plugins import PluginManager
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 _Made = TypeVar("_Made")
 
-_LIMITS = UnpackLimits(size_bytes=MOST_CONTEXT_BYTES, num_entries=MOST_CONTEXT_ENTRIES)
+_LIMITS = UnpackLimits(size_bytes=MAX_CONTEXT_BYTES, num_entries=MAX_CONTEXT_ENTRIES)
 _CODE = "code"
 # Up to this many files are synced to the disk one by one.
 _FEW_FILES = 500
-_MOST_POINTS = 100_000
+_MAX_POINTS = 100_000
 # A client waits 60 s for an answer.
 _DEADLINE_S = 50.0
 
@@ -64,7 +64,7 @@ class Submission:
     is_only_checked: bool = False
 
 
-async def hand_in(
+async def accept_submission(
     state: ServerState,
     requester: TokenRecord,
     read: Callable[[], Submission],
@@ -190,10 +190,10 @@ def _check_grid(config: ExperimentConfig) -> None:
         len(value.get("vals") or ()) or int(value.get("count") or 1)
         for _, value in ranges(config.hyperparameters)
     ]
-    if math.prod(sizes) > _MOST_POINTS:
+    if math.prod(sizes) > _MAX_POINTS:
         raise RunError(
             f"the grid has {math.prod(sizes)} points, and this server takes at most "
-            f"{_MOST_POINTS}.\nGive smaller counts, or search at random."
+            f"{_MAX_POINTS}.\nGive smaller counts, or search at random."
         )
 
 

@@ -21,11 +21,11 @@ from detcore.errors import UnsafePathError
 _CHUNK_BYTES = 1 << 18
 # Each entry has a header of 512 bytes, is filled up to as much, and may have a long name.
 _OVERHEAD_BYTES = 4 << 10
-_MOST_NAME_BYTES = 1 << 10
-_MOST_PART_BYTES = 255
-_MOST_PARTS = 64
+_MAX_NAME_BYTES = 1 << 10
+_MAX_PART_BYTES = 255
+_MAX_PARTS = 64
 # Headers that extend the next one hold a name, and are read into memory.
-_MOST_HEADER_BYTES = 8 << 10
+_MAX_HEADER_BYTES = 8 << 10
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _EXTENSIONS = (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME)
 _DAMAGED = (
@@ -61,7 +61,7 @@ class _Header(tarfile.TarInfo):
         if self.size < 0:
             raise UnsafePathError(f"{self.name!r} has a size of {self.size} bytes")
         if self.type in _EXTENSIONS:
-            if self.size > _MOST_HEADER_BYTES:
+            if self.size > _MAX_HEADER_BYTES:
                 raise UnsafePathError(f"a header of it has {self.size} bytes")
         elif self.type not in (*_FILES, tarfile.DIRTYPE):
             raise UnsafePathError(
@@ -206,6 +206,6 @@ def _checked(name: str) -> tuple[str, ...]:
     if any(ord(character) < 32 or character in "\\\x7f" for character in name):
         raise UnsafePathError(f"the name {name!r} has characters that names do not have")
     longest = max((len(part.encode()) for part in parts), default=0)
-    if size > _MOST_NAME_BYTES or len(parts) > _MOST_PARTS or longest > _MOST_PART_BYTES:
+    if size > _MAX_NAME_BYTES or len(parts) > _MAX_PARTS or longest > _MAX_PART_BYTES:
         raise UnsafePathError(f"the name {name[:80]!r}... is too long")
     return parts

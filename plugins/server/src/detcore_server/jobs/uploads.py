@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 # 96 MB that cannot be compressed, and their headers.
-MOST_UPLOAD_BYTES = 128 * 1000 * 1000
-_MOST_OF_A_USER = 4
+MAX_UPLOAD_BYTES = 128 * 1000 * 1000
+_MAX_PER_USER = 4
 _LIFETIME_S = 24 * 3600.0
 _CHUNK_BYTES = 1 << 20
 # Prefix of folders in DETCORE_HOME/experiments for submissions in progress.
@@ -81,9 +81,9 @@ class Uploads:
             ConfigError: If the archive becomes too large.
             StorageFullError: If there is no room.
         """
-        if offset + len(data) > MOST_UPLOAD_BYTES:
+        if offset + len(data) > MAX_UPLOAD_BYTES:
             raise ConfigError(
-                f"the archive has more than {MOST_UPLOAD_BYTES} bytes, which no server takes.\n"
+                f"the archive has more than {MAX_UPLOAD_BYTES} bytes, which no server takes.\n"
                 "Hand in less: leave files out with .detignore."
             )
         try:
@@ -148,5 +148,5 @@ class Uploads:
                     others.append((path.stat().st_mtime, path))
         others.sort(reverse=True)
         for number, (written_at, path) in enumerate(others):
-            if number >= _MOST_OF_A_USER - 1 or written_at < time.time() - _LIFETIME_S:
+            if number >= _MAX_PER_USER - 1 or written_at < time.time() - _LIFETIME_S:
                 path.unlink(missing_ok=True)

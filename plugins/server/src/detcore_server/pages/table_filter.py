@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from detcore.errors import InvalidArgumentError, near_name
+from detcore.errors import InvalidArgumentError, closest_match
 from detcore_report import cut
 
 Row = Mapping[str, object]
@@ -205,7 +205,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _near(name: str, names: Mapping[str, str]) -> str:
-    near = near_name(name, names)
+    near = closest_match(name, names)
     listed = ", ".join(cut(known, 60) for known in [*names][:_NAMES_LISTED])
     listed += ", ..." * (len(names) > _NAMES_LISTED)
     return f"did you mean {cut(near, 60)}? There are {listed}" if near else listed

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _FIXED = ("trial", "state", "steps", "best", "step", "last", "labels", "notes")
 _MAX_HYPERPARAMETERS = 50
 _MAX_ROWS = 200
-_LARGEST = 1.7e308
+_MAX_NUMBER = 1.7e308
 _Row: TypeAlias = "tuple[TrialView, dict[str, object]]"
 
 
@@ -202,7 +202,7 @@ def _sorted(rows: list[_Row], key: str, *, is_down: bool) -> list[_Row]:
         value = row[1].get(key)
         if isinstance(value, (int, float)):
             # An integer may be too large for a float.
-            return False, max(-_LARGEST, min(value, _LARGEST)), ""
+            return False, max(-_MAX_NUMBER, min(value, _MAX_NUMBER)), ""
         return True, 0.0, _text(value)
 
     def is_missing(row: _Row) -> bool:

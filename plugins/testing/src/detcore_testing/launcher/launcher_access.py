@@ -22,7 +22,7 @@ from detcore.types import TrialInfo
 from detcore_testing.clauses import Suite, expect_equal, find_registered
 from detcore_testing.processes import wait_until_gone
 
-_POLL_S = 0.1
+_POLL_INTERVAL_S = 0.1
 _PRELUDE = """\
 import json, os, select, signal, subprocess, sys, time
 
@@ -97,7 +97,7 @@ class LauncherRun:
 
     def poll(self) -> None:
         """Wait a moment for something to happen, and take note of it."""
-        select.select([self.group.fileno()], [], [], _POLL_S)
+        select.select([self.group.fileno()], [], [], _POLL_INTERVAL_S)
         self.note(self.group.poll())
 
     def note(self, events: list[WorkerEvent]) -> None:

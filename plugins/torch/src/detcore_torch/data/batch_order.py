@@ -13,7 +13,7 @@ from detcore_torch.state.random_generators import LoadingGenerators, seed_from, 
 
 # Asking an `IndexSampler` for many batches at a time costs far less than asking one by one.
 _BLOCK = 256
-_MOST_BATCHES = 4_000_000
+_MAX_BATCHES = 4_000_000
 
 
 class BatchOrder(Protocol):
@@ -98,10 +98,10 @@ class SamplerOrder:
                     part.set_epoch(epoch)
                 if getattr(part, "generator", None) is not None:
                     part.generator.manual_seed(seed)
-            drawn = list(itertools.islice(self._batch_sampler, _MOST_BATCHES + 1))
-        if len(drawn) > _MOST_BATCHES:
+            drawn = list(itertools.islice(self._batch_sampler, _MAX_BATCHES + 1))
+        if len(drawn) > _MAX_BATCHES:
             raise DataError(
-                f"the sampler {self._name} yields more than {_MOST_BATCHES:,} batches without an "
+                f"the sampler {self._name} yields more than {_MAX_BATCHES:,} batches without an "
                 "end.\n"
                 "A position in the data is an epoch and a batch in it, and the order of an epoch "
                 "is drawn whole.\n"

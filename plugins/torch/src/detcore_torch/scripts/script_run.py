@@ -20,10 +20,10 @@ from detcore.types import Length
 from detcore_torch.state.worker_state import StatefulCallbacks, WorkerState
 
 if TYPE_CHECKING:
-    from detcore.trial import AskedClock
+    from detcore.trial import PollingClock
 
 
-_COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
+_EXIT_TEMPFAIL = 75  # sysexits' EX_TEMPFAIL: run again later
 _script_hparams: set[str] = set()
 
 
@@ -108,7 +108,7 @@ class ScriptRun:
     """
 
     context: core.Context
-    clock: AskedClock
+    clock: PollingClock
     checkpoint: Path | None
     release: Callable[[], None]
     length: int | None
@@ -131,7 +131,7 @@ class ScriptRun:
                 "Raise the one or lower the other."
             )
         if self.clock.stopped == "preempted":
-            raise SystemExit(_COME_BACK)
+            raise SystemExit(_EXIT_TEMPFAIL)
 
 
 @contextlib.contextmanager
@@ -252,7 +252,7 @@ def count_steps_per_epoch(loader: object, batches_per_step: int) -> int | None:
     return max(1, math.ceil(num_batches / batches_per_step))
 
 
-def restore_callbacks(clock: AskedClock, checkpoint: Path, callbacks: StatefulCallbacks) -> None:
+def restore_callbacks(clock: PollingClock, checkpoint: Path, callbacks: StatefulCallbacks) -> None:
     """Give this worker's callbacks their states.
 
     With another number of workers than in the checkpoint, they get those of the chief.
@@ -261,7 +261,7 @@ def restore_callbacks(clock: AskedClock, checkpoint: Path, callbacks: StatefulCa
 
 
 def generators_in(
-    clock: AskedClock, checkpoint: Path, models: Sequence[Any] = ()
+    clock: PollingClock, checkpoint: Path, models: Sequence[Any] = ()
 ) -> Callable[[], None]:
     """Read this worker's generators, gradients and metrics; return a function that restores them.
 
