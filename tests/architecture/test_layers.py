@@ -28,7 +28,7 @@ LAYERS = (
         "environment",
         "masking",
         "stop_signals",
-        "distributions",
+        "optional_distributions",
         "atomic_files",
     ),
     ("log",),
@@ -44,7 +44,7 @@ LAYERS = (
     ),
     (
         "checkpoint",
-        "describe",
+        "record_descriptions",
         "search",
     ),
     ("core",),
@@ -63,7 +63,7 @@ REACHES_UP = {
     ("detcore.contract.trial", "config"),
     ("detcore.contract.trial", "data"),
     ("detcore.core.context_opening", "run"),
-    ("detcore.lazy", "distributions"),
+    ("detcore.lazy", "optional_distributions"),
 }
 LEVEL = {package: level for level, row in enumerate(LAYERS) for package in row}
 # The public face hands names on from everywhere, on first use; nothing inside uses it.
@@ -313,7 +313,7 @@ def test_plugin_modules_with_hooks_import_no_framework() -> None:
 
 # A worker consists of these; `launch` holds its entry point.
 INSIDE = {
-    "distributions",
+    "optional_distributions",
     "atomic_files",
     "log",
     "masking",

@@ -171,7 +171,7 @@ def test_the_metadata_says_which_detcore_it_works_with(tmp_path: Path) -> None:
         ("nétz", "framework", "cannot be the name of a plugin"),
         ("net\n", "framework", "cannot be the name of a plugin"),
         ("detcore-", "framework", "cannot be the name of a plugin"),
-        ("x" * 25, "framework", "has 25 characters; a plugin's name has 24 at most"),
+        ("x" * 25, "framework", "has 25 characters; the maximum is 24"),
         ("Lambda", "framework", "'Lambda' is a word of the Python language"),
         ("core", "framework", "a plugin is called 'core' already"),
         ("storage", "framework", "a plugin is called 'storage' already"),

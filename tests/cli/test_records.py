@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from recorded import Records
 
 from detcore.cli import main
-from detcore.describe import format_bytes, format_duration, summarize_config
 from detcore.errors import NotFoundError
+from detcore.record_descriptions import format_bytes, format_duration, summarize_config
 from detcore.types import ExperimentState
 
 

@@ -21,8 +21,8 @@ from sqlalchemy import event
 from detcore.errors import DatabaseError, StorageFullError
 from detcore.log.writing import EventLog
 from detcore.records import Database, LogFollower, ingest_event_logs
-from detcore.records.drain import Position
 from detcore.records.log_follower import _take_in
+from detcore.records.log_ingestion import LogPosition
 
 if TYPE_CHECKING:
     from tests.database.conftest import Store
@@ -407,5 +407,5 @@ def test_an_event_log_that_cannot_be_read_does_not_hide_the_others(
     damaged.write_bytes(b"no event log\n" * 100)
     assert ingest_event_logs(store.database, store.home) == 1
     assert f"reports are left out: {damaged}" in caplog.text
-    assert _take_in(store.database, damaged.with_name("removed.jsonl"), Position()) == 0
+    assert _take_in(store.database, damaged.with_name("removed.jsonl"), LogPosition()) == 0
     assert "removed.jsonl" in caplog.text

@@ -15,11 +15,11 @@ from typing import Any, cast
 import pytest
 from fake_distributions import write_distribution
 
-from detcore.log.events import Event, TrainingMetrics, TrialFinished, TrialStarted, encode
+from detcore.log.events import Event, TrainingReport, TrialFinished, TrialStarted, encode
 from detcore.log.reading import event_log_path
 from detcore.log.writing import EventLog
 from detcore.plugins import OBSERVER_HOOKS, Observer, PluginEntry, PluginState
-from detcore.plugins.delivery import _Reader, list_waiting, write_run
+from detcore.plugins.delivery import _EventReader, list_waiting, write_run
 from detcore.records import Database
 from detcore.types import TrialInfo
 
@@ -104,7 +104,7 @@ class Box:
         return log
 
     def report(self, log: EventLog, step: int) -> None:
-        add(log, TrainingMetrics(steps_completed=step, metrics={"loss": 1 / step}))
+        add(log, TrainingReport(steps_completed=step, metrics={"loss": 1 / step}))
 
     def end_run(self, log: EventLog, state: str = "COMPLETED") -> None:
         add(log, TrialFinished(state=state))
@@ -136,8 +136,8 @@ class Box:
 
         return call
 
-    def reader(self) -> _Reader:
-        return _Reader(self.database, self.home, self.observer())
+    def reader(self) -> _EventReader:
+        return _EventReader(self.database, self.home, self.observer())
 
     def trial(self, run_id: int) -> TrialInfo:
         return TrialInfo(

@@ -15,7 +15,7 @@ import pytest
 
 from detcore.log import reading
 from detcore.plugins import delivery
-from detcore.plugins.delivery import _Reader
+from detcore.plugins.delivery import _EventReader
 from detcore.records import Database
 
 # (pytest imports conftest.py under importlib: its class is known to the fixture alone)
@@ -63,7 +63,7 @@ class Ledger:
         if pid == 0:
             try:
                 database = Database.open(f"sqlite:///{self.box.home}/detcore.db")
-                reader = _Reader(database, self.box.home, self.box.observer())
+                reader = _EventReader(database, self.box.home, self.box.observer())
                 sys.settrace(kill_at(point, kind))
                 reader.deliver()
             finally:

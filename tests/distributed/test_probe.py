@@ -5,15 +5,15 @@ from __future__ import annotations
 import socket
 
 from detcore.distributed.probe import SILENT, Answerer, ask
-from detcore.distributed.wire import Channel
+from detcore.distributed.wire import RankChannel
 
 
 def test_a_rank_says_where_it_is_and_one_that_is_gone_says_nothing() -> None:
     asked, theirs = socket.socketpair()
     gone, closed = socket.socketpair()
     closed.close()
-    channels = {3: Channel(asked), 5: Channel(gone)}
-    answerer = Answerer(Channel(theirs))
+    channels = {3: RankChannel(asked), 5: RankChannel(gone)}
+    answerer = Answerer(RankChannel(theirs))
     try:
         answers = ask(channels, [3, 4, 5])
     finally:

@@ -14,7 +14,7 @@ import pytest
 
 from detcore.distributed import DistributedContext, handshake
 from detcore.distributed import join as meeting
-from detcore.distributed.wire import CALL, Channel, LinkLost
+from detcore.distributed.wire import CALL, LinkLost, RankChannel
 from detcore.errors import DistributedError
 
 ACROSS = {
@@ -54,12 +54,12 @@ def test_a_proof_is_worth_nothing_for_another_challenge_rank_or_key() -> None:
     assert len(set(claim.session_keys(b"key"))) == 2
 
 
-def _pair() -> tuple[socket.socket, Channel]:
+def _pair() -> tuple[socket.socket, RankChannel]:
     """Return a raw end, and a channel that expects checksums, of one TCP connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         raw = socket.create_connection(listener.getsockname())
         accepted, _ = listener.accept()
-    return raw, Channel(accepted, (b"out", b"in"))
+    return raw, RankChannel(accepted, (b"out", b"in"))
 
 
 @pytest.mark.parametrize("change", ["nothing", "a bit", "twice", "length", "body", "garbage"])

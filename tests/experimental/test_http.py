@@ -19,8 +19,8 @@ from http_face import make_token
 
 from detcore.client import Determined, EmbeddedTransport, Transport, TrialReference
 from detcore.client.http import (
-    ServerUnavailableError,
     ServerRefused,
+    ServerUnavailableError,
     Session,
     decode_value,
     encode_value,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from detcore.client.http import ServerUnavailableError, ServerRefused, Session
+from detcore.client.http import ServerRefused, ServerUnavailableError, Session
 from detcore.errors import (
     ConfigError,
     DetcoreError,
@@ -274,7 +274,9 @@ def test_a_change_is_asked_again_where_it_cannot_have_arrived() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     session = Session(f"http://127.0.0.1:{port}", TOKEN)
-    with pytest.raises(ServerUnavailableError, match=r"connection refused\nIs it running") as caught:
+    with pytest.raises(
+        ServerUnavailableError, match=r"connection refused\nIs it running"
+    ) as caught:
         session.ask("POST", "/x")
     assert not caught.value.may_have_arrived
 

@@ -15,10 +15,10 @@ from detcore.log import events
 UUID = "3f2a0c1e-0000-4000-8000-000000000001"
 EXAMPLES: list[events.Event] = [
     events.TrialStarted(run_id=3),
-    events.TrainingMetrics(
+    events.TrainingReport(
         steps_completed=5, metrics={"loss": 0.5}, batch_metrics=[{"loss": 1.0}], n_records=40
     ),
-    events.ValidationMetrics(steps_completed=5, metrics={"val_loss": 0.25}),
+    events.ValidationReport(steps_completed=5, metrics={"val_loss": 0.25}),
     events.CheckpointStarted(uuid=UUID, storage_url="file:///s", steps_completed=5),
     events.CheckpointCommitted(
         uuid=UUID, steps_completed=5, metadata={"a": [1]}, resources={"w": 3}, url="file:///s/3",

@@ -15,8 +15,8 @@ from detcore.run.supervisor import (
     Ending,
     Say,
     State,
+    SupervisedTrial,
     Tick,
-    Trial,
     Trials,
     WorkersEnded,
     decide,
@@ -28,7 +28,11 @@ class Crashes:
     """A run of two trials that crash."""
 
     def __init__(self, max_restarts: int) -> None:
-        trials = Trials().replaced(0, Trial(1, length=4)).replaced(1, Trial(2, length=4))
+        trials = (
+            Trials()
+            .replaced(0, SupervisedTrial(1, length=4))
+            .replaced(1, SupervisedTrial(2, length=4))
+        )
         self.state = State(free=(0, 1), max_restarts=max_restarts, trials=trials, order=(0, 1))
         self.now = 100.0
         self.said: list[str] = []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from detcore.log.events import TrainingMetrics, TrialStarted, encode
+from detcore.log.events import TrainingReport, TrialStarted, encode
 from detcore.log.writing import EventLog
 from detcore.run.running_trial import LogTail
 
 
-def report(log: EventLog, step: int) -> TrainingMetrics:
-    event = TrainingMetrics(steps_completed=step, metrics={"loss": float("nan") if not step else 1})
+def report(log: EventLog, step: int) -> TrainingReport:
+    event = TrainingReport(steps_completed=step, metrics={"loss": float("nan") if not step else 1})
     log.append(event.KIND, encode(event))
     return event
 

@@ -29,7 +29,7 @@ from detcore.search import (
 from detcore.search.adaptive import AdaptiveSearch
 from detcore.search.sampling import sample
 from detcore.search.simple_methods import GridSearch, RandomSearch
-from detcore_optuna.search import OptunaSearch, OptunaSettings
+from detcore_optuna.optuna_search import OptunaSearch, OptunaSettings
 
 FAILING = {ExitReason.ERRORED: 0.05, ExitReason.INVALID_HP: 0.1, ExitReason.STOPPED: 0.02}
 GRID = {"rate": {"type": "double", "minval": 0.1, "maxval": 1.0, "count": 50}}

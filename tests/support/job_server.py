@@ -14,7 +14,7 @@ import yaml
 from running_server import PASSWORD, USER, RunningServer, quick_hash
 from toy_command import MODEL_DIR, TOY_PLUGIN, toy_config
 
-from detcore.client.http import Submission, PackedContext, Session, open_session, pack
+from detcore.client.http import PackedContext, Session, Submission, open_session, pack
 from detcore.environment import read_environment
 from detcore_server.server_database import ServerDatabase
 from detcore_testing import DetcoreCommand
@@ -92,7 +92,9 @@ class JobServer:
         """Return an experiment to hand in."""
 
         text = yaml.safe_dump(toy_config(**changes))
-        given = Submission(text=text, name="toy.yaml", overrides={}, environment={}, test_mode=False)
+        given = Submission(
+            text=text, name="toy.yaml", overrides={}, environment={}, test_mode=False
+        )
         return given, pack(MODEL_DIR)
 
     def runner_of(self, experiment_id: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from detcore_estimator.checkpoint.checkpoint_files import (
+from detcore_estimator.checkpoint.tensorflow_files import (
     find_tensorflow_checkpoint,
     restore_variables,
 )

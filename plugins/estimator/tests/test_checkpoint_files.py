@@ -12,7 +12,7 @@ import pytest
 from _determined import cut, restore, write
 
 from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError, UnsafePathError
-from detcore_estimator.checkpoint.checkpoint_files import (
+from detcore_estimator.checkpoint.tensorflow_files import (
     find_tensorflow_checkpoint,
     restore_variables,
 )

@@ -15,7 +15,7 @@ from test_load import write_ours
 
 from detcore.errors import InvalidCheckpointError, UnsafePathError
 from detcore_estimator.checkpoint.bundle_index import index_fault
-from detcore_estimator.checkpoint.checkpoint_files import find_tensorflow_checkpoint
+from detcore_estimator.checkpoint.tensorflow_files import find_tensorflow_checkpoint
 from detcore_estimator.load_checkpoint import load_estimator_from_checkpoint_path
 
 DATA = struct.pack("<3f", 1, 2, 3)

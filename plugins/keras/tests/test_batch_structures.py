@@ -15,7 +15,7 @@ from detcore_keras import TFKerasTrial
 from detcore_keras.data.data_settings import DataSettings, FitOptions
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.keras_controller import KerasController
-from detcore_keras.loop.evaluation import Evaluation
+from detcore_keras.loop.validation import Evaluation
 
 SIZE = 4
 X = np.random.default_rng(2).normal(size=(12, 3)).astype("float32")

@@ -21,7 +21,7 @@ from _fakes import write_training_state
 
 from detcore.errors import InvalidCheckpointError
 from detcore_keras.frameworks import keras
-from detcore_keras.state.checkpoint_files import decoded, encoded, read_arrays
+from detcore_keras.state.array_files import decoded, encoded, read_arrays
 from detcore_keras.state.npz_files import write_npz
 from detcore_keras.state.training_state import VARIABLES_FILE, restore_weights
 

@@ -18,7 +18,7 @@ from detcore.trial import SupportsSnapshot, SupportsTensors
 from detcore_keras import callbacks
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.keras_controller import KerasController
-from detcore_keras.state.checkpoint_files import decoded, read_arrays
+from detcore_keras.state.array_files import decoded, read_arrays
 from detcore_keras.state.training_state import capture_training_state, write_array_files
 from detcore_keras.state.variables import Found
 

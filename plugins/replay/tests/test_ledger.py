@@ -21,7 +21,7 @@ from detcore.data.ledger import pack_frame
 from detcore.errors import DataError, LedgerError, StorageFullError
 from detcore_replay import LedgerReport, verify_ledger
 from detcore_replay.frames import scan_frames
-from detcore_replay.ledger import _ids_of, _split_frame
+from detcore_replay.ledger_proof import _ids_of, _split_frame
 
 NUM_RECORDS = 50
 SAMPLER = IndexSampler(NUM_RECORDS, 8, shuffle=True, seed=1)  # 7 batches an epoch, the last of 2

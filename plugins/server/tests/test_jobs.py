@@ -27,8 +27,8 @@ from detcore.client.http import (
     PackedContext,
     ServerUnavailableError,
     Session,
-    send_submission,
     read_events,
+    send_submission,
 )
 from detcore.client.http.http_transport import HttpTransport
 from detcore.config.problems import nearest

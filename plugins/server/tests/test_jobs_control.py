@@ -29,7 +29,7 @@ from detcore_server.api.job_routes import _take as accept
 from detcore_server.jobs.job_queue import Jobs
 from detcore_server.jobs.uploads import Uploads
 from detcore_server.server_database import ServerDatabase, TokenRecord
-from detcore_server.state import ServerState
+from detcore_server.server_state import ServerState
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ KB = 2**10
 MB = 2**20
 # Waiting as long as a real server does would take a minute for each test.
 IMPATIENT = """
-from detcore_server.http import connections
-connections._HEAD_S = connections._BODY_S = connections._STUCK_S = 1.0
+from detcore_server.http import connection_limits
+connection_limits._HEAD_S = connections._BODY_S = connections._STUCK_S = 1.0
 """
 LOGIN = json.dumps({"username": USER, "password": PASSWORD}).encode()
 ME = b"GET /api/detcore/v1/me HTTP/1.1\r\nhost: x\r\n"

@@ -27,9 +27,9 @@ from detcore.cli.output import (
 )
 from detcore.cli.record_access import master_option, open_client, uuid_shortener
 from detcore.cli.shell_completion import EXPERIMENT_ID
-from detcore.client.checkpoint_files import READABLE, SHOWN
+from detcore.client.recorded_checkpoints import READABLE, SHOWN
 from detcore.contract.errors import RunError
-from detcore.describe import format_bytes, format_time
+from detcore.record_descriptions import format_bytes, format_time
 
 if TYPE_CHECKING:
     from detcore.checkpoint import Manifest

@@ -23,9 +23,9 @@ from detcore.cli.output import (
 )
 from detcore.cli.record_access import master_option, open_client, open_records, uuid_shortener
 from detcore.cli.shell_completion import experiment_argument
-from detcore.client.checkpoint_files import READABLE, SHOWN, CheckpointFiles
+from detcore.client.recorded_checkpoints import READABLE, SHOWN, CheckpointFiles
 from detcore.contract.errors import CheckpointStateError
-from detcore.describe import format_bytes
+from detcore.record_descriptions import format_bytes
 
 if TYPE_CHECKING:
     from detcore.cli.cli_context import CliContext

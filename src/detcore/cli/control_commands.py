@@ -22,7 +22,7 @@ from detcore.cli.output import (
 )
 from detcore.cli.record_access import master_option, open_client, open_records
 from detcore.cli.shell_completion import experiment_argument
-from detcore.describe import describe_experiment, describe_state, format_bytes
+from detcore.record_descriptions import describe_experiment, describe_state, format_bytes
 
 if TYPE_CHECKING:
     from detcore.cli.cli_context import CliContext

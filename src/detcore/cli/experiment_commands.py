@@ -22,7 +22,7 @@ from detcore.cli.output import (
 from detcore.cli.record_access import master_option, open_client, open_records, shorten_checkpoints
 from detcore.cli.shell_completion import experiment_argument
 from detcore.contract.values import ExperimentState
-from detcore.describe import (
+from detcore.record_descriptions import (
     can_resume,
     describe_experiment,
     describe_state,
@@ -56,8 +56,12 @@ Examples:
 _COMMANDS = {
     "list": Lazy("detcore.cli.experiment_commands:list_command", "List experiments."),
     "describe": Lazy("detcore.cli.experiment_commands:describe_command", "Show an experiment."),
-    "trials": Lazy("detcore.cli.trials_command:trials", "List the trials of an experiment."),
-    "best": Lazy("detcore.cli.trials_command:best", "List the best checkpoints of an experiment."),
+    "trials": Lazy(
+        "detcore.cli.experiment_trials_command:trials", "List the trials of an experiment."
+    ),
+    "best": Lazy(
+        "detcore.cli.experiment_trials_command:best", "List the best checkpoints of an experiment."
+    ),
     "logs": Lazy("detcore.cli.log_commands:experiment_logs", "Show what the trials printed."),
     "plot": Lazy(None, "Draw learning curves and hyperparameters."),
     "wait": Lazy("detcore.cli.control_commands:wait", "Wait until an experiment has ended."),
@@ -267,7 +271,7 @@ def _print_experiment(
 def _print_trials(
     row: dict[str, Any], trials: list[dict[str, Any]], config: Mapping[str, Any]
 ) -> None:
-    from detcore.cli.trials_command import print_trials
+    from detcore.cli.experiment_trials_command import print_trials
 
     print_heading("Trials")
     if not trials:

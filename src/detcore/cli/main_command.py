@@ -16,7 +16,7 @@ from detcore.cli.cli_context import CliContext
 from detcore.cli.command_groups import CommandGroup, Lazy, import_command
 from detcore.cli.shell_completion import PLUGIN_NAME
 from detcore.contract.errors import ConfigError, DetcoreError, RunError
-from detcore.distributions import describe_missing, install_command
+from detcore.optional_distributions import describe_missing, install_command
 from detcore.version import __version__
 
 if TYPE_CHECKING:

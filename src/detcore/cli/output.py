@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 
-from detcore.describe import flatten, format_hparam, format_number, format_time
+from detcore.record_descriptions import flatten, format_hparam, format_number, format_time
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""The records that commands read and change; `detcore.describe` describes them."""
+"""The records that commands read and change; `detcore.record_descriptions` describes them."""
 
 from __future__ import annotations
 

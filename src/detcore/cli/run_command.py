@@ -264,7 +264,7 @@ def _make_display(options: _Options) -> Any:
 
 
 def _exit_code(result: ExperimentResult) -> int:
-    from detcore.launch.worker import EXIT_TEMPFAIL, EXIT_ERROR
+    from detcore.launch.worker import EXIT_ERROR, EXIT_TEMPFAIL
 
     if result.was_cut_short:
         return _EXIT_INTERRUPTED
@@ -333,7 +333,7 @@ def _correction(result: ExperimentResult) -> str:
 
 def _best_of(result: ExperimentResult, at: str) -> list[str]:
     """Return lines on the best trial of a search, and on how to find its checkpoint."""
-    from detcore.describe import flatten
+    from detcore.record_descriptions import flatten
 
     best = result.ranked[0]
     if best.best_validation is None:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from detcore.cli.output import Column, NumberColumn, make_table, printable
 from detcore.cli.run_progress import RunProgress, TrialProgress, describe_report
-from detcore.describe import describe_start, format_number
+from detcore.record_descriptions import describe_start, format_number
 from detcore.run.run_listener import RunListener
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from detcore.cli.output import format_hparams, printable
-from detcore.describe import flatten, format_bytes, format_duration, format_number
+from detcore.record_descriptions import flatten, format_bytes, format_duration, format_number
 
 if TYPE_CHECKING:
     from detcore.config import ExperimentConfig

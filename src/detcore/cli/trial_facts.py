@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from detcore.contract.errors import NotFoundError
-from detcore.describe import describe_trials, trial_state
+from detcore.record_descriptions import describe_trials, trial_state
 
 if TYPE_CHECKING:
     from detcore.records import (

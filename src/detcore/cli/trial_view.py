@@ -34,15 +34,15 @@ from detcore.cli.trial_facts import (
     list_names,
     read_trial,
 )
-from detcore.describe import (
-    can_resume,
-    flatten,
-    format_number,
-)
-from detcore.distributions import (
+from detcore.optional_distributions import (
     MissingDistributionError,
     import_distribution,
     install_command,
+)
+from detcore.record_descriptions import (
+    can_resume,
+    flatten,
+    format_number,
 )
 
 if TYPE_CHECKING:

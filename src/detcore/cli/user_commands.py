@@ -22,7 +22,7 @@ from detcore.client.http.credentials import (
 )
 from detcore.client.http.http_session import ServerUnavailableError, Session, normal_url
 from detcore.contract.errors import ConfigError, ForbiddenError, UnauthenticatedError
-from detcore.describe import format_time
+from detcore.record_descriptions import format_time
 
 if TYPE_CHECKING:
     from detcore.cli.cli_context import CliContext

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from detcore.contract.errors import InvalidExperimentError
-from detcore.distributions import import_distribution
+from detcore.optional_distributions import import_distribution
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

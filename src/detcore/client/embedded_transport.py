@@ -19,7 +19,6 @@ from detcore.contract.values import ExperimentState, ModelOrderBy
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from detcore.client.checkpoint_files import CheckpointFiles
     from detcore.client.documents import (
         Document,
         ExperimentQuery,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
         TrialChanges,
         VersionTexts,
     )
+    from detcore.client.recorded_checkpoints import CheckpointFiles
     from detcore.environment import Environment
     from detcore.records import (
         CheckpointRecord,
@@ -297,7 +297,7 @@ class EmbeddedTransport:
             yield record, files.storage(record)
 
     def _files(self) -> CheckpointFiles:
-        from detcore.client.checkpoint_files import CheckpointFiles
+        from detcore.client.recorded_checkpoints import CheckpointFiles
 
         return CheckpointFiles(self.database(), self._environment)
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.client.arguments import code_folder
 from detcore.contract.errors import ConfigError, InvalidExperimentError, RunError, describe
-from detcore.distributions import import_distribution
 from detcore.environment import Environment, read_environment
+from detcore.optional_distributions import import_distribution
 from detcore.trial import ImportEnded, Trial, is_importing_trial
 
 if TYPE_CHECKING:

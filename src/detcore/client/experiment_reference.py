@@ -123,7 +123,7 @@ class ExperimentReference(Ranked):
         Raises:
             PluginNotFoundError: If pandas is not installed.
         """
-        from detcore.describe import flatten
+        from detcore.record_descriptions import flatten
 
         found = self._transport.list_trials(self.id)
         rows = [

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.client.checkpoint_files import CheckpointFiles
+from detcore.client.recorded_checkpoints import CheckpointFiles
 from detcore.contract.errors import CheckpointStateError, RunError
 from detcore.contract.values import Control, ExperimentState
 from detcore.environment import child_environment

@@ -13,7 +13,7 @@ from detcore.client.arguments import check_text
 from detcore.client.client_checkpoint import Checkpoint
 from detcore.client.transport import Connected
 from detcore.contract.errors import NoCheckpointError, PluginNotFoundError
-from detcore.describe import describe_stand_in
+from detcore.record_descriptions import describe_stand_in
 
 if TYPE_CHECKING:
     from detcore.client.documents import Document
@@ -83,7 +83,7 @@ class Ranked(Connected):
 
     def _repr_html_(self) -> str:
         """Return the object as HTML, for notebooks, or how to get it."""
-        from detcore.distributions import (
+        from detcore.optional_distributions import (
             MissingDistributionError,
             import_distribution,
             install_command,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.client.class_location import is_interactive
 from detcore.contract.errors import RunError
-from detcore.describe import format_number
+from detcore.record_descriptions import format_number
 from detcore.run import RunListener
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from detcore.config.problems import (
 )
 from detcore.config.source_text import Place
 from detcore.contract.values import Length, Unit
-from detcore.distributions import describe_absent
+from detcore.optional_distributions import describe_absent
 
 # In the description of a field that is accepted and has no effect: a notice says it.
 NO_EFFECT = "accepted, no effect here"

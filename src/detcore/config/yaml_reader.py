@@ -111,7 +111,7 @@ def read_yaml(
     Returns:
         The value (None if there is no value, or it cannot be read) and the mistakes.
     """
-    reader = _Reader(source, line, column)
+    reader = _YamlReader(source, line, column)
     node: Node | None = None
     try:
         loader = _Loader(text)
@@ -133,7 +133,7 @@ def read_yaml(
     return node, reader.found
 
 
-class _Reader:
+class _YamlReader:
     """Converts PyYAML's nodes to ours and collects the mistakes."""
 
     def __init__(self, source: Source, line: int, column: int) -> None:

@@ -20,7 +20,7 @@ __all__ = [
     "hooks",
     "launch",
     "metrics",
-    "search",
+    "search_method",
     "storage",
     "trial",
     "values",

@@ -14,9 +14,20 @@ if TYPE_CHECKING:
     from detcore.contract.values import TensorInfo
 
 __all__ = [
-    "PollingClock", "Clock", "Decision", "LoopingController", "PrepareOptions", "SavesState", "Step",
-    "SteppingController", "SupportsFinish", "SupportsSnapshot", "SupportsStartFrom",
-    "SupportsStateTensors", "SupportsTensors", "ValidationResult",
+    "Clock",
+    "Decision",
+    "LoopingController",
+    "PollingClock",
+    "PrepareOptions",
+    "SavesState",
+    "Step",
+    "SteppingController",
+    "SupportsFinish",
+    "SupportsSnapshot",
+    "SupportsStartFrom",
+    "SupportsStateTensors",
+    "SupportsTensors",
+    "ValidationResult",
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from detcore.contract.errors import DistributedError
 from detcore.contract.values import COLLECTIVE_TIMEOUT_S, CONNECT_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from detcore.distributed.launcher_settings import Numbers, Settings
+    from detcore.distributed.launcher_settings import LauncherSettings, Numbers
     from detcore.distributed.rank_group import Group
 
 __all__ = ["DistributedContext"]
@@ -90,7 +90,7 @@ class DistributedContext:
             launchers.check_assigned(*numbers)
         self._open(
             numbers,
-            launchers.Settings(
+            launchers.LauncherSettings(
                 chief_ip=chief_ip,
                 port=pub_port,
                 port_offset=port_offset,
@@ -100,7 +100,7 @@ class DistributedContext:
             ),
         )
 
-    def _open(self, numbers: Numbers, settings: Settings) -> None:
+    def _open(self, numbers: Numbers, settings: LauncherSettings) -> None:
         from detcore.distributed import launcher_settings as launchers
 
         launchers.check_numbers(numbers, settings.chief_ip)
@@ -131,7 +131,7 @@ class DistributedContext:
         from detcore.distributed import launcher_settings as launchers
 
         numbers = launchers.Numbers(*(int(getattr(hvd, name)()) for name in launchers.NAMES))
-        settings = launchers.Settings(
+        settings = launchers.LauncherSettings(
             chief_ip=launchers.read_chief_ip(chief_ip), timeout_s=timeout_s
         )
         if numbers.size > 1 and hasattr(hvd, "broadcast_object"):
@@ -166,7 +166,9 @@ class DistributedContext:
         if place is None:
             return cls()
         chief_ip = launchers.read_chief_ip(chief_ip) or place.chief_ip
-        return cls._of(place.numbers, launchers.Settings(chief_ip=chief_ip, timeout_s=timeout_s))
+        return cls._of(
+            place.numbers, launchers.LauncherSettings(chief_ip=chief_ip, timeout_s=timeout_s)
+        )
 
     @classmethod
     def from_deepspeed(
@@ -198,13 +200,13 @@ class DistributedContext:
     ) -> DistributedContext:
         from detcore.distributed import launcher_settings as launchers
 
-        settings = launchers.Settings(
+        settings = launchers.LauncherSettings(
             chief_ip=launchers.read_chief_ip(chief_ip), timeout_s=timeout_s
         )
         return cls._of(launchers.read_numbers(launcher), settings)
 
     @classmethod
-    def _of(cls, numbers: Numbers, settings: Settings) -> DistributedContext:
+    def _of(cls, numbers: Numbers, settings: LauncherSettings) -> DistributedContext:
         context = cls.__new__(cls)
         context._open(numbers, settings)
         return context

@@ -22,8 +22,7 @@ from detcore.checkpoint import CheckpointContext, DownloadMode
 from detcore.contract.values import TrialInfo, Unit
 from detcore.core.channel import Channel
 from detcore.core.context_opening import read_trial_info
-from detcore.core.core_context import Context, init
-from detcore.core.modes import (
+from detcore.core.context_options import (
     EarlyExitReason,
     PreemptMode,
     ScriptExperiment,
@@ -31,6 +30,7 @@ from detcore.core.modes import (
     TensorboardMode,
     script_file,
 )
+from detcore.core.core_context import Context, init
 from detcore.core.preempt_context import PreemptContext
 from detcore.core.searcher_context import SearcherContext, SearcherOperation
 from detcore.core.train_context import TrainContext

@@ -17,14 +17,14 @@ from detcore.contract.values import TrialInfo
 from detcore.core.channel import Channel
 from detcore.core.searcher_context import SearcherContext
 from detcore.core.train_context import TrainContext
-from detcore.core.trial_outcome import Outcome
+from detcore.core.trial_outcome import ScriptOutcome
 from detcore.core.trial_records import TrialRecords
 from detcore.log.events import TrialStarted
 from detcore.log.writing import open_log
 
 if TYPE_CHECKING:
     from detcore.checkpoint import CheckpointContext
-    from detcore.core.modes import PreemptMode, ScriptExperiment, TensorboardMode
+    from detcore.core.context_options import PreemptMode, ScriptExperiment, TensorboardMode
     from detcore.core.preempt_context import PreemptContext
     from detcore.distributed import DistributedContext
     from detcore.environment import Environment
@@ -36,7 +36,7 @@ _STDERR = 2  # where sys.stderr may have been replaced
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ContextSettings:
     """The arguments of a context; see `detcore.core.init`."""
 
     environment: Environment
@@ -81,9 +81,9 @@ class Opening:
     """
 
     def __init__(
-        self, settings: Settings, preempt: PreemptContext, stack: contextlib.ExitStack
+        self, settings: ContextSettings, preempt: PreemptContext, stack: contextlib.ExitStack
     ) -> None:
-        self.outcome = Outcome.failed_to_start()
+        self.outcome = ScriptOutcome.failed_to_start()
         self._settings = settings
         self._environment = settings.environment
         self._distributed = settings.distributed

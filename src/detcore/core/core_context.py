@@ -18,8 +18,13 @@ from detcore.contract.errors import (
     ContextStateError,
     DistributedError,
 )
-from detcore.core.context_opening import Opening, Parts, Settings
-from detcore.core.modes import EarlyExitReason, PreemptMode, ScriptExperiment, TensorboardMode
+from detcore.core.context_opening import ContextSettings, Opening, Parts
+from detcore.core.context_options import (
+    EarlyExitReason,
+    PreemptMode,
+    ScriptExperiment,
+    TensorboardMode,
+)
 from detcore.core.preempt_context import Grace, PreemptContext, find_grace
 from detcore.core.searcher_context import set_length
 from detcore.core.trial_outcome import WorkerFault, is_failure, outcome_of
@@ -82,7 +87,7 @@ def init(
     """
     environment = read_environment()
     script = set_length(script or ScriptExperiment(), max_length)
-    settings = Settings(
+    settings = ContextSettings(
         environment=environment,
         distributed=_find_place(distributed, environment),
         checkpoint_storage=_choose_storage(checkpoint_storage, script, environment),
@@ -114,7 +119,7 @@ class Context:
         preempt: Whether to save and end early.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ContextSettings) -> None:
         self.environment: Environment = settings.environment
         self.distributed = settings.distributed
         self.preempt = PreemptContext(
@@ -362,7 +367,7 @@ def _find_place(
     return place
 
 
-def _check_settings(settings: Settings) -> None:
+def _check_settings(settings: ContextSettings) -> None:
     """Raise a ConfigError if an argument of `init` is of the wrong kind."""
     _check_choice("preempt_mode", settings.preempt_mode, PreemptMode)
     _check_choice("tensorboard_mode", settings.tensorboard_mode, TensorboardMode)

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import ContextStateError
-from detcore.core.modes import PreemptMode
+from detcore.core.context_options import PreemptMode
 from detcore.stop_signals import find_stop_signals, leave_closed_terminal
 
 if TYPE_CHECKING:

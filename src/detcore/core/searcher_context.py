@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from detcore.contract.errors import ConfigError, ContextStateError, MetricError
 from detcore.contract.values import Length, Unit
+from detcore.core.context_options import ScriptExperiment, SearcherMode
 from detcore.core.metric_values import clean_metric
-from detcore.core.modes import ScriptExperiment, SearcherMode
 
 if TYPE_CHECKING:
     from detcore.contract.values import TrialInfo

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from detcore.contract.errors import ContextStateError, NotANumberError
+from detcore.core.context_options import EarlyExitReason, TensorboardMode
 from detcore.core.metric_values import clean_batch_metrics, clean_count, clean_metrics
-from detcore.core.modes import EarlyExitReason, TensorboardMode
 from detcore.core.tensorboard_events import EventFile
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from detcore.contract.errors import DatabaseError, DetcoreError, DistributedError, InvalidHP
 from detcore.contract.values import ExperimentState
-from detcore.core.modes import EarlyExitReason
+from detcore.core.context_options import EarlyExitReason
 
 if TYPE_CHECKING:
     from detcore.contract.values import TrialInfo
@@ -43,7 +43,7 @@ _ANNOUNCEMENT = re.compile(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
+class ScriptOutcome:
     """How a trial ended in this process.
 
     Attributes:
@@ -72,7 +72,7 @@ class Outcome:
         return codes.get(self.state, 1)
 
     @classmethod
-    def failed_to_start(cls) -> Outcome:
+    def failed_to_start(cls) -> ScriptOutcome:
         """Return the outcome of a script that could not open its context."""
         return cls(ExperimentState.ERROR, "the context could not be opened")
 
@@ -82,7 +82,7 @@ class WorkerFault(NamedTuple):
 
     Attributes:
         error: The error in one line.
-        fault: As `Outcome.fault`.
+        fault: As `ScriptOutcome.fault`.
         has_begun: Whether it had begun to train, in a trial class.
     """
 
@@ -117,7 +117,7 @@ def is_failure(error: BaseException | None) -> bool:
 
 def outcome_of(
     error: BaseException | None, *, is_preempted: bool, early_exit: EarlyExitReason | None
-) -> Outcome:
+) -> ScriptOutcome:
     """Return how a trial ended.
 
     Args:
@@ -126,20 +126,20 @@ def outcome_of(
         early_exit: The reason that the training code reported, or None.
     """
     if isinstance(error, InvalidHP):
-        return Outcome(ExperimentState.ERROR, describe_cause(error), is_invalid_hp=True)
+        return ScriptOutcome(ExperimentState.ERROR, describe_cause(error), is_invalid_hp=True)
     if isinstance(error, SystemExit):
         if error.code == _EXIT_TEMPFAIL:
-            return Outcome(ExperimentState.PAUSED)
+            return ScriptOutcome(ExperimentState.PAUSED)
         if error.code not in (None, 0):
             text = f"the script ended with exit code {error.code}"
             if not isinstance(error.code, int):  # Python prints it and ends with code 1
                 text = f"the script ended: {next(iter(str(error.code).splitlines()), '')}"
-            return Outcome(ExperimentState.ERROR, text, fault=_fault_of(error))
+            return ScriptOutcome(ExperimentState.ERROR, text, fault=_fault_of(error))
     elif error is not None and not isinstance(error, GeneratorExit):
-        return Outcome(ExperimentState.ERROR, describe_cause(error), fault=_fault_of(error))
+        return ScriptOutcome(ExperimentState.ERROR, describe_cause(error), fault=_fault_of(error))
     if early_exit is EarlyExitReason.INVALID_HP:
-        return Outcome(ExperimentState.ERROR, None, is_invalid_hp=True)
-    return Outcome(ExperimentState.PAUSED if is_preempted else ExperimentState.COMPLETED)
+        return ScriptOutcome(ExperimentState.ERROR, None, is_invalid_hp=True)
+    return ScriptOutcome(ExperimentState.PAUSED if is_preempted else ExperimentState.COMPLETED)
 
 
 def _fault_of(error: BaseException) -> str | None:

@@ -13,13 +13,13 @@ from detcore.contract.errors import (
     UnavailableError,
 )
 from detcore.contract.values import UnsettledCheckpoint
-from detcore.core.modes import EarlyExitReason
+from detcore.core.context_options import EarlyExitReason
 from detcore.log import events
 
 if TYPE_CHECKING:
     from detcore.contract.values import TrialInfo
     from detcore.core.channel import Channel
-    from detcore.core.trial_outcome import Outcome
+    from detcore.core.trial_outcome import ScriptOutcome
     from detcore.log.writing import EventLog
 
 
@@ -59,13 +59,13 @@ class TrialRecords:
         """
         self._log.append(event.KIND, events.encode(event))
 
-    def ending(self, outcome: Outcome) -> None:
+    def ending(self, outcome: ScriptOutcome) -> None:
         """Tell the runner how the run ends, unless it was sent already."""
         if not self._channel.has_sent("finished"):
             fault = {} if outcome.fault is None else {"fault": outcome.fault}
             self._channel.send("finished", state=outcome.label, error=outcome.error, **fault)
 
-    def finished(self, outcome: Outcome) -> None:
+    def finished(self, outcome: ScriptOutcome) -> None:
         """Record how the run ended; without room for it, the next process does."""
         try:
             self.append(events.TrialFinished(state=outcome.label, error=outcome.error))
@@ -96,7 +96,7 @@ class TrialRecords:
 
         They are safe when this returns.
         """
-        event = events.TrainingMetrics if kind == "training" else events.ValidationMetrics
+        event = events.TrainingReport if kind == "training" else events.ValidationReport
         self.append(
             event(
                 steps_completed=steps_completed,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from detcore.contract.errors import DistributedError
 from detcore.distributed import handshake
-from detcore.distributed.wire import Channel, LinkLost
+from detcore.distributed.wire import LinkLost, RankChannel
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class _Caller(NamedTuple):
 
 def accept_group(
     listener: socket.socket, *, key: bytes, size: int, deadline: float
-) -> tuple[dict[int, Channel], dict[int, Channel]]:
+) -> tuple[dict[int, RankChannel], dict[int, RankChannel]]:
     """Wait until every other rank of the group has connected twice and proven to know the key.
 
     Peers that fail authentication are disconnected and logged.
@@ -95,7 +95,7 @@ def accept_group(
     poller = select.poll()
     poller.register(listener, select.POLLIN)
     callers: dict[int, _Caller] = {}
-    channels: dict[int, dict[int, Channel]] = {handshake.CALLS: {}, handshake.QUESTIONS: {}}
+    channels: dict[int, dict[int, RankChannel]] = {handshake.CALLS: {}, handshake.QUESTIONS: {}}
     try:
         while any(len(found) < size - 1 for found in channels.values()):
             now = time.monotonic()
@@ -120,7 +120,7 @@ def accept_group(
     return channels[handshake.CALLS], channels[handshake.QUESTIONS]
 
 
-def _missing(size: int, channels: dict[int, dict[int, Channel]]) -> DistributedError:
+def _missing(size: int, channels: dict[int, dict[int, RankChannel]]) -> DistributedError:
     every = channels.values()
     absent = [str(r) for r in range(1, size) if not all(r in found for found in every)]
     return DistributedError(
@@ -152,7 +152,7 @@ def _hear(
     poller: select.poll,
     callers: dict[int, _Caller],
     descriptor: int,
-    channels: dict[int, dict[int, Channel]],
+    channels: dict[int, dict[int, RankChannel]],
     *,
     key: bytes,
     size: int,
@@ -192,7 +192,9 @@ def _hear(
     poller.unregister(descriptor)
     del callers[descriptor]
     from_caller, from_listener = claim.session_keys(key)
-    channels[claim.purpose][claim.rank] = Channel(caller.connection, (from_listener, from_caller))
+    channels[claim.purpose][claim.rank] = RankChannel(
+        caller.connection, (from_listener, from_caller)
+    )
 
 
 def _drop(poller: select.poll, callers: dict[int, _Caller], descriptor: int, reason: str) -> None:
@@ -214,7 +216,7 @@ def call(
     size: int,
     deadline: float,
     purpose: int = handshake.CALLS,
-) -> Channel:
+) -> RankChannel:
     """Connect to the rank that listens, with retries until it does.
 
     Args:
@@ -253,7 +255,7 @@ def call(
 
 def _call_once(
     address: Address, key: bytes, rank: int, size: int, purpose: int, deadline: float
-) -> Channel:
+) -> RankChannel:
     if address.path:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         target: str | tuple[str, int] = address.path
@@ -271,7 +273,7 @@ def _call_once(
         connection.close()
         raise
     if verdict == handshake.ACCEPTED:
-        return Channel(connection, claim.session_keys(key))
+        return RankChannel(connection, claim.session_keys(key))
     connection.close()
     if verdict is None:
         raise _Refused("it did not prove that it knows the job's key")

@@ -17,10 +17,10 @@ from typing import Any
 from detcore.contract.errors import DistributedError
 from detcore.distributed import handshake
 from detcore.distributed.connect import Address, accept_group, call, listen
-from detcore.distributed.launcher_settings import DEFAULT_PORT, Numbers, Settings
+from detcore.distributed.launcher_settings import DEFAULT_PORT, LauncherSettings, Numbers
 from detcore.distributed.rank_failures import lost
 from detcore.distributed.rank_group import Group, Hub, Spoke
-from detcore.distributed.wire import WELCOME, Channel, LinkLost
+from detcore.distributed.wire import WELCOME, LinkLost, RankChannel
 from detcore.environment import read_variables
 
 _LOOPBACK = "127.0.0.1"
@@ -38,7 +38,7 @@ _JOB_VARIABLES = (
 )
 
 
-def join(numbers: Numbers, settings: Settings) -> tuple[Group, Group | None]:
+def join(numbers: Numbers, settings: LauncherSettings) -> tuple[Group, Group | None]:
     """Connect to the other ranks.
 
     Args:
@@ -69,7 +69,7 @@ def join(numbers: Numbers, settings: Settings) -> tuple[Group, Group | None]:
 
 
 def _join_here(
-    identity: bytes, index: int, members: list[int], settings: Settings, deadline: float
+    identity: bytes, index: int, members: list[int], settings: LauncherSettings, deadline: float
 ) -> Group:
     """Join ranks of this machine, through the user's private folder."""
     place = MeetingPlace(identity)
@@ -84,7 +84,9 @@ def _join_here(
         place.release()
 
 
-def _join_across(rank: int, members: list[int], settings: Settings, deadline: float) -> Group:
+def _join_across(
+    rank: int, members: list[int], settings: LauncherSettings, deadline: float
+) -> Group:
     """Join ranks of several machines, by TCP to rank 0."""
     key = settings.job_key()
     if not key:
@@ -115,7 +117,7 @@ def _join_across(rank: int, members: list[int], settings: Settings, deadline: fl
 
 
 def _join_node(
-    everybody: Group, numbers: Numbers, settings: Settings, deadline: float
+    everybody: Group, numbers: Numbers, settings: LauncherSettings, deadline: float
 ) -> Group | None:
     """Join the ranks of one node of several; all ranks of the job call this together."""
     # Only ranks that receive the random name over authenticated connections know it.
@@ -160,7 +162,7 @@ def _hub(
     listener: socket.socket,
     key: bytes,
     members: list[int],
-    settings: Settings,
+    settings: LauncherSettings,
     deadline: float,
     release: Callable[[], None] | None = None,
 ) -> Group:
@@ -187,7 +189,7 @@ def _spoke(
     key: bytes,
     index: int,
     members: list[int],
-    settings: Settings,
+    settings: LauncherSettings,
     deadline: float,
 ) -> Group:
     size = len(members)
@@ -205,7 +207,7 @@ def _spoke(
     return Spoke(channel, index, members, timeout_s=settings.timeout_s, probe=probe)
 
 
-def _await_welcome(channel: Channel, members: list[int], deadline: float) -> None:
+def _await_welcome(channel: RankChannel, members: list[int], deadline: float) -> None:
     try:
         # The first rank gives up slightly earlier, and knows which ranks are missing.
         frame = channel.wait(deadline + 1.0)

@@ -115,7 +115,7 @@ def _read(name: str) -> str | None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class LauncherSettings:
     """Settings of the connections and timeouts; see `detcore.distributed.DistributedContext`.
 
     Attributes:

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterable, Mapping
 
 from detcore.distributed.rank_failures import place_of
-from detcore.distributed.wire import ANSWER, ASK, Channel, LinkLost
+from detcore.distributed.wire import ANSWER, ASK, LinkLost, RankChannel
 
 _ANSWER_TIMEOUT_S = 1.0
 _POLL_INTERVAL_S = 5.0
@@ -27,7 +27,7 @@ class Answerer:
         channel: A dedicated connection; owned by this object from here on.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: RankChannel) -> None:
         self.thread_id = threading.get_ident()
         self._channel = channel
         self._thread = threading.Thread(
@@ -44,7 +44,7 @@ class Answerer:
         self._channel.close()
 
 
-def _answer(channel: Channel, reference: weakref.ref[Answerer]) -> None:
+def _answer(channel: RankChannel, reference: weakref.ref[Answerer]) -> None:
     with contextlib.suppress(LinkLost):
         while True:
             asked = channel.wait(time.monotonic() + _POLL_INTERVAL_S)
@@ -59,7 +59,7 @@ def _answer(channel: Channel, reference: weakref.ref[Answerer]) -> None:
             del answerer
 
 
-def ask(channels: Mapping[int, Channel], indices: Iterable[int]) -> dict[int, str]:
+def ask(channels: Mapping[int, RankChannel], indices: Iterable[int]) -> dict[int, str]:
     """Return the current lines of ranks as text, for those that can be asked."""
     asked: dict[int, int] = {}
     poller = select.poll()

@@ -21,7 +21,7 @@ _OURS = str(Path(__file__).parents[1])
 
 
 @dataclasses.dataclass(slots=True)  # not frozen: one is made for each call, and that is slower
-class Position:
+class RankPosition:
     """A rank's current or last collective, and the line that called it."""
 
     number: int = 0
@@ -32,7 +32,7 @@ class Position:
         return f"{self.name}() #{self.number} at {self.site}" if self.name else "no collective yet"
 
     @classmethod
-    def from_meta(cls, meta: Mapping[str, Any]) -> Position:
+    def from_meta(cls, meta: Mapping[str, Any]) -> RankPosition:
         """Read a position that a rank sent."""
         return cls(int(meta["number"]), str(meta["name"]), str(meta["site"]))
 
@@ -81,7 +81,7 @@ def place_of(frame: FrameType | None) -> str:
     return f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}"
 
 
-def lost(rank: int, how: str, positions: Mapping[int, Position]) -> Failure:
+def lost(rank: int, how: str, positions: Mapping[int, RankPosition]) -> Failure:
     """Return the failure of a rank that is gone.
 
     Args:
@@ -100,7 +100,7 @@ def lost(rank: int, how: str, positions: Mapping[int, Position]) -> Failure:
 def missing(
     ranks: Sequence[int],
     timeout_s: float,
-    positions: Mapping[int, Position],
+    positions: Mapping[int, RankPosition],
     now: Mapping[int, str],
 ) -> Failure:
     """Return the failure of ranks that did not reach a collective in time.
@@ -121,7 +121,7 @@ def missing(
     )
 
 
-def mismatch(positions: Mapping[int, Position]) -> Failure:
+def mismatch(positions: Mapping[int, RankPosition]) -> Failure:
     """Return the failure of ranks that are in different collectives."""
     counts = Counter(position.kind() for position in positions.values())
     # Of two groups of equal size, the one with the lowest rank is assumed to be right.
@@ -140,7 +140,7 @@ def _names(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
-def _table(positions: Mapping[int, Position], now: Mapping[int, str] | None = None) -> str:
+def _table(positions: Mapping[int, RankPosition], now: Mapping[int, str] | None = None) -> str:
     lines = []
     for rank, position in sorted(positions.items()):
         present = f"; now {now[rank]}" if now and rank in now else ""

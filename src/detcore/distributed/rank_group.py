@@ -20,14 +20,14 @@ from detcore.contract.errors import DistributedError, describe
 from detcore.distributed.probe import Answerer, ask
 from detcore.distributed.rank_failures import (
     Failure,
-    Position,
+    RankPosition,
     find_caller,
     lost,
     mismatch,
     missing,
     place_of,
 )
-from detcore.distributed.wire import CALL, ERROR, LEAVE, RESULT, Channel, Frame, LinkLost
+from detcore.distributed.wire import CALL, ERROR, LEAVE, RESULT, Frame, LinkLost, RankChannel
 
 _Packed: TypeAlias = bytes | memoryview
 _TICK_S = 0.25
@@ -50,17 +50,17 @@ class Hub:
 
     def __init__(
         self,
-        channels: Mapping[int, Channel],
+        channels: Mapping[int, RankChannel],
         members: list[int],
         *,
         timeout_s: float,
-        probes: Mapping[int, Channel],
+        probes: Mapping[int, RankChannel],
     ) -> None:
         self._channels = dict(channels)
         self._members = members
         self._timeout_s = timeout_s
         self._probes = dict(probes)
-        self._positions = dict.fromkeys(range(len(members)), Position())
+        self._positions = dict.fromkeys(range(len(members)), RankPosition())
         # Calls that have arrived: index in the group -> value, if the call carries one.
         self._calls: dict[int, _Packed | None] = {}
         self._kinds: set[tuple[int, str]] = set()  # the collectives of these calls
@@ -101,7 +101,7 @@ class Hub:
             if self._is_closing:
                 raise DistributedError(f"{name}() was called on a context that is closed.")
             self._thread_id = threading.get_ident()
-            own = Position(self._positions[0].number + 1, name, site)
+            own = RankPosition(self._positions[0].number + 1, name, site)
             try:
                 self._is_active = True
                 self._await_all(own)
@@ -114,7 +114,7 @@ class Hub:
             finally:
                 self._is_active = False
 
-    def _await_all(self, own: Position) -> None:
+    def _await_all(self, own: RankPosition) -> None:
         if self._failure is not None:
             raise self._failure.error()
         self._positions[0] = own
@@ -164,14 +164,14 @@ class Hub:
         if frame.kind == CALL:
             # A caller can only supply its own value, whatever index it wrote.
             values = list(_read_parts(frame).values())
-            position = Position.from_meta(frame.meta)
+            position = RankPosition.from_meta(frame.meta)
             self._arrived(index, position, values[0] if values else None)
         elif frame.kind == LEAVE:
             self._left[index] = str(frame.meta["how"])
         else:
             raise LinkLost("it sent something that it should not send")
 
-    def _arrived(self, index: int, position: Position, value: _Packed | None) -> None:
+    def _arrived(self, index: int, position: RankPosition, value: _Packed | None) -> None:
         if not self._calls and not self._is_active:
             self._first_arrival = time.monotonic()
         self._calls[index] = value
@@ -197,7 +197,7 @@ class Hub:
         ranks = [self._members[index] for index in indices]
         return missing(ranks, self._timeout_s, self._table(), now)
 
-    def _table(self, indices: list[int] | None = None) -> dict[int, Position]:
+    def _table(self, indices: list[int] | None = None) -> dict[int, RankPosition]:
         chosen = range(len(self._members)) if indices is None else sorted(indices)
         return {self._members[index]: self._positions[index] for index in chosen}
 
@@ -284,12 +284,12 @@ class Spoke:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: RankChannel,
         index: int,
         members: list[int],
         *,
         timeout_s: float,
-        probe: Channel,
+        probe: RankChannel,
     ) -> None:
         self._channel = channel
         self._index = index
@@ -297,7 +297,7 @@ class Spoke:
         self._others = [i for i in range(len(members)) if i != index]
         self._timeout_s = timeout_s
         self._answerer = Answerer(probe)
-        self._position = Position()
+        self._position = RankPosition()
         self._failure: Failure | None = None
         self._is_closing = False
         self._lock = threading.Lock()
@@ -314,7 +314,7 @@ class Spoke:
             if self._failure is not None:
                 raise self._failure.error()
             self._answerer.thread_id = threading.get_ident()
-            self._position = Position(self._position.number + 1, name, site)
+            self._position = RankPosition(self._position.number + 1, name, site)
             try:
                 frame = self._ask(mine)
             except DistributedError:
@@ -339,7 +339,7 @@ class Spoke:
             self._failure = self._lost(f"died or lost its connection ({error})")
             raise self._failure.error() from error
         if frame is None:
-            table = {self._members[0]: Position(), self._members[self._index]: position}
+            table = {self._members[0]: RankPosition(), self._members[self._index]: position}
             self._failure = missing([self._members[0]], self._timeout_s, table, {})
         elif frame.kind == ERROR:
             self._failure = Failure.from_meta(frame.meta)
@@ -417,7 +417,7 @@ def _load(part: _Packed | None) -> Any:
 
 
 def _send_parts(
-    channel: Channel,
+    channel: RankChannel,
     kind: int,
     meta: dict[str, Any],
     parts: Mapping[int, _Packed],

@@ -44,7 +44,7 @@ class Frame(NamedTuple):
     body: memoryview
 
 
-class Channel:
+class RankChannel:
     """Sends and receives frames on a connected socket, without ever blocking in a read.
 
     Not thread-safe.

@@ -162,6 +162,6 @@ def exported_environment(variables: Mapping[str, str], names: Iterable[str]) -> 
 
 
 def _is_secret(name: str, value: str) -> bool:
-    from detcore.describe import visible_config
+    from detcore.record_descriptions import visible_config
 
     return name == _JOB_KEY or visible_config({name: value}) != {name: value}

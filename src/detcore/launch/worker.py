@@ -29,11 +29,11 @@ from detcore.contract.errors import (
 )
 from detcore.environment import child_environment, read_environment, read_prefixed, read_variables
 from detcore.launch.exit_codes import (
-    EXIT_TEMPFAIL,
     EXIT_CONFIG,
     EXIT_ERROR,
     EXIT_INVALID_HP,
     EXIT_PEER_LOST,
+    EXIT_TEMPFAIL,
 )
 from detcore.stop_signals import find_stop_signals
 
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from detcore.plugins import PluginManager
 
 __all__ = [
-    "EXIT_TEMPFAIL",
     "EXIT_CONFIG",
     "EXIT_ERROR",
     "EXIT_INVALID_HP",
+    "EXIT_TEMPFAIL",
     "main",
 ]
 

@@ -16,7 +16,7 @@ from typing import IO, Protocol, runtime_checkable
 
 from detcore.contract.errors import WorkerError
 from detcore.contract.launch import Line, Sink
-from detcore.launch.exit_codes import EXIT_TEMPFAIL, EXIT_PEER_LOST
+from detcore.launch.exit_codes import EXIT_PEER_LOST, EXIT_TEMPFAIL
 from detcore.launch.output_lines import Cutter, LineCutter, Pump
 
 # Time for the others to notice by themselves, and for the one that is to blame to say why.

@@ -80,14 +80,14 @@ class _Metrics:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingMetrics(_Metrics):
+class TrainingReport(_Metrics):
     """Training metrics over the batches since the last report."""
 
     KIND: ClassVar[str] = "training"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ValidationMetrics(_Metrics):
+class ValidationReport(_Metrics):
     """Metrics of a validation."""
 
     KIND: ClassVar[str] = "validation"
@@ -194,12 +194,7 @@ CheckpointEvent: TypeAlias = (
 """A change of a checkpoint's state, by a trial or by a command."""
 
 Event: TypeAlias = (
-    TrialStarted
-    | TrainingMetrics
-    | ValidationMetrics
-    | CheckpointEvent
-    | TrialFailed
-    | TrialFinished
+    TrialStarted | TrainingReport | ValidationReport | CheckpointEvent | TrialFailed | TrialFinished
 )
 
 _TYPES: dict[str, type[Event]] = {made.KIND: made for made in typing.get_args(Event)}

@@ -71,8 +71,8 @@ _END_POLL_S = 0.05
 _TAIL_BYTES = 1024 * 1024
 _HOOKS: dict[type, str] = {
     events.TrialStarted: "detcore_trial_started",
-    events.TrainingMetrics: "detcore_training_metrics",
-    events.ValidationMetrics: "detcore_validation_metrics",
+    events.TrainingReport: "detcore_training_metrics",
+    events.ValidationReport: "detcore_validation_metrics",
     events.CheckpointCommitted: "detcore_checkpoint_saved",
     events.TrialFinished: "detcore_trial_finished",
 }
@@ -93,11 +93,11 @@ def _build_arguments(line: EventLine, trial: TrialInfo, *, is_repeat: bool) -> M
     event = line.event
     info = EventInfo(number=line.seq, time=line.time, is_repeat=is_repeat)
     common: dict[str, object] = {"trial": trial, "event": info}
-    if isinstance(event, events.TrainingMetrics | events.ValidationMetrics):
+    if isinstance(event, events.TrainingReport | events.ValidationReport):
         common.update(
             steps_completed=event.steps_completed, metrics=MappingProxyType(event.metrics)
         )
-        if isinstance(event, events.TrainingMetrics):
+        if isinstance(event, events.TrainingReport):
             batches = event.batch_metrics
             common["batch_metrics"] = (
                 None if batches is None else tuple(map(MappingProxyType, batches))
@@ -260,7 +260,7 @@ def _catch_up(trial_dir: Path, cursor: ObserverCursor) -> ObserverCursor:
     return cursor
 
 
-class _Reader:
+class _EventReader:
     """Delivers events to a plugin, in order, from its cursors on. Not thread-safe.
 
     An event counts as delivered when its hook returned or failed. Before each call, the cursor is
@@ -456,7 +456,7 @@ def _has_news(trial_dir: Path, cursors: Sequence[ObserverCursor]) -> bool:
 
 
 @dataclasses.dataclass(slots=True)
-class _Turn:
+class _DeliveryTurn:
     """A plugin that a `Delivery` serves.
 
     Attributes:
@@ -468,7 +468,7 @@ class _Turn:
     """
 
     label: str
-    reader: _Reader
+    reader: _EventReader
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     experiment_id: int | None = None
     pause_s: float = 0.0
@@ -505,7 +505,7 @@ class Delivery:
         self._is_closing = threading.Event()
         self._is_given_up = False
         self._turns = {
-            observer: _Turn(observer.entry.label, _Reader(database, home, observer))
+            observer: _DeliveryTurn(observer.entry.label, _EventReader(database, home, observer))
             for observer in observers
         }
         if self._turns:
@@ -555,7 +555,7 @@ class Delivery:
             if is_last:
                 time.sleep(_END_POLL_S)  # for the plugins that other threads serve
 
-    def _serve_plugin(self, turn: _Turn, *, is_last: bool) -> None:
+    def _serve_plugin(self, turn: _DeliveryTurn, *, is_last: bool) -> None:
         replacement = threading.Timer(_MAX_TURN_S, self._start_thread)
         replacement.daemon = True
         try:
@@ -568,7 +568,7 @@ class Delivery:
             replacement.cancel()
             turn.lock.release()
 
-    def _deliver(self, turn: _Turn) -> None:
+    def _deliver(self, turn: _DeliveryTurn) -> None:
         reader, text = turn.reader, "its service is unreachable, and its events are kept for later"
         try:
             reader.deliver(experiment_id=turn.experiment_id, should_stop=lambda: self._is_given_up)
@@ -601,7 +601,7 @@ def deliver_events(
     Returns:
         How many events were delivered, and why the others were not, if its service is unreachable.
     """
-    reader = _Reader(database, home, observer)
+    reader = _EventReader(database, home, observer)
     try:
         reader.deliver(experiment_id=experiment_id)
     finally:

@@ -11,7 +11,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from detcore.contract.errors import DatabaseError, NotFoundError
 from detcore.log import events
-from detcore.records.apply import (
+from detcore.records.event_application import (
     COMPLETED,
     change_checkpoint,
     insert_checkpoint,

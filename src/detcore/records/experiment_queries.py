@@ -9,8 +9,8 @@ from sqlalchemy import Connection, delete, func, literal, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore.contract.values import ExperimentState
-from detcore.records.apply import refuse_registered
 from detcore.records.column_types import MAX_INDEXED
+from detcore.records.event_application import refuse_registered
 from detcore.records.kept_secrets import hide_secrets
 from detcore.records.queries import (
     Queries,

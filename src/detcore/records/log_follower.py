@@ -13,7 +13,7 @@ from sqlalchemy import select
 from detcore.contract.values import TrialState
 from detcore.log.lines import EventLogDamagedError
 from detcore.log.reading import event_log_owner
-from detcore.records.drain import Position, drain, read_positions
+from detcore.records.log_ingestion import LogPosition, ingest_log, read_positions
 from detcore.records.queries import among
 from detcore.records.schema import runs, trials
 
@@ -62,7 +62,7 @@ def ingest_event_logs(
     known: set[tuple[int, int | None]] | None = None
     added = 0
     for path, owner in owners.items():
-        position = positions.get(owner, Position())
+        position = positions.get(owner, LogPosition())
         if _size(path) == position.offset:
             continue
         known = _known_runs(database, asked) if known is None else known
@@ -122,9 +122,9 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _take_in(database: Database, path: Path, position: Position) -> int:
+def _take_in(database: Database, path: Path, position: LogPosition) -> int:
     try:
-        return drain(database, path, position).added
+        return ingest_log(database, path, position).added
     except (EventLogDamagedError, FileNotFoundError, PermissionError) as error:
         _LOG.warning("reports are left out: %s", error)
         return 0
@@ -144,7 +144,7 @@ class LogFollower:
             database: The records; they may be unreachable at times. Not closed by this.
         """
         self._database = database
-        self._logs: dict[Path, Position | None] = {}
+        self._logs: dict[Path, LogPosition | None] = {}
         self._lock = threading.Lock()
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="detcore-follower", daemon=True)
@@ -179,15 +179,15 @@ class LogFollower:
             results = [self._move(log, position) for log, position in logs]
             self._is_closing.wait(_INTERVAL_S if all(results) else _RETRY_S)
 
-    def _move(self, log: Path, position: Position | None) -> bool:
+    def _move(self, log: Path, position: LogPosition | None) -> bool:
         """Move the new records of a log; return False if that is to be tried again."""
         try:
             size, owner = log.stat().st_size, event_log_owner(log)
             if position is None and owner is not None:
                 position = read_positions(self._database, [owner[0]]).get(owner)
-            position = position or Position()
+            position = position or LogPosition()
             if size != position.offset:
-                position = drain(self._database, log, position)
+                position = ingest_log(self._database, log, position)
         except FileNotFoundError:
             return True  # not written yet
         except Exception:  # noqa: BLE001  (a reader that takes the records in reports it)

@@ -213,7 +213,7 @@ def is_current(report: FromClause = metrics, *, is_last: bool = False) -> Column
 
 
 def metric_row(
-    report: log_events.TrainingMetrics | log_events.ValidationMetrics | MetricRecord,
+    report: log_events.TrainingReport | log_events.ValidationReport | MetricRecord,
     *,
     trial_id: int,
     run_id: int,

@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, Select, Table, and_, exists, func, select
 from sqlalchemy.sql.elements import ColumnElement
 
-from detcore.records.apply import COMPLETED
 from detcore.records.checkpoint_queries import select_latest
+from detcore.records.event_application import COMPLETED
 from detcore.records.metric_queries import AT_ITS_STEP, is_current, select_best
 from detcore.records.queries import Queries, among, require
 from detcore.records.record_classes import CheckpointRecord, MetricRecord, TrialRecord, read_rows

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from detcore.config import load_mapping
 from detcore.contract.errors import ConfigError, RunError
 from detcore.contract.values import ExperimentState, JSONValue
-from detcore.describe import flatten, visible_config
 from detcore.masking import MASK, mask_config
+from detcore.record_descriptions import flatten, visible_config
 from detcore.records import keep_secrets, restore_secrets
 from detcore.run.named_parts import make_method
 from detcore.search import Search, Validated, event_from_json

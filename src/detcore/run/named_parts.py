@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from detcore.contract.errors import DetcoreError, RunError, SearchError
-from detcore.distributions import describe_absent
 from detcore.launch import Launcher, LocalLauncher, SupportsCheck
+from detcore.optional_distributions import describe_absent
 from detcore.run.trial_start import count_slots, has_no_length
 from detcore.search import SearchSetup
 from detcore.trial import import_object

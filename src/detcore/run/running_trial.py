@@ -19,11 +19,11 @@ from detcore.contract.values import Unit
 from detcore.core.trial_outcome import WorkerFault
 from detcore.launch import WorkerEvent, WorkerGroup, describe_exit
 from detcore.launch.worker import (
-    EXIT_TEMPFAIL,
     EXIT_CONFIG,
     EXIT_INVALID_HP,
+    EXIT_TEMPFAIL,
 )
-from detcore.log.events import CheckpointCommitted, Event, TrainingMetrics, ValidationMetrics
+from detcore.log.events import CheckpointCommitted, Event, TrainingReport, ValidationReport
 from detcore.log.lines import EventLogDamagedError
 from detcore.log.reading import event_log_path, read_event_lines
 from detcore.records import OutputLog
@@ -231,7 +231,7 @@ class RunningTrial:
             report = _report_of(event)
             if report is None:
                 continue
-            if found and found[-1].type == report.type == TrainingMetrics.KIND:
+            if found and found[-1].type == report.type == TrainingReport.KIND:
                 found.pop()
             found.append(report)
         return found
@@ -434,7 +434,7 @@ class RunningTrial:
 def _report_of(event: Event) -> WorkerEvent | None:
     """Return the parts of an event in the log that a display shows, or None."""
     match event:
-        case TrainingMetrics() | ValidationMetrics():
+        case TrainingReport() | ValidationReport():
             fields = {"steps_completed": event.steps_completed, "metrics": event.metrics}
             return WorkerEvent(event.KIND, fields)
         case CheckpointCommitted(url=str()):

@@ -26,8 +26,8 @@ from detcore.config import RULES_LATER, ExperimentConfig
 from detcore.contract.errors import ConfigError, DetcoreError, RunError, StorageFullError
 from detcore.contract.values import ExperimentState, TrialInfo
 from detcore.core import ScriptExperiment, script_file
-from detcore.describe import describe_start
 from detcore.launch.local_launcher import ChannelEnd
+from detcore.record_descriptions import describe_start
 from detcore.records import Database, TrialDraft, keep_secrets
 from detcore.run.checkpoint_source import find_source
 from detcore.run.experiment_control import create_locked
@@ -38,9 +38,9 @@ from detcore.run.trial_start import trials_folder
 
 if TYPE_CHECKING:
     from detcore.contract.launch import WorkerEvent
-    from detcore.core.context_opening import Settings
+    from detcore.core.context_opening import ContextSettings
     from detcore.core.preempt_context import PreemptContext
-    from detcore.core.trial_outcome import Outcome
+    from detcore.core.trial_outcome import ScriptOutcome
     from detcore.launch import OutputSink
     from detcore.plugins import PluginManager
     from detcore.records import RunnerLock
@@ -176,7 +176,7 @@ class ScriptRun:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ContextSettings,
         preempt: PreemptContext,
         *,
         plugins: PluginManager,
@@ -312,7 +312,7 @@ class ScriptRun:
             with contextlib.suppress(OSError):  # it is closed already
                 self._workers.kill()
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: ScriptOutcome) -> None:
         """Record how the script ended, once everything that it reported is recorded.
 
         Raises:
@@ -332,14 +332,14 @@ class ScriptRun:
                 raise self._failure
             self._announce_end(outcome)
 
-    def _record(self, outcome: Outcome) -> None:
+    def _record(self, outcome: ScriptOutcome) -> None:
         """Record the end of a script whose runner has failed, as far as that is possible."""
         with contextlib.suppress(DetcoreError):
             state, error = outcome.state, outcome.error
             self._database.set_trial_state(self.info.trial_id, state, error=error)
             self._database.set_experiment_state(self.info.experiment_id, state, error=error)
 
-    def _no_room(self, outcome: Outcome, full: StorageFullError) -> StorageFullError:
+    def _no_room(self, outcome: ScriptOutcome, full: StorageFullError) -> StorageFullError:
         how = f"{outcome.label}: {outcome.error}" if outcome.error else outcome.label
         return StorageFullError(
             f"no room in {self._database.url} to record how trial {self.info.trial_id} ended "
@@ -351,7 +351,7 @@ class ScriptRun:
             missing_bytes=full.missing_bytes,
         )
 
-    def _announce_end(self, outcome: Outcome) -> None:
+    def _announce_end(self, outcome: ScriptOutcome) -> None:
         record = self._database.get_experiment(self.info.experiment_id)
         text = record.state.value.lower()
         if record.error:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from detcore.contract.errors import DatabaseError, DetcoreError, StorageFullError
 from detcore.contract.values import TrialState
-from detcore.describe import flatten
 from detcore.log.events import CheckpointDamaged, TrialFinished
 from detcore.plugins.delivery import append_to_killed
+from detcore.record_descriptions import flatten
 from detcore.run.experiment_control import report_ends
 from detcore.run.run_listener import TrialStatus
 from detcore.run.running_trial import RunningTrial

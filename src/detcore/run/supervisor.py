@@ -30,7 +30,7 @@ _MAX_BACKOFF_S = 30.0
 _CHUNK = 256
 
 
-class Trial(NamedTuple):
+class SupervisedTrial(NamedTuple):
     """Everything that the fate of a trial depends on."""
 
     id: int
@@ -57,18 +57,18 @@ class Trials:
     A search may have 100,000 trials, and a decision changes one or two of them.
     """
 
-    _chunks: tuple[tuple[Trial, ...], ...] = ()
+    _chunks: tuple[tuple[SupervisedTrial, ...], ...] = ()
 
     def __len__(self) -> int:
         return sum(map(len, self._chunks[-1:])) + _CHUNK * max(0, len(self._chunks) - 1)
 
-    def __getitem__(self, index: int) -> Trial:
+    def __getitem__(self, index: int) -> SupervisedTrial:
         return self._chunks[index // _CHUNK][index % _CHUNK]
 
-    def __iter__(self) -> Iterator[Trial]:
+    def __iter__(self) -> Iterator[SupervisedTrial]:
         return itertools.chain.from_iterable(self._chunks)
 
-    def replaced(self, index: int, trial: Trial) -> Trials:
+    def replaced(self, index: int, trial: SupervisedTrial) -> Trials:
         """Return a copy with another trial at an index; the length as index appends it."""
         number, place = divmod(index, _CHUNK)
         (chunk,) = self._chunks[number : number + 1] or ((),)
@@ -279,7 +279,7 @@ def resume(
     A script that starts once more runs again, also if its training is over.
     """
     free = tuple(range(num_places))
-    turn = _Turn(State(free=free, max_restarts=max_restarts, starts_once=starts_once))
+    turn = _Decisions(State(free=free, max_restarts=max_restarts, starts_once=starts_once))
     exits: dict[int, LogEntry] = {}
     for entry in log:
         created = [each.trial for each in entry.operations if isinstance(each, Create)]
@@ -309,7 +309,7 @@ def resume(
 
 def decide(state: State, event: Event) -> tuple[State, Sequence[Action]]:
     """Return the next state after an event, and the resulting actions, in order."""
-    turn = _Turn(state)
+    turn = _Decisions(state)
     match event:
         case Tick(now):
             _start_trials(turn, now)
@@ -339,7 +339,7 @@ def decide(state: State, event: Event) -> tuple[State, Sequence[Action]]:
     return turn.state, turn.actions
 
 
-class _Turn:
+class _Decisions:
     """A decision while it is made: the state so far, and the actions so far."""
 
     def __init__(self, state: State) -> None:
@@ -397,7 +397,7 @@ class _Turn:
         for operation in operations:
             match operation:
                 case Create(index):
-                    self.set(trials=self.state.trials.replaced(index, Trial(next(ids))))
+                    self.set(trials=self.state.trials.replaced(index, SupervisedTrial(next(ids))))
                 case Train(index, length):
                     self.change(index, length=length, is_waiting=False)
                     order.insert(0 if index == own else len(order), index)
@@ -407,7 +407,7 @@ class _Turn:
         self.set(order=tuple(each for each in order if each not in closed))
 
 
-def _start_trials(turn: _Turn, now: float) -> None:
+def _start_trials(turn: _Decisions, now: float) -> None:
     """Start trials while there are places; conclude if none runs or waits for its time."""
     state, kept, free = turn.state, [], list(turn.state.free)
     for index in () if state.is_stopping else (*state.again, *state.order):
@@ -430,7 +430,7 @@ def _start_trials(turn: _Turn, now: float) -> None:
         _conclude(turn)
 
 
-def _take_report(turn: _Turn, report: Reported) -> None:
+def _take_report(turn: _Decisions, report: Reported) -> None:
     trial = turn.state.trials[report.trial]
     # A trial that repeats its ending reports a length that the search knows.
     if not trial.is_closed and not trial.is_waiting and trial.length == report.length:
@@ -439,7 +439,7 @@ def _take_report(turn: _Turn, report: Reported) -> None:
         _reply(turn, report.trial, report.length)
 
 
-def _reply(turn: _Turn, index: int, length: int) -> None:
+def _reply(turn: _Decisions, index: int, length: int) -> None:
     """Reply to workers that trained to a length with their next length, or with the end."""
     trial = turn.state.trials[index]
     trains_on = not trial.is_closed and not trial.is_waiting and trial.length > length
@@ -451,7 +451,7 @@ def _reply(turn: _Turn, index: int, length: int) -> None:
         turn.act(Reply(index, None))
 
 
-def _follow_search(turn: _Turn, advanced: Advanced) -> None:
+def _follow_search(turn: _Decisions, advanced: Advanced) -> None:
     """Carry out the search's operations at once; a trial that is to train waits for its turn."""
     event, error, operations, created, failure = advanced
     if failure is not None:
@@ -472,7 +472,7 @@ def _follow_search(turn: _Turn, advanced: Advanced) -> None:
     _complete_event(turn, event, error)
 
 
-def _complete_event(turn: _Turn, event: SearchEvent, error: str | None) -> None:
+def _complete_event(turn: _Decisions, event: SearchEvent, error: str | None) -> None:
     """Take the actions for the trial of a search event that had to wait for the log."""
     if isinstance(event, Validated):
         _reply(turn, event.trial, event.length)
@@ -483,7 +483,7 @@ def _complete_event(turn: _Turn, event: SearchEvent, error: str | None) -> None:
     _record_exit(turn, LogEntry(event, (), error), is_unwanted=trial.unwanted is not None)
 
 
-def _record_exit(turn: _Turn, entry: LogEntry, *, is_unwanted: bool) -> None:
+def _record_exit(turn: _Decisions, entry: LogEntry, *, is_unwanted: bool) -> None:
     assert isinstance(entry.event, Exited)
     if entry.event.reason is not ExitReason.STOPPED:
         turn.record(entry.event.trial, TrialState.ERROR, entry.error)
@@ -492,7 +492,7 @@ def _record_exit(turn: _Turn, entry: LogEntry, *, is_unwanted: bool) -> None:
         turn.record(entry.event.trial, state)
 
 
-def _end_workers(turn: _Turn, ended: WorkersEnded) -> None:
+def _end_workers(turn: _Decisions, ended: WorkersEnded) -> None:
     """Decide whether a trial whose workers ended is over, waits, or starts again."""
     index, how = ended.trial, ended.how
     trial = turn.state.trials[index]
@@ -532,7 +532,7 @@ def _end_workers(turn: _Turn, ended: WorkersEnded) -> None:
         turn.act(Say(text, index))
 
 
-def _is_done(state: State, trial: Trial, how: Ending) -> bool:
+def _is_done(state: State, trial: SupervisedTrial, how: Ending) -> bool:
     """Whether a trial that the search trains no further is over with such an end.
 
     A script that was interrupted has code left to run behind its training.
@@ -542,7 +542,7 @@ def _is_done(state: State, trial: Trial, how: Ending) -> bool:
     return how is Ending.WELL or trial.was_complete
 
 
-def _drop(turn: _Turn, index: int) -> None:
+def _drop(turn: _Decisions, index: int) -> None:
     """End a trial without workers for good; one that is over stays as it is."""
     if not turn.state.trials[index].is_closed:
         turn.advance(Exited(index, ExitReason.STOPPED))
@@ -551,7 +551,7 @@ def _drop(turn: _Turn, index: int) -> None:
         turn.record(index, TrialState.CANCELED)
 
 
-def _restart(turn: _Turn, ended: WorkersEnded) -> None:
+def _restart(turn: _Decisions, ended: WorkersEnded) -> None:
     """Start a trial again that crashed, if that may help."""
     index, error, most = ended.trial, ended.error, turn.state.max_restarts
     trial = turn.state.trials[index]
@@ -588,7 +588,7 @@ def _restart(turn: _Turn, ended: WorkersEnded) -> None:
     turn.act(Say(in_one_line(failed, again), index))
 
 
-def _fail(turn: _Turn, index: int, error: str, reason: ExitReason) -> None:
+def _fail(turn: _Decisions, index: int, error: str, reason: ExitReason) -> None:
     """End a trial that failed for good."""
     turn.set(last_error=error)
     turn.run_no_more(index)
@@ -600,7 +600,7 @@ def _fail(turn: _Turn, index: int, error: str, reason: ExitReason) -> None:
         turn.advance(Exited(index, reason), recorded)
 
 
-def _pass_on_signal(turn: _Turn, signaled: Signaled) -> None:
+def _pass_on_signal(turn: _Decisions, signaled: Signaled) -> None:
     turn.set(is_interrupted=True)
     if signaled.is_urgent:
         turn.set(was_cut_short=True)
@@ -615,7 +615,7 @@ def _pass_on_signal(turn: _Turn, signaled: Signaled) -> None:
     turn.act(Say(f"{name}: {what} at the next batch boundary and {end} ({urge})"))
 
 
-def _heed_request(turn: _Turn, control: Control) -> None:
+def _heed_request(turn: _Decisions, control: Control) -> None:
     if control is turn.state.control:
         return
     turn.set(control=control)
@@ -628,7 +628,7 @@ def _heed_request(turn: _Turn, control: Control) -> None:
         turn.signal_all(signal.SIGINT)
 
 
-def _heed_trial_request(turn: _Turn, index: int, control: Control) -> None:
+def _heed_trial_request(turn: _Decisions, index: int, control: Control) -> None:
     trial = turn.state.trials[index]
     if trial.unwanted is control:
         return
@@ -645,7 +645,7 @@ def _heed_trial_request(turn: _Turn, index: int, control: Control) -> None:
         turn.act(Signal(index, signal.SIGINT))
 
 
-def _conclude(turn: _Turn) -> None:
+def _conclude(turn: _Decisions) -> None:
     """End the run, now that no trial runs or waits for its time."""
     state = turn.state
     states = {trial.state for trial in state.trials}

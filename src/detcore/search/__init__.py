@@ -6,7 +6,14 @@ from its log.
 """
 
 from detcore.config import ranges
-from detcore.contract.search import Answer, ExitReason, NewTrial, SearchMethod, SearchSetup, TrainTo
+from detcore.contract.search_method import (
+    Answer,
+    ExitReason,
+    NewTrial,
+    SearchMethod,
+    SearchSetup,
+    TrainTo,
+)
 from detcore.search.sampling import place_values, sample
 from detcore.search.search_settings import RandomSettings
 from detcore.search.search_state import (

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from detcore.contract.errors import SearchError
-from detcore.contract.search import Answer, ExitReason, NewTrial, SearchSetup
+from detcore.contract.search_method import Answer, ExitReason, NewTrial, SearchSetup
 from detcore.search.halving import Bracket, BracketPlan
 from detcore.search.sampling import sample
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from detcore.contract.search import Answer, ExitReason, NewTrial, TrainTo
+from detcore.contract.search_method import Answer, ExitReason, NewTrial, TrainTo
 from detcore.search.simple_methods import TooManyInvalid
 
 _WORST = math.inf

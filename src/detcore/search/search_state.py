@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from detcore.contract.errors import DetcoreError, SearchError
-from detcore.contract.search import Answer, ExitReason, NewTrial, SearchMethod
+from detcore.contract.search_method import Answer, ExitReason, NewTrial, SearchMethod
 from detcore.search.sampling import get_trial_seed
 
 

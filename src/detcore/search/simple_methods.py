@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from detcore.contract.errors import SearchError
-from detcore.contract.search import Answer, ExitReason, NewTrial, SearchSetup, TrainTo
+from detcore.contract.search_method import Answer, ExitReason, NewTrial, SearchSetup, TrainTo
 from detcore.search.sampling import grid_points, sample
 
 # Without a limit, code that rejects all hyperparameters would be tried forever.

@@ -15,8 +15,8 @@ from detcore.contract.storage import (
 )
 from detcore.lazy import lazy_names
 from detcore.storage.file_digests import (
+    ByteSink,
     Digester,
-    Sink,
     copy_stream,
     digest_bytes,
     digest_file,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from detcore.storage.transfer_progress import TransferObserver, watch_transfers, watched
 
 __all__ = [
+    "ByteSink",
     "Capabilities",
     "Digester",
     "Entry",
@@ -41,7 +42,6 @@ __all__ = [
     "Pair",
     "Progress",
     "RecordedPlace",
-    "Sink",
     "StorageBackend",
     "TransferObserver",
     "check_key",

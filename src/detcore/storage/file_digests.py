@@ -71,7 +71,7 @@ def read_chunks(source: BinaryIO) -> Iterator[memoryview | bytes]:
         yield buffer[:size]
 
 
-class Sink(Protocol):
+class ByteSink(Protocol):
     """Target of bytes."""
 
     def write(self, data: bytes | memoryview, /) -> int | None:
@@ -80,7 +80,7 @@ class Sink(Protocol):
 
 def copy_stream(
     source: BinaryIO,
-    sink: Sink | None,
+    sink: ByteSink | None,
     progress: Progress | None = None,
 ) -> FileDigest:
     """Copy a stream to another (None: only read it), and return the digest of the copied bytes."""
@@ -94,7 +94,7 @@ def copy_stream(
     return digester.result()
 
 
-def write_all(sink: Sink, data: bytes | memoryview) -> None:
+def write_all(sink: ByteSink, data: bytes | memoryview) -> None:
     """Write all of the data: an unbuffered file may accept only a part of it."""
     size = len(data)
     written = sink.write(data)

@@ -15,7 +15,7 @@ from detcore.contract.errors import (
     StorageTypeError,
 )
 from detcore.contract.values import RETENTION_DEFAULTS
-from detcore.distributions import describe_absent, import_distribution
+from detcore.optional_distributions import describe_absent, import_distribution
 from detcore.storage.local_storage import LocalStorage
 
 if TYPE_CHECKING:

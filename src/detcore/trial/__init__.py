@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from detcore.contract.controllers import (
-    PollingClock,
     Clock,
     Decision,
     LoopingController,
+    PollingClock,
     PrepareOptions,
     SavesState,
     Step,
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from detcore.trial.trial_saving import trial_record
 
 __all__ = [
-    "PollingClock",
     "AttributeCodec",
     "AttributeTracker",
     "Clock",
@@ -68,6 +67,7 @@ __all__ = [
     "LoopingController",
     "NativeStart",
     "Outcome",
+    "PollingClock",
     "PrepareOptions",
     "SavesState",
     "Schedule",

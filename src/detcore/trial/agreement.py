@@ -23,7 +23,7 @@ _Batches = Sequence[Mapping[str, float]] | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Interrupts:
+class StopRequests:
     """Interrupts of a trial: preemption, and a stop requested by the user's code."""
 
     preempt: bool = False
@@ -81,11 +81,11 @@ class Agreement:
             self._reads, self._since = 0, time.monotonic()
         return self._is_interrupted
 
-    def interrupts(self, mine: Interrupts) -> Interrupts:
+    def interrupts(self, mine: StopRequests) -> StopRequests:
         """Return the interrupts of any worker."""
         return mine if self._is_alone else self._merged(self._distributed.allgather(mine))
 
-    def unit(self, mine: UnitMetrics, interrupts: Interrupts) -> tuple[UnitMetrics, Interrupts]:
+    def unit(self, mine: UnitMetrics, interrupts: StopRequests) -> tuple[UnitMetrics, StopRequests]:
         """Return the training metrics over all workers and their interrupts, in one exchange."""
         if self._is_alone:
             return mine, interrupts
@@ -121,11 +121,11 @@ class Agreement:
         """Return the longest time of any worker."""
         return seconds if self._is_alone else max(self._distributed.allgather(seconds))
 
-    def _merged(self, answers: Sequence[Interrupts]) -> Interrupts:
+    def _merged(self, answers: Sequence[StopRequests]) -> StopRequests:
         # The boundary handles the interrupts seen so far; the next stretch starts from scratch.
         self._is_interrupted = False
         self._reads, self._reads_wanted, self._since = 0, 1, time.monotonic()
-        return Interrupts(any(a.preempt for a in answers), any(a.stop for a in answers))
+        return StopRequests(any(a.preempt for a in answers), any(a.stop for a in answers))
 
 
 def _mean_of(units: Sequence[UnitMetrics]) -> UnitMetrics:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.contract.controllers import PollingClock, Clock, Decision, Step, ValidationResult
+from detcore.contract.controllers import Clock, Decision, PollingClock, Step, ValidationResult
 from detcore.contract.errors import (
     CheckpointTimeoutError,
     ConfigError,
@@ -17,7 +17,7 @@ from detcore.contract.errors import (
     closest_match,
 )
 from detcore.contract.values import Length, Unit
-from detcore.trial.agreement import Agreement, Interrupts, UnitMetrics
+from detcore.trial.agreement import Agreement, StopRequests, UnitMetrics
 from detcore.trial.schedule import Schedule, SchedulePlan, plan_from_settings
 
 if TYPE_CHECKING:
@@ -171,10 +171,10 @@ class ScheduledPollingClock(PollingClock):
     def own_folder(self, checkpoint: Path) -> Path | None:
         return self._context.own_folder(checkpoint)
 
-    def _interrupts(self) -> Interrupts:
-        return Interrupts(self._core.preempt.is_requested, self._context.get_stop_requested())
+    def _interrupts(self) -> StopRequests:
+        return StopRequests(self._core.preempt.is_requested, self._context.get_stop_requested())
 
-    def _decide(self, known: Interrupts | None = None) -> Decision:
+    def _decide(self, known: StopRequests | None = None) -> Decision:
         """Return the next work of the framework; `known` are interrupts just exchanged."""
         while True:
             interrupts = self._agreement.interrupts(self._interrupts()) if known is None else known
@@ -395,7 +395,7 @@ class ScheduledClock(ScheduledPollingClock, Clock):
         self.steps_completed = steps_completed
         return self._act(unit, interrupts)
 
-    def _act(self, unit: UnitMetrics, known: Interrupts | None = None) -> bool:
+    def _act(self, unit: UnitMetrics, known: StopRequests | None = None) -> bool:
         self._core.checkpoint.poll()
         while True:
             decision, known = self._decide(known), None

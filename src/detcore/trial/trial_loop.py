@@ -22,14 +22,14 @@ from detcore.contract.controllers import (
 )
 from detcore.contract.errors import CheckpointNotFoundError, InvalidExperimentError
 from detcore.contract.trial import TRIAL_FILE, TrialContext, TrialSetup
-from detcore.trial.clock import ScheduledPollingClock, ScheduledClock
+from detcore.trial.clock import ScheduledClock, ScheduledPollingClock
 from detcore.trial.code_copy import list_code
 from detcore.trial.entrypoint import find_framework, import_object
 from detcore.trial.trial_loading import read_trial_file
 from detcore.trial.trial_saving import TrialSaver, read_clock, trial_record
 
 if TYPE_CHECKING:
-    from detcore.contract.controllers import PollingClock, Clock
+    from detcore.contract.controllers import Clock, PollingClock
     from detcore.contract.trial import Trial
     from detcore.contract.values import Framework, TrialInfo
     from detcore.core import Context

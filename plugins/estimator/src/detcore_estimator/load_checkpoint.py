@@ -14,7 +14,7 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from detcore.errors import InvalidCheckpointError, UnsafePathError
 from detcore.trial import checkpoint_folder, read_trial_file
 from detcore_estimator.checkpoint.bundle_index import index_fault
-from detcore_estimator.checkpoint.checkpoint_files import checked_inside, readable_by_tensorflow
+from detcore_estimator.checkpoint.tensorflow_files import checked_inside, readable_by_tensorflow
 from detcore_estimator.tensorflow_versions import tf
 
 _SERVE = ("serve",)

@@ -25,9 +25,9 @@ from detcore_keras.loop.model_setup import (
     list_trainable,
     set_trainable,
 )
-from detcore_keras.state.checkpoint_files import read_json, write_json
+from detcore_keras.state.array_files import read_json, write_json
 from detcore_keras.state.input_spec import build_from_record
-from detcore_keras.state.random_state import (
+from detcore_keras.state.random_generators import (
     capture_rng,
     find_graphs,
     restore_rng,

@@ -203,7 +203,7 @@ class TFKerasExperimentalContext(CachingContext):
     def _decorator(
         self, key: Any, shuffle: bool, *, reshuffle: bool, train: bool
     ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-        from detcore_keras.data.dataset_cache import open_cached
+        from detcore_keras.data.tf_dataset_cache import open_cached
 
         context = self._context
 

@@ -20,7 +20,6 @@ from detcore_keras.distributed.gradients import share_gradients
 from detcore_keras.distributed.workers import Workers, digest_weights
 from detcore_keras.frameworks import keep_eager, tf
 from detcore_keras.loop.endless_fit import fit_until_stopped
-from detcore_keras.loop.evaluation import Evaluation
 from detcore_keras.loop.model_setup import (
     checked_model,
     list_optimizers,
@@ -30,9 +29,10 @@ from detcore_keras.loop.model_setup import (
 )
 from detcore_keras.loop.steps import TrainSteps, class_weighted, slow_reason
 from detcore_keras.loop.units import FastUnits, SingleUnits, Units
-from detcore_keras.state.checkpoint_files import read_json, write_json
+from detcore_keras.loop.validation import Evaluation
+from detcore_keras.state.array_files import read_json, write_json
 from detcore_keras.state.determined_checkpoint import check_legacy, load_legacy_weights
-from detcore_keras.state.random_state import (
+from detcore_keras.state.random_generators import (
     RandomState,
     capture_rng,
     preserved_rng,

@@ -12,6 +12,6 @@ def detcore_register_searcher() -> SearcherType:
     """Register ``searcher: {name: optuna}``."""
     return SearcherType(
         name="optuna",
-        method="detcore_optuna.search:OptunaSearch",
-        settings="detcore_optuna.search:OptunaSettings",
+        method="detcore_optuna.optuna_search:OptunaSearch",
+        settings="detcore_optuna.optuna_search:OptunaSettings",
     )

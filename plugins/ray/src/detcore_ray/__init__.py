@@ -11,7 +11,7 @@ from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore_ray.launcher import RayLauncher
-    from detcore_ray.settings import RaySettings
+    from detcore_ray.ray_settings import RaySettings
 
 __version__ = "0.1.0"
 
@@ -21,6 +21,6 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "launcher": "RayLauncher",
-        "settings": "RaySettings",
+        "ray_settings": "RaySettings",
     },
 )

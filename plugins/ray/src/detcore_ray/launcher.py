@@ -22,7 +22,7 @@ from detcore.launch import OutputSink, describe_exit
 from detcore.launch.nodes import log_header
 from detcore.types import TrialInfo, TrialSettings
 from detcore_ray.messages import Line, send_descriptors
-from detcore_ray.settings import RaySettings
+from detcore_ray.ray_settings import RaySettings
 from detcore_ray.worker_group import RayWorkerGroup
 
 # No usage statistics; actors without GPUs keep their device variables; unbuffered output.

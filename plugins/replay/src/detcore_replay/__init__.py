@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore_replay.ledger import EpochReport, LedgerReport, verify_ledger
+    from detcore_replay.ledger_proof import EpochReport, LedgerReport, verify_ledger
     from detcore_replay.trial_instance import create_trial_instance
 
 __version__ = "0.1.0"
@@ -21,7 +21,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "ledger": "EpochReport LedgerReport verify_ledger",
+        "ledger_proof": "EpochReport LedgerReport verify_ledger",
         "trial_instance": "create_trial_instance",
     },
 )

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from detcore.describe import (
+from detcore.errors import NotFoundError
+from detcore.record_descriptions import (
     describe_experiment,
     describe_trials,
     flatten,
@@ -16,7 +17,6 @@ from detcore.describe import (
     sort_key,
     trial_state,
 )
-from detcore.errors import NotFoundError
 from detcore.records import MetricCurve
 from detcore_report.charts.axes import Axis, make_axis, number_of
 

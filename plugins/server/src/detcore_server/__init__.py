@@ -11,7 +11,7 @@ from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore_server.app import make_app
-    from detcore_server.settings import ServerSettings
+    from detcore_server.server_settings import ServerSettings
     from detcore_server.users.authentication import Records, Requester
 
 __version__ = "0.1.0"
@@ -22,7 +22,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "app": "make_app",
-        "settings": "ServerSettings",
+        "server_settings": "ServerSettings",
         "users.authentication": "Records Requester",
     },
 )

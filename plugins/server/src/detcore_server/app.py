@@ -15,16 +15,16 @@ from detcore.plugins import describe_error
 from detcore_server.api import client_routes, job_routes, user_routes
 from detcore_server.http.body_limits import BodyLimits
 from detcore_server.http.error_answers import ErrorAnswer, install_error_handlers
-from detcore_server.http.front import Front
+from detcore_server.http.request_middleware import Front
 from detcore_server.pages import page_routes
-from detcore_server.state import ServerState
+from detcore_server.server_state import ServerState
 from detcore_server.users.authentication import Requester, require_user
-from detcore_server.users.visit import OwnHost
+from detcore_server.users.one_time_link import OwnHost
 
 if TYPE_CHECKING:
     from detcore.plugins import PluginManager
-    from detcore_server.settings import ServerSettings
-    from detcore_server.users.visit import Visit
+    from detcore_server.server_settings import ServerSettings
+    from detcore_server.users.one_time_link import Visit
 
 
 def make_app(settings: ServerSettings, *, visit: Visit | None = None) -> FastAPI:

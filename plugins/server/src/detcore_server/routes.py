@@ -12,7 +12,7 @@ from detcore_server.http.error_answers import ErrorAnswer, error_body
 from detcore_server.jobs.submit import Submission, accept_submission
 from detcore_server.jobs.uploads import incoming_folder
 from detcore_server.server_database import SubmissionRecord, UserRecord
-from detcore_server.state import ServerState
+from detcore_server.server_state import ServerState
 from detcore_server.users.accounts import add_user, change_user, log_in, log_out
 from detcore_server.users.authentication import Admin, Id, State, Token, address_of
 
@@ -27,12 +27,12 @@ __all__ = [
     "SubmissionRecord",
     "Token",
     "UserRecord",
+    "accept_submission",
     "add_user",
     "address_of",
     "allow_body",
     "change_user",
     "error_body",
-    "accept_submission",
     "incoming_folder",
     "is_too_deep",
     "log_in",

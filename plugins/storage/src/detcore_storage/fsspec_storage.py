@@ -14,12 +14,12 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from detcore.errors import ConfigError, StorageError
 from detcore.storage import (
+    ByteSink,
     Capabilities,
     Entry,
     FileDigest,
     Pair,
     Progress,
-    Sink,
     check_key,
     copy_stream,
     digest_bytes,
@@ -177,7 +177,7 @@ class FsspecStorage(RemoteStorage):
         self,
         key: str,
         size: int,
-        sink: Sink | None,
+        sink: ByteSink | None,
         progress: Progress | None,
     ) -> FileDigest:
         """Read a large file, and write it to the sink."""

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from detcore.errors import StorageError
 from detcore.storage import (
+    ByteSink,
     Digester,
     FileDigest,
     Pair,
     Progress,
-    Sink,
     StorageBackend,
     check_key,
     is_left_over,
@@ -113,7 +113,7 @@ def bucket_needed(url: str, bucket: str) -> Iterator[None]:
 def read_parts(
     request: Callable[[int, int], Future[bytes] | Future[memoryview]],
     size: int,
-    sink: Sink | None,
+    sink: ByteSink | None,
     *,
     part_bytes: int,
     max_parts: int,

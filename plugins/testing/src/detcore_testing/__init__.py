@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore_testing.clauses import BrokenContractError
     from detcore_testing.command import DetcoreCommand, Finished
     from detcore_testing.data_source_suite import DataSourceSuite
     from detcore_testing.framework.framework_suite import FrameworkSuite
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from detcore_testing.searcher.searcher_suite import SearcherSuite
     from detcore_testing.storage.storage_access import FolderAccess
     from detcore_testing.storage.storage_suite import StorageSuite
+    from detcore_testing.suite_clauses import BrokenContractError
 
 __version__ = "0.1.0"
 
@@ -48,7 +48,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "clauses": "BrokenContractError",
+        "suite_clauses": "BrokenContractError",
         "command": "DetcoreCommand Finished",
         "data_source_suite": "DataSourceSuite",
         "framework.framework_suite": "FrameworkSuite",

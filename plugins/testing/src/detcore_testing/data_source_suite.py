@@ -11,7 +11,7 @@ import numpy as np
 
 from detcore.data import DataSource
 from detcore.errors import DataError
-from detcore_testing.clauses import Suite, clause, expect_equal, expect_error
+from detcore_testing.suite_clauses import Suite, clause, expect_equal, expect_error
 
 _MAX_POSITION_BYTES = 100_000
 _Taken = list[tuple[int, list[int], Any]]

@@ -179,7 +179,7 @@ def parse_name(text: str) -> PluginNames:
         )
     if len(bare) > _MAX_NAME_LENGTH:
         raise InvalidArgumentError(
-            f"{text!r} has {len(bare)} characters; a plugin's name has {_MAX_NAME_LENGTH} at most.\n"
+            f"{text!r} has {len(bare)} characters; the maximum is {_MAX_NAME_LENGTH}.\n"
             "It is typed into experiment files. Choose a shorter one."
         )
     words = [word for word in re.split(r"[-_.]+", bare) if word]

@@ -14,7 +14,6 @@ from detcore.metrics import weighted_mean
 from detcore.trial import ValidationResult
 from detcore_torch.callbacks import Callbacks
 from detcore_torch.data.data_loader import BatchStream, DataLoader, checked_loader
-from detcore_torch.evaluation import Evaluation
 from detcore_torch.libraries import torch
 from detcore_torch.metric_reducers import as_number, reduce_over_workers
 from detcore_torch.process_group import lost_peers_raised
@@ -25,6 +24,7 @@ from detcore_torch.state.state_digests import as_arrays, name_state
 from detcore_torch.state.training_state import TrainingState
 from detcore_torch.state.user_attributes import UserAttributes
 from detcore_torch.state.worker_state import WorkerState
+from detcore_torch.validation import Evaluation
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
         log_in_at,
         open_session,
     )
-    from detcore.client.http.http_session import ServerUnavailableError, ServerRefused, Session, normal_url
+    from detcore.client.http.http_session import (
+        ServerRefused,
+        ServerUnavailableError,
+        Session,
+        normal_url,
+    )
     from detcore.client.http.http_transport import HttpTransport, ServerRecords, connect
     from detcore.client.http.packed_context import (
         MAX_CONTEXT_BYTES,
@@ -29,8 +34,8 @@ if TYPE_CHECKING:
         Submission,
         activate,
         follow,
-        send_submission,
         read_events,
+        send_submission,
         submit,
     )
     from detcore.client.http.wire_documents import (
@@ -45,14 +50,14 @@ __all__ = [
     "MAX_CONTEXT_ENTRIES",
     "NUMBER",
     "Detached",
-    "Submission",
     "HttpTransport",
     "KeptToken",
     "PackedContext",
-    "ServerUnavailableError",
     "ServerRecords",
     "ServerRefused",
+    "ServerUnavailableError",
     "Session",
+    "Submission",
     "activate",
     "answer_read",
     "connect",
@@ -62,13 +67,13 @@ __all__ = [
     "find_credentials",
     "follow",
     "forget_token",
-    "send_submission",
     "keep_token",
     "log_in_at",
     "normal_url",
     "open_session",
     "pack",
     "read_events",
+    "send_submission",
     "submit",
 ]
 

@@ -196,9 +196,12 @@ class Session:
     def stream(
         self, path: str, *, params: Mapping[str, Any] | None = None
     ) -> Iterator[Iterator[bytes]]:
-        """Get an answer that may be larger than memory, in pieces as they come, without retries.
+        """Get an answer that may be larger than memory, in pieces as they arrive, without retries.
 
-        The timeout applies to each piece. An answer that is cut off raises `ServerUnavailableError`.
+        The timeout applies to each piece.
+
+        Raises:
+            ServerUnavailableError: If the answer is cut off.
         """
         headers = {"Accept": "application/octet-stream"}
         where = self._where(path, params)

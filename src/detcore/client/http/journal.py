@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.describe import visible_config
 from detcore.launch import WorkerEvent
+from detcore.record_descriptions import visible_config
 from detcore.records import LineFile
 from detcore.run import RunListener, TrialStatus
 from detcore.types import TrialInfo, TrialSettings, TrialState

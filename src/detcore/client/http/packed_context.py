@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from detcore.contract.errors import ConfigError
-from detcore.describe import format_bytes
+from detcore.record_descriptions import format_bytes
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -51,7 +51,7 @@ class PackedContext:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Entry:
+class _PackedFile:
     """A file or folder to pack; `path` is the location of its content."""
 
     name: str
@@ -124,7 +124,7 @@ class _Walk:
         self._num = 0
         self._unreadable: list[str] = []
 
-    def __iter__(self) -> Iterator[_Entry]:
+    def __iter__(self) -> Iterator[_PackedFile]:
         yield from self._below(self._folder, "", (self._folder,))
         if self._unreadable:
             listed = "\n".join(f"  {line}" for line in self._unreadable[:_LISTED])
@@ -135,7 +135,7 @@ class _Walk:
                 + f"\nMake them readable, or leave them out with a line in {IGNORE_FILE}."
             )
 
-    def _below(self, path: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[_Entry]:
+    def _below(self, path: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[_PackedFile]:
         try:
             names = sorted(os.listdir(path))
         except OSError as error:
@@ -144,7 +144,7 @@ class _Walk:
         for name in names:
             yield from self._one(path / name, prefix + name, above)
 
-    def _one(self, path: Path, name: str, above: tuple[Path, ...]) -> Iterator[_Entry]:
+    def _one(self, path: Path, name: str, above: tuple[Path, ...]) -> Iterator[_PackedFile]:
         mode = path.lstat().st_mode
         # A pattern such as "data/" matches folders only; a link is no folder until it is followed.
         if self._rules.match_file(f"{name}/" if stat.S_ISDIR(mode) else name):
@@ -165,11 +165,11 @@ class _Walk:
                 "environments."
             )
         if stat.S_ISDIR(mode):
-            yield _Entry(name, path, is_folder=True)
+            yield _PackedFile(name, path, is_folder=True)
             yield from self._below(path, f"{name}/", (*above, path))
         elif stat.S_ISREG(mode):
             if os.access(path, os.R_OK):
-                yield _Entry(name, path, is_folder=False, size_bytes=path.stat().st_size)
+                yield _PackedFile(name, path, is_folder=False, size_bytes=path.stat().st_size)
             else:
                 self._unreadable.append(f"{name}: Permission denied")
         else:
@@ -195,7 +195,7 @@ class _Walk:
         )
 
 
-def _check_names(folder: Path, entries: Sequence[_Entry]) -> None:
+def _check_names(folder: Path, entries: Sequence[_PackedFile]) -> None:
     """Raise for a name that the server would refuse, before anything is sent."""
     known: dict[str, str] = {}
     for entry in entries:
@@ -215,7 +215,7 @@ def _check_names(folder: Path, entries: Sequence[_Entry]) -> None:
             )
 
 
-def _check_size(folder: Path, entries: Sequence[_Entry]) -> None:
+def _check_size(folder: Path, entries: Sequence[_PackedFile]) -> None:
     total = sum(entry.size_bytes for entry in entries)
     if total <= MAX_CONTEXT_BYTES:
         return
@@ -232,7 +232,7 @@ def _check_size(folder: Path, entries: Sequence[_Entry]) -> None:
     )
 
 
-def _add(archive: tarfile.TarFile, entry: _Entry) -> None:
+def _add(archive: tarfile.TarFile, entry: _PackedFile) -> None:
     header = tarfile.TarInfo(entry.name)
     header.mtime = _TIME
     if entry.is_folder:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from detcore.contract.errors import InvalidArgumentError
-from detcore.describe import visible_config
+from detcore.record_descriptions import visible_config
 from detcore.records import Database
 
 READS = frozenset(
@@ -46,7 +46,7 @@ READS = frozenset(
         "trial_best_validation",
     }
 )
-_MAX_INTEGER = 2**63 - 1
+_MAX_INT = 2**63 - 1
 
 
 def plain_arguments(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def answer_read(database: Database, name: str, arguments: Mapping[str, Any]) -> 
         told = str(error).partition("\n")[0]
         raise InvalidArgumentError(f"{name} cannot be asked with these arguments: {told}") from None
     for key, value in given.items():
-        if isinstance(value, int) and not 0 <= value <= _MAX_INTEGER:
+        if isinstance(value, int) and not 0 <= value <= _MAX_INT:
             raise InvalidArgumentError(f"{name}: {key} is {value}, which is out of range")
     return _plain(_adapter(hints["return"]).dump_python(method(**given)))
 

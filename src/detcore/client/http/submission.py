@@ -15,7 +15,7 @@ from detcore.client.http.http_session import ServerUnavailableError
 from detcore.client.http.packed_context import pack
 from detcore.client.http.wire_documents import decode_value
 from detcore.contract.errors import ConfigError, DatabaseError, DetcoreError, in_one_line
-from detcore.describe import format_bytes
+from detcore.record_descriptions import format_bytes
 from detcore.types import ExperimentState
 
 if TYPE_CHECKING:

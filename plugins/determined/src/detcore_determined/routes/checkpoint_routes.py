@@ -13,7 +13,11 @@ from pydantic import BaseModel, Field
 
 from detcore.records import CheckpointRecord
 from detcore_determined.routes import enums
-from detcore_determined.routes.answers import (
+from detcore_determined.routes.record_documents import (
+    CHECKPOINT_STATES,
+    checkpoint_documents,
+)
+from detcore_determined.routes.response_models import (
     Document,
     ListPart,
     Nested,
@@ -23,10 +27,6 @@ from detcore_determined.routes.answers import (
     as_float,
     new_router,
     refuse,
-)
-from detcore_determined.routes.documents import (
-    CHECKPOINT_STATES,
-    checkpoint_documents,
 )
 from detcore_server import Requester
 from detcore_server.routes import Id, ServerState, State, open_archive

@@ -9,7 +9,7 @@ from __future__ import annotations
 from fastapi import Response
 
 from detcore.types import ExperimentState
-from detcore_determined.routes.answers import (
+from detcore_determined.routes.response_models import (
     Document,
     Part,
     Text,

@@ -20,17 +20,17 @@ from detcore.client.http import MAX_CONTEXT_BYTES, MAX_CONTEXT_ENTRIES, pack
 from detcore.errors import NotFoundError
 from detcore.records import restore_secrets
 from detcore.trial import copy_code
-from detcore_determined.routes.answers import Document, answer, new_router, refuse
 from detcore_determined.routes.cluster_routes import PLACE_ID
 from detcore_determined.routes.experiment_routes import describe_experiment
+from detcore_determined.routes.response_models import Document, answer, new_router, refuse
 from detcore_server import Requester
 from detcore_server.routes import (
     Id,
     ServerState,
     State,
     Submission,
-    allow_body,
     accept_submission,
+    allow_body,
     incoming_folder,
 )
 

@@ -12,7 +12,9 @@ from pydantic import BaseModel, Field
 from detcore.records import ExperimentRecord
 from detcore.types import ExperimentState
 from detcore_determined.routes import enums
-from detcore_determined.routes.answers import (
+from detcore_determined.routes.cluster_routes import PLACE_ID
+from detcore_determined.routes.record_documents import experiment_document, known_states
+from detcore_determined.routes.response_models import (
     Document,
     ListPart,
     Numbers,
@@ -23,8 +25,6 @@ from detcore_determined.routes.answers import (
     new_router,
     refuse,
 )
-from detcore_determined.routes.cluster_routes import PLACE_ID
-from detcore_determined.routes.documents import experiment_document, known_states
 from detcore_server import Requester
 from detcore_server.routes import Id, ServerState, State, SubmissionRecord
 

@@ -14,7 +14,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field
 
 from detcore_determined.routes import enums
-from detcore_determined.routes.answers import (
+from detcore_determined.routes.response_models import (
     STREAM_TYPE,
     Document,
     Numbers,

@@ -14,7 +14,9 @@ from detcore.errors import NotFoundError
 from detcore.records import ModelRecord, ModelVersionRecord
 from detcore.types import ModelOrderBy, ModelSortBy
 from detcore_determined.routes import enums
-from detcore_determined.routes.answers import (
+from detcore_determined.routes.cluster_routes import PLACE_ID, PLACE_NAME
+from detcore_determined.routes.record_documents import checkpoint_documents
+from detcore_determined.routes.response_models import (
     Document,
     ListPart,
     Nested,
@@ -28,8 +30,6 @@ from detcore_determined.routes.answers import (
     new_router,
     refuse,
 )
-from detcore_determined.routes.cluster_routes import PLACE_ID, PLACE_NAME
-from detcore_determined.routes.documents import checkpoint_documents
 from detcore_server import Requester
 from detcore_server.routes import ServerState, State
 

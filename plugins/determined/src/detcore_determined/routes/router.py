@@ -17,7 +17,7 @@ from detcore_determined.routes import (
     trial_routes,
     user_routes,
 )
-from detcore_determined.routes.answers import new_router, refuse
+from detcore_determined.routes.response_models import new_router, refuse
 from detcore_server import Requester
 from detcore_server.routes import error_body
 

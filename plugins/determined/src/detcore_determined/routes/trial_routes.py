@@ -16,7 +16,12 @@ from pydantic import Field
 from detcore.records import MetricRecord, TrialRecord, TrialSummary
 from detcore.types import ExperimentState, TrialState
 from detcore_determined.routes import enums
-from detcore_determined.routes.answers import (
+from detcore_determined.routes.record_documents import (
+    checkpoint_workload,
+    metrics_workload,
+    trial_document,
+)
+from detcore_determined.routes.response_models import (
     STREAM_TYPE,
     Document,
     Part,
@@ -27,11 +32,6 @@ from detcore_determined.routes.answers import (
     lines_answer,
     moment,
     new_router,
-)
-from detcore_determined.routes.documents import (
-    checkpoint_workload,
-    metrics_workload,
-    trial_document,
 )
 from detcore_server import Requester
 from detcore_server.routes import Id, ServerState, State

@@ -8,7 +8,7 @@ from fastapi import Request, Response
 from pydantic import BaseModel, Field
 
 from detcore import __version__
-from detcore_determined.routes.answers import (
+from detcore_determined.routes.response_models import (
     Document,
     Nested,
     Part,

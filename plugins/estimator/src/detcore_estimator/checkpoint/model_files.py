@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.types import TensorInfo
-from detcore_estimator.checkpoint.checkpoint_files import (
+from detcore_estimator.checkpoint.tensorflow_files import (
     assignments,
     find_tensorflow_checkpoint,
     restore_variables,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from detcore.errors import InvalidCheckpointError
-from detcore_estimator.checkpoint.checkpoint_files import readable_by_tensorflow, restore_variables
+from detcore_estimator.checkpoint.tensorflow_files import readable_by_tensorflow, restore_variables
 from detcore_estimator.tensorflow_versions import tf, tf1
 
 _logger = logging.getLogger("detcore.estimator")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidModelError
-from detcore_estimator.checkpoint.checkpoint_files import ASSIGNMENTS
+from detcore_estimator.checkpoint.tensorflow_files import ASSIGNMENTS
 from detcore_estimator.tensorflow_versions import tf, tf1
 
 if TYPE_CHECKING:

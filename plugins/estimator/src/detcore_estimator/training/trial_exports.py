@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore_estimator.checkpoint.checkpoint_files import restore_variables
+from detcore_estimator.checkpoint.tensorflow_files import restore_variables
 from detcore_estimator.engine.estimator import Estimator
 from detcore_estimator.engine.event_files import EventFile, result_summary
 from detcore_estimator.exporters.serving_graph import ServingGraph

@@ -32,7 +32,7 @@ from detcore_keras.callbacks.callback_state import (
 )
 from detcore_keras.callbacks.tensorboard import TensorBoard
 from detcore_keras.frameworks import keras
-from detcore_keras.state.checkpoint_files import encoded, read_arrays, read_json, write_json
+from detcore_keras.state.array_files import encoded, read_arrays, read_json, write_json
 from detcore_keras.state.variables import step_functions
 
 _logger = logging.getLogger("detcore.keras")

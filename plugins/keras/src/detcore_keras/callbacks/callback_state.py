@@ -13,7 +13,7 @@ import numpy.typing as npt
 from detcore.errors import InvalidCheckpointError, InvalidExperimentError
 from detcore.trial import AttributeCodec
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
-from detcore_keras.state.checkpoint_files import decoded
+from detcore_keras.state.array_files import decoded
 from detcore_keras.state.variables import raw_variable
 
 _PLAIN = (bool, int, str)

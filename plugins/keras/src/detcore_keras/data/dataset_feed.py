@@ -17,7 +17,7 @@ from detcore.errors import DataError, InvalidExperimentError, LedgerError
 from detcore_keras.data.batches import batch_records, without_none_specs
 from detcore_keras.data.feed import RECORD_COUNT, RECORD_IDS, Feed, Identified, check_saved
 from detcore_keras.frameworks import tf
-from detcore_keras.state.random_state import preserved_rng
+from detcore_keras.state.random_generators import preserved_rng
 
 if TYPE_CHECKING:
     from detcore.data import LedgerWriter

@@ -16,7 +16,7 @@ from detcore_keras.data.data_settings import DataSettings, SequenceAdapter
 from detcore_keras.data.feed import Feed, Identified, check_saved
 from detcore_keras.data.sequence_loader import SequenceLoader
 from detcore_keras.frameworks import keras
-from detcore_keras.state.random_state import preserved_rng
+from detcore_keras.state.random_generators import preserved_rng
 
 if TYPE_CHECKING:
     from detcore.data import LedgerWriter

@@ -12,7 +12,7 @@ from detcore.errors import CheckFailedError, DataError, InvalidModelError
 from detcore.metrics import weighted_mean
 from detcore.storage import Digester
 from detcore_keras.distributed.collective import Collective, open_collective
-from detcore_keras.state.checkpoint_files import encoded
+from detcore_keras.state.array_files import encoded
 from detcore_keras.state.npz_files import bytes_of
 from detcore_keras.state.variables import (
     Found,

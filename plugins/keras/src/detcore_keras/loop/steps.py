@@ -18,7 +18,7 @@ from detcore_keras.data.feed import RECORD_IDS
 from detcore_keras.distributed.metric_merging import Tested
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.loop.model_setup import build_ahead
-from detcore_keras.state.random_state import warn_of_unsaved_generators
+from detcore_keras.state.random_generators import warn_of_unsaved_generators
 
 if TYPE_CHECKING:
     import numpy.typing as npt

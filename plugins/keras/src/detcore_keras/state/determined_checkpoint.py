@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from detcore.errors import InvalidCheckpointError
-from detcore_keras.state.checkpoint_files import read_json
+from detcore_keras.state.array_files import read_json
 from detcore_keras.state.determined_weights import load_h5_weights, load_object_graph_weights
 
 # 0.13.8 and later: weights in TensorFlow's format. Earlier: the whole model as HDF5.

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore_keras.frameworks import tf
-from detcore_keras.state.random_state import find_process_generators
+from detcore_keras.state.random_generators import find_process_generators
 from detcore_keras.state.variables import Found, read_variable
 
 _Array: TypeAlias = npt.NDArray[Any]

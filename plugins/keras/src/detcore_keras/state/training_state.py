@@ -13,7 +13,7 @@ import numpy.typing as npt
 from detcore.errors import InvalidCheckpointError, NotANumberError
 from detcore.types import TensorInfo
 from detcore_keras.frameworks import KERAS_MAJOR, tf
-from detcore_keras.state.checkpoint_files import (
+from detcore_keras.state.array_files import (
     decoded,
     encoded,
     read_arrays,

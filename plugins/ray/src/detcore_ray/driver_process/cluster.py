@@ -18,7 +18,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 
 from detcore.environment import read_variables
 from detcore.errors import WorkerError
-from detcore_ray.settings import STRATEGIES, RaySettings
+from detcore_ray.ray_settings import STRATEGIES, RaySettings
 
 _CONNECT_TIMEOUT_S = 10.0
 _NOTICE_TIMEOUT_S = 3.0

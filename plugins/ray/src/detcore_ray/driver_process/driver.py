@@ -14,7 +14,7 @@ from detcore.errors import DetcoreError
 from detcore_ray.driver_process.cluster import Cluster
 from detcore_ray.driver_process.ray_trial import run_trial
 from detcore_ray.messages import receive_descriptors
-from detcore_ray.settings import RaySettings
+from detcore_ray.ray_settings import RaySettings
 
 
 def main(control_fd: int) -> int:

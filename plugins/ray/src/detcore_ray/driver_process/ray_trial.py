@@ -22,7 +22,7 @@ from detcore_ray.driver_process.cluster import Cluster
 from detcore_ray.driver_process.lease import Lease, left_over_s
 from detcore_ray.driver_process.rank_link import RankLink
 from detcore_ray.messages import Line
-from detcore_ray.settings import RaySettings
+from detcore_ray.ray_settings import RaySettings
 from detcore_ray.worker_node.node_processes import machine_id
 from detcore_ray.worker_node.trial_code import pack_code
 from detcore_ray.worker_node.worker_actor import AskStore, RankActor, Start

@@ -18,7 +18,7 @@ from detcore.cli import (
     print_table,
 )
 from detcore.errors import LedgerError
-from detcore_replay.ledger import LedgerReport, verify_ledger
+from detcore_replay.ledger_proof import LedgerReport, verify_ledger
 
 if TYPE_CHECKING:
     from detcore.cli import CliContext

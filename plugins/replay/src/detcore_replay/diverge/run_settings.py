@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.describe import flatten, visible_config
+from detcore.record_descriptions import flatten, visible_config
 from detcore.trial import list_code
 
 if TYPE_CHECKING:

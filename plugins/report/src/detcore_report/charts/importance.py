@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from detcore.describe import format_number
+from detcore.record_descriptions import format_number
 from detcore_report.charts.axes import number_of
 from detcore_report.pages.page_parts import cut, table
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from detcore.describe import format_number
+from detcore.record_descriptions import format_number
 from detcore_report.charts.axes import Axis, limit_number, needs_log_scale
 from detcore_report.experiment_view import MAX_CURVES, Chart, Curve, ExperimentView, TrialView
 from detcore_report.pages.page_parts import COLOURS, cut, escape, table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from detcore.describe import format_number
+from detcore.record_descriptions import format_number
 
 _ROWS = 10
 

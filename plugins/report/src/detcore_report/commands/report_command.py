@@ -12,7 +12,7 @@ import click
 import yaml
 
 from detcore.cli import EXPERIMENT_ID, last_lines, master_option, open_records, survey_checkpoints
-from detcore.describe import format_time, visible_config
+from detcore.record_descriptions import format_time, visible_config
 from detcore_report.charts.matplotlib_charts import draw_png
 from detcore_report.experiment_view import ExperimentView, read_view
 from detcore_report.pages.experiment_page import CheckpointRow, Report, plot_page, report_page

@@ -20,7 +20,7 @@ from detcore.cli import (
     print_line,
     print_table,
 )
-from detcore.describe import (
+from detcore.record_descriptions import (
     duration_s,
     format_duration,
     format_number,

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from detcore.describe import describe_state, format_time, summarize_config, took_s
+from detcore.record_descriptions import describe_state, format_time, summarize_config, took_s
 from detcore_report.charts.importance import importance_table
 from detcore_report.charts.matplotlib_charts import draw_chart, draw_parallel, legend
 from detcore_report.pages.page_parts import STYLE, cut, fragment, templates

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from detcore.describe import format_bytes, format_duration, format_number, format_time
+from detcore.record_descriptions import format_bytes, format_duration, format_number, format_time
 
 # Characters that HTML forbids, or that change the direction of the surrounding text.
 _UNWANTED = re.compile(

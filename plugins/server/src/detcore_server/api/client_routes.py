@@ -26,7 +26,7 @@ from detcore_server.api.client_models import (
     TrialControlRequest,
     list_of,
 )
-from detcore_server.http.answers import FILE_CONTENT, AsciiJson, answer_file
+from detcore_server.http.responses import FILE_CONTENT, AsciiJson, answer_file
 from detcore_server.users.authentication import Requester, State, require_user
 
 # Of any size: a number that no record can have is answered as not found.

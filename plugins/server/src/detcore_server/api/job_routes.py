@@ -14,11 +14,11 @@ from detcore.client.http.journal import journal_path, read_journal
 from detcore.errors import InvalidArgumentError
 from detcore.run import TrialResult, experiment_folder, read_results
 from detcore.types import ExperimentState
-from detcore_server.http.answers import AsciiJson
+from detcore_server.http.responses import AsciiJson
 from detcore_server.jobs import submit
 from detcore_server.jobs.uploads import MAX_UPLOAD_BYTES, Uploads
 from detcore_server.server_database import TokenRecord
-from detcore_server.state import ServerState
+from detcore_server.server_state import ServerState
 from detcore_server.users.authentication import Id, Requester, State
 
 _PAGE_BYTES = 256 << 10
@@ -137,7 +137,9 @@ async def put_upload(
 
 
 @router.post("/experiments")
-async def accept_submission(state: State, requester: Requester, submission: Submission) -> Submitted:
+async def accept_submission(
+    state: State, requester: Requester, submission: Submission
+) -> Submitted:
     """Accept an experiment whose code was uploaded; several tries record it once."""
     work = functools.partial(_take, state, requester, submission)
     return await submit.in_time(work, state.submission_limiter)

@@ -19,7 +19,7 @@ from detcore_server.api.client_models import (
     VersionRequest,
     list_of,
 )
-from detcore_server.http.answers import AsciiJson
+from detcore_server.http.responses import AsciiJson
 from detcore_server.users.authentication import State
 
 ModelId = Annotated[int, Path(description="Number of the model.")]

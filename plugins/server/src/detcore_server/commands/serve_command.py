@@ -16,7 +16,7 @@ from detcore.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from detcore.cli import CliContext
-    from detcore_server.settings import ServerSettings
+    from detcore_server.server_settings import ServerSettings
 
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -106,7 +106,7 @@ def serve(
     the requests in progress and ends.
     """
     from detcore_server.commands.server_process import serve as run
-    from detcore_server.settings import ServerSettings
+    from detcore_server.server_settings import ServerSettings
 
     if certificate is not None and key is not None:
         check_certificate(certificate, key)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from detcore_server.app import make_app
-from detcore_server.http.connections import make_protocol
+from detcore_server.http.connection_limits import make_protocol
 from detcore_server.http.server_log import configure_logging
 
 if TYPE_CHECKING:
     import threading
 
-    from detcore_server.settings import ServerSettings
-    from detcore_server.users.visit import Visit
+    from detcore_server.server_settings import ServerSettings
+    from detcore_server.users.one_time_link import Visit
 
 
 # For requests in progress when the server receives a signal to end.

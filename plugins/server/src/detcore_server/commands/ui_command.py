@@ -40,8 +40,8 @@ def ui(obj: CliContext, /, no_browser: bool) -> None:
     other people, or other machines, there is detcore serve.
     """
     from detcore_server.commands.server_process import serve
-    from detcore_server.settings import ServerSettings
-    from detcore_server.users.visit import Visit
+    from detcore_server.server_settings import ServerSettings
+    from detcore_server.users.one_time_link import Visit
 
     visit = Visit()
     with contextlib.ExitStack() as stack:

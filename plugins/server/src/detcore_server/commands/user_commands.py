@@ -16,7 +16,7 @@ from detcore.cli import (
     print_table,
     read_new_password,
 )
-from detcore.describe import format_time
+from detcore.record_descriptions import format_time
 
 if TYPE_CHECKING:
     from detcore.cli import CliContext

@@ -1,4 +1,4 @@
-"""Limits on the size of a request's body; for its speed see `detcore_server.http.connections`."""
+"""Limit the size of request bodies. `connection_limits` limits their speed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from detcore_server.state import ServerState
+    from detcore_server.server_state import ServerState
 
 
 _LIMIT = "detcore.limit"

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator
 from detcore.checkpoint import MANIFEST_FILE, Manifest, read_manifest
 from detcore.errors import CheckpointCorruptError
 from detcore.storage import Digester, StorageBackend
-from detcore_server.state import ServerState
+from detcore_server.server_state import ServerState
 
 _CHUNK = 1 << 20
 # Weights hardly compress, and a higher level costs time without making them smaller.

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
 from detcore import errors
-from detcore_server.http.answers import AsciiJson
+from detcore_server.http.responses import AsciiJson
 from detcore_server.pages.render import error_page, is_page
 from detcore_server.users.authentication import LogInFirst
 
@@ -31,7 +31,7 @@ _STATUS = (
     (errors.DatabaseError, 409),
     (errors.DetcoreError, 409),
 )
-# Class names for errors that have only a status; `ServerUnavailableError` is not in `detcore.errors`.
+# Class names for errors that have only a status.
 _KINDS = {404: "NotFoundError", 408: "ServerUnavailableError", 503: "ServerUnavailableError"}
 _PARTS_LISTED = 10
 # Attributes of errors besides their text.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from detcore.client import EmbeddedTransport
     from detcore.records import RunnerLock
     from detcore_server.server_database import ServerDatabase, TokenRecord
-    from detcore_server.settings import ServerSettings
+    from detcore_server.server_settings import ServerSettings
 
 
 _logger = logging.getLogger("detcore.server")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from detcore.environment import child_environment, read_environment
 from detcore.errors import DetcoreError
-from detcore.launch.worker import EXIT_TEMPFAIL, EXIT_ERROR
+from detcore.launch.worker import EXIT_ERROR, EXIT_TEMPFAIL
 from detcore.types import ExperimentState
 
 if TYPE_CHECKING:

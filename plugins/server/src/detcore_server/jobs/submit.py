@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from detcore.config import ExperimentConfig, LoadedConfig
     from detcore.environment import Environment
     from detcore_server.server_database import TokenRecord
-    from detcore_server.settings import ServerSettings
-    from detcore_server.state import ServerState
+    from detcore_server.server_settings import ServerSettings
+    from detcore_server.server_state import ServerState
 
 
 _Made = TypeVar("_Made")

@@ -8,8 +8,8 @@ from urllib.parse import quote
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
 
-from detcore_server.http.answers import answer_file
 from detcore_server.http.checkpoint_archive import open_archive
+from detcore_server.http.responses import answer_file
 from detcore_server.pages.lineage import ancestors, descendants
 from detcore_server.pages.render import render
 from detcore_server.pages.verification import READABLE

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from detcore.describe import format_number
 from detcore.errors import NotFoundError
+from detcore.record_descriptions import format_number
 from detcore_report import Chart, legend, read_view
 from detcore_server.pages.page_charts import page_charts
 from detcore_server.pages.render import render
@@ -19,7 +19,7 @@ from detcore_server.users.authentication import State
 
 if TYPE_CHECKING:
     from detcore_report import Curve, ExperimentView
-    from detcore_server.state import ServerState
+    from detcore_server.server_state import ServerState
 
 
 MAX_SIDE_BY_SIDE = 8

@@ -10,7 +10,7 @@ from fastapi.responses import RedirectResponse
 from pydantic import BaseModel
 
 from detcore.client.http import answer_read
-from detcore.describe import (
+from detcore.record_descriptions import (
     can_resume,
     describe_experiment,
     describe_state,
@@ -32,9 +32,9 @@ from detcore_server.api.client_models import Action
 from detcore_server.pages.compare_pages import MAX_SIDE_BY_SIDE, Numbers, compare_trials
 from detcore_server.pages.lineage import ancestors
 from detcore_server.pages.list_pages import Paging
-from detcore_server.pages.now import read_now
 from detcore_server.pages.page_charts import page_charts
 from detcore_server.pages.render import DescriptionForm, render
+from detcore_server.pages.running_experiment import read_now
 from detcore_server.pages.trial_groups import group_choices, group_trials
 from detcore_server.pages.trial_log import Traceback, last_traceback, read_tail
 from detcore_server.pages.trial_table import TrialTable, make_table, table_csv
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from detcore.records import TrialRecord
     from detcore_report import ExperimentView
     from detcore_server.server_database import TokenRecord
-    from detcore_server.state import ServerState
+    from detcore_server.server_state import ServerState
 
 
 _CHECKPOINTS_SHOWN = 100

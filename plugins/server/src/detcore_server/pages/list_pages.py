@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from detcore.describe import describe_experiment, describe_state, metric_value, took_s
+from detcore.record_descriptions import describe_experiment, describe_state, metric_value, took_s
 from detcore.types import ExperimentState
 from detcore_server.pages.render import render
 from detcore_server.users.authentication import Id, State

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from detcore.describe import format_number, sort_key
+from detcore.record_descriptions import format_number, sort_key
 from detcore_report import cut, group_values
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from detcore.errors import DetcoreError, RunError
 if TYPE_CHECKING:
     from detcore.records import CheckpointRecord
     from detcore_server.server_database import ServerDatabase
-    from detcore_server.settings import ServerSettings
+    from detcore_server.server_settings import ServerSettings
 
 
 READABLE = ("COMPLETED", "PARTIALLY_DELETED")

@@ -25,7 +25,7 @@ from detcore_server.server_database import new_token, token_digest
 
 if TYPE_CHECKING:
     from detcore_server.server_database import TokenRecord, UserRecord
-    from detcore_server.state import ServerState
+    from detcore_server.server_state import ServerState
 
 
 MAX_NAME = 64

@@ -19,7 +19,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from detcore.errors import DatabaseError, ForbiddenError, UnauthenticatedError
 from detcore_server.server_database import ServerDatabase, TokenRecord, token_digest
-from detcore_server.state import ServerState
+from detcore_server.server_state import ServerState
 
 # Key of the request's scope where the guards store the user's name, for the log.
 USER = "detcore.user"

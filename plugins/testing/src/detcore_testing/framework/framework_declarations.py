@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from detcore_testing.clauses import Suite
+from detcore_testing.suite_clauses import Suite
 
 
 class FrameworkDeclarations(Suite):

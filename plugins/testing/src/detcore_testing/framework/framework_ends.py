@@ -7,7 +7,6 @@ import os
 import pytest
 
 from detcore.types import TrialState
-from detcore_testing.clauses import clause
 from detcore_testing.framework.framework_base import (
     FrameworkBase,
     check_completed,
@@ -22,6 +21,7 @@ from detcore_testing.framework.framework_checks import (
     shown,
 )
 from detcore_testing.framework.framework_runs import CHECKPOINT_PERIOD, FrameworkRuns
+from detcore_testing.suite_clauses import clause
 
 _NUM_USED = 2  # validations of the probe "use"
 

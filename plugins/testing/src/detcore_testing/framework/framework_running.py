@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from detcore.records import MetricRecord
-from detcore_testing.clauses import clause
 from detcore_testing.framework.framework_base import (
     TRAINING_TOLERANCE,
     FrameworkBase,
@@ -22,6 +21,7 @@ from detcore_testing.framework.framework_checks import (
     shown,
 )
 from detcore_testing.framework.framework_runs import FrameworkRuns
+from detcore_testing.suite_clauses import clause
 
 # Of detcore itself: a plugin that relates to them imports nothing more.
 _FEW = 5  # fewer than there are more validations in the rearranged run

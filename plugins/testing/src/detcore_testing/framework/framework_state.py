@@ -13,7 +13,6 @@ import pytest
 from detcore.checkpoint import verify_checkpoint
 from detcore.records import MetricRecord
 from detcore.storage import LocalStorage
-from detcore_testing.clauses import clause
 from detcore_testing.framework.framework_base import (
     TRAINING_TOLERANCE,
     FrameworkBase,
@@ -33,6 +32,7 @@ from detcore_testing.framework.framework_runs import (
     FrameworkRun,
     FrameworkRuns,
 )
+from detcore_testing.suite_clauses import clause
 
 _EXIT_PREEMPTED = 75
 _OWN_FILES = {"manifest.json", "metadata.json", "clock.json", "trial.json"}

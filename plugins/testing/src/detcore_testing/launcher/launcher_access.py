@@ -19,8 +19,8 @@ from detcore.plugins import PluginManager
 from detcore.records import Database
 from detcore.trial import import_object
 from detcore.types import TrialInfo
-from detcore_testing.clauses import Suite, expect_equal, find_registered
 from detcore_testing.processes import wait_until_gone
+from detcore_testing.suite_clauses import Suite, expect_equal, find_registered
 
 _POLL_INTERVAL_S = 0.1
 _PRELUDE = """\

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from detcore.environment import child_environment
 from detcore.errors import WorkerError
-from detcore_testing.clauses import clause, expect_equal, expect_error
 from detcore_testing.launcher.launcher_access import LauncherAccess, LauncherRun
 from detcore_testing.processes import (
     forked,
@@ -22,6 +21,7 @@ from detcore_testing.processes import (
     wait_until_gone,
     zombies,
 )
+from detcore_testing.suite_clauses import clause, expect_equal, expect_error
 
 _CODES = (0, 3, 65, 75)
 _FOR_EVER = "print('waits', flush=True)\ntime.sleep(600)\n"

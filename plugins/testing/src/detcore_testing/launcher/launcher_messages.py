@@ -12,9 +12,9 @@ from typing import Any
 
 from detcore.environment import child_environment
 from detcore.launch import WorkerEvent
-from detcore_testing.clauses import clause, expect_equal
 from detcore_testing.launcher.launcher_access import LauncherAccess
 from detcore_testing.processes import is_running
+from detcore_testing.suite_clauses import clause, expect_equal
 
 _MANY_LINES = 5000
 _MANY_EVENTS = 400

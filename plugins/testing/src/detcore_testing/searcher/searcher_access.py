@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from detcore.plugins import PluginManager
 from detcore.search import ExitReason, SearchMethod, SearchSetup
 from detcore.trial import import_object
-from detcore_testing.clauses import Suite, expect_equal, find_registered
 from detcore_testing.searcher.searcher_simulation import SearchSimulation
+from detcore_testing.suite_clauses import Suite, expect_equal, find_registered
 
 SOME_FAIL = {ExitReason.ERRORED: 0.08, ExitReason.INVALID_HP: 0.08, ExitReason.STOPPED: 0.04}
 """Which part of the reports are exits instead, where some trials fail."""

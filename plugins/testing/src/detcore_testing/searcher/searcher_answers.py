@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from detcore.config import ranges
 from detcore.errors import SearchError
 from detcore.search import ExitReason, SearchSetup
-from detcore_testing.clauses import clause, expect_equal, shorten
 from detcore_testing.hypothesis_settings import quick
 from detcore_testing.searcher.searcher_access import SOME_FAIL, SearcherAccess
+from detcore_testing.suite_clauses import clause, expect_equal, shorten
 
 _NEARLY = 1e-9
 _HUGE = 1.7e308

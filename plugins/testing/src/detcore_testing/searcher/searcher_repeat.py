@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 from detcore.environment import child_environment
 from detcore.search import Event, SearchSetup, Validated, event_to_json
-from detcore_testing.clauses import clause, expect_equal, shorten, unchanged_process
 from detcore_testing.hypothesis_settings import quick
 from detcore_testing.searcher.searcher_access import SOME_FAIL, SearcherAccess
 from detcore_testing.searcher.searcher_child import pass_event, pass_events
+from detcore_testing.suite_clauses import clause, expect_equal, shorten, unchanged_process
 
 _CHILD_S = 120.0
 _OTHERS = (

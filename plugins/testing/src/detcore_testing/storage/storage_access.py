@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from detcore.storage import Pair, StorageBackend
-from detcore_testing.clauses import Suite, expect_equal
+from detcore_testing.suite_clauses import Suite, expect_equal
 
 
 class StorageAccess(Suite):

@@ -15,8 +15,8 @@ from detcore.environment import read_environment
 from detcore.errors import ConfigError, StorageError
 from detcore.plugins import PluginManager
 from detcore.storage import Capabilities, Entry, StorageBackend, digest_bytes, open_storage
-from detcore_testing.clauses import clause, expect_equal, expect_error, find_registered
 from detcore_testing.storage.storage_access import StorageAccess, write_files
+from detcore_testing.suite_clauses import clause, expect_equal, expect_error, find_registered
 from detcore_testing.torture import torture_storage
 
 _DECLARED = {

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from detcore.storage import Pair, Progress, digest_bytes
-from detcore_testing.clauses import clause, expect_equal, expect_error
 from detcore_testing.storage.storage_access import StorageAccess, write_files
+from detcore_testing.suite_clauses import clause, expect_equal, expect_error
 
 _FILES = {
     "run/empty.bin": b"",

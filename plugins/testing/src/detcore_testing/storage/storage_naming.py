@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from detcore.errors import StorageError, UnsafePathError
 from detcore.storage import Entry, StorageBackend, check_key, is_safe_key
-from detcore_testing.clauses import clause, expect_equal, expect_error
 from detcore_testing.hypothesis_settings import quick
 from detcore_testing.storage.storage_access import FolderAccess, StorageAccess, write_files
+from detcore_testing.suite_clauses import clause, expect_equal, expect_error
 
 UNSAFE_KEYS = (
     "", "/", "/etc/passwd", "..", "../x", "a/../../x", "a/..", "a//b", ".", "./a", "a/./b", "a/",

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from detcore.storage import Entry, StorageBackend
-from detcore_testing.clauses import clause, expect_equal, unchanged_process
 from detcore_testing.processes import forked, num_descriptors, wait_for_child
 from detcore_testing.storage.storage_access import StorageAccess, write_files
+from detcore_testing.suite_clauses import clause, expect_equal, unchanged_process
 
 _RACERS = 6
 _ROUNDS = 4

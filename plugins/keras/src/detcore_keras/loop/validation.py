@@ -29,7 +29,7 @@ from detcore_keras.distributed.metric_merging import Tested, merge_results
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.loop.endless_fit import replaced_function, stand_in
 from detcore_keras.loop.steps import TestSteps
-from detcore_keras.state.random_state import preserved_rng
+from detcore_keras.state.random_generators import preserved_rng
 
 _logger = logging.getLogger("detcore.keras")
 

@@ -9,7 +9,7 @@ from typing import Any
 from detcore.data import CacheKey, DatasetCache, with_key_order
 from detcore.errors import DataError, InvalidDataTypeError, describe
 from detcore_keras.frameworks import tf
-from detcore_keras.state.random_state import preserved_rng
+from detcore_keras.state.random_generators import preserved_rng
 
 
 def open_cached(

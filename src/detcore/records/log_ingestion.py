@@ -12,11 +12,11 @@ from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from detcore.contract.errors import DatabaseError
-from detcore.log.events import Event, TrainingMetrics, ValidationMetrics
+from detcore.log.events import Event, TrainingReport, ValidationReport
 from detcore.log.lines import EventLine, encode_metrics, parse_line
 from detcore.log.reading import EventLogPart, read_event_log
-from detcore.records.apply import APPLIED, apply_event
 from detcore.records.column_types import MAX_INDEXED, EncodedJson
+from detcore.records.event_application import APPLIED, apply_event
 from detcore.records.metric_queries import insert_metrics, metric_row
 from detcore.records.queries import among, now
 from detcore.records.schema import event_logs, events
@@ -30,7 +30,7 @@ _SHOWN = 200
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Position:
+class LogPosition:
     """How far a log was ingested.
 
     Attributes:
@@ -45,7 +45,7 @@ class Position:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Entry:
+class _IngestedLine:
     """A line, as the row that it becomes.
 
     Attributes:
@@ -59,7 +59,7 @@ class _Entry:
     change: Event | None = None
 
 
-def _parse(owner: Owner, part: EventLogPart) -> list[_Entry]:
+def _parse(owner: Owner, part: EventLogPart) -> list[_IngestedLine]:
     """Return the lines of a part as rows; this costs most of the time.
 
     Damaged lines become events of kind "damaged".
@@ -75,8 +75,8 @@ def _parse(owner: Owner, part: EventLogPart) -> list[_Entry]:
 
 
 def _add_entries(
-    connection: Connection, owner: Owner, part: EventLogPart, entries: Sequence[_Entry]
-) -> Position:
+    connection: Connection, owner: Owner, part: EventLogPart, entries: Sequence[_IngestedLine]
+) -> LogPosition:
     """Add the entries of a part that starts at its log's position, and move the position.
 
     Returns:
@@ -90,7 +90,7 @@ def _add_entries(
     known = connection.execute(select(event_logs).where(*here).with_for_update()).fetchone()
     offset, last_seq = (known.byte_offset, known.last_seq) if known else (part.header.lines_at, 0)
     if not part.start == offset < part.end:
-        return Position(offset, last_seq)
+        return LogPosition(offset, last_seq)
     added = 0
     reports: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
@@ -114,16 +114,16 @@ def _add_entries(
         connection.execute(update(event_logs).where(*here).values(place))
     else:
         connection.execute(insert(event_logs).values(trial_id=owner[0], run_id=owner[1], **place))
-    return Position(part.end, last_seq, added)
+    return LogPosition(part.end, last_seq, added)
 
 
-def _entry(owner: Owner, line: EventLine) -> _Entry | None:
+def _entry(owner: Owner, line: EventLine) -> _IngestedLine | None:
     """Return a record as its row; None if it cannot be one."""
     trial_id, run_id = owner
     event = line.event
     moment = datetime.datetime.fromtimestamp(line.time, datetime.timezone.utc)
     try:
-        if isinstance(event, TrainingMetrics | ValidationMetrics):
+        if isinstance(event, TrainingReport | ValidationReport):
             row = metric_row(
                 event,
                 trial_id=trial_id,
@@ -132,7 +132,7 @@ def _entry(owner: Owner, line: EventLine) -> _Entry | None:
                 kind=line.kind,
                 reported_at=moment,
             )
-            return _Entry(line.seq, row)
+            return _IngestedLine(line.seq, row)
         row = {
             "trial_id": trial_id,
             "run_id": run_id,
@@ -143,10 +143,10 @@ def _entry(owner: Owner, line: EventLine) -> _Entry | None:
         }
     except RecursionError:  # nested deeper than any report is
         return None
-    return _Entry(line.seq, row, event if line.kind in APPLIED else None)
+    return _IngestedLine(line.seq, row, event if line.kind in APPLIED else None)
 
 
-def _damaged(owner: Owner, offset: int, text: bytes) -> _Entry:
+def _damaged(owner: Owner, offset: int, text: bytes) -> _IngestedLine:
     """Return the event for a line whose checksum is wrong (the machine crashed)."""
     shown = text[:_SHOWN].decode("ascii", "backslashreplace")
     row = {
@@ -157,10 +157,10 @@ def _damaged(owner: Owner, offset: int, text: bytes) -> _Entry:
         "payload": {"offset": offset, "bytes": len(text) + 1, "text": shown},
         "reported_at": now(),
     }
-    return _Entry(None, row)
+    return _IngestedLine(None, row)
 
 
-def drain(database: Database, path: Path, start: Position) -> Position:
+def ingest_log(database: Database, path: Path, start: LogPosition) -> LogPosition:
     """Add the finished lines of a log that are not in the database.
 
     Each chunk's rows and the position behind it are one transaction, so that a process may be
@@ -186,17 +186,17 @@ def drain(database: Database, path: Path, start: Position) -> Position:
 
 def read_positions(
     database: Database, trial_ids: Sequence[int] | None = None
-) -> dict[Owner, Position]:
+) -> dict[Owner, LogPosition]:
     """Return the positions of all logs, or of those of some trials, by trial and run."""
     with database._read() as connection:
         return {
-            (row.trial_id, row.run_id): Position(row.byte_offset, row.last_seq)
+            (row.trial_id, row.run_id): LogPosition(row.byte_offset, row.last_seq)
             for condition in among(event_logs.c.trial_id, trial_ids)
             for row in connection.execute(select(event_logs).where(condition))
         }
 
 
-def _store(database: Database, part: EventLogPart) -> Position:
+def _store(database: Database, part: EventLogPart) -> LogPosition:
     """Add a part, unless another process has moved its log's position; return the position."""
     assert part.header is not None  # a part without one has no lines
     owner = (part.header.trial_id, part.header.run_id)

@@ -15,7 +15,7 @@ import numpy as np
 from detcore.errors import InvalidCheckpointError
 from detcore.trial import capture_random_state, restore_random_state
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
-from detcore_keras.state.checkpoint_files import read_json, write_json
+from detcore_keras.state.array_files import read_json, write_json
 from detcore_keras.state.variables import raw_variable
 
 _logger = logging.getLogger("detcore.keras")

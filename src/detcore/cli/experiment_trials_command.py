@@ -28,7 +28,7 @@ from detcore.cli.record_access import (
 )
 from detcore.cli.shell_completion import experiment_argument
 from detcore.contract.errors import NotFoundError
-from detcore.describe import (
+from detcore.record_descriptions import (
     describe_stand_in,
     describe_trials,
     flatten,

@@ -20,7 +20,7 @@ Document = dict[str, Any]
 Entry = TypeVar("Entry")
 # One JSON value per line.
 STREAM_TYPE = "application/x-ndjson"
-_MAX_INTEGER = 2**31 - 1
+_MAX_INT = 2**31 - 1
 
 
 def _check_text(text: str) -> str:
@@ -40,9 +40,9 @@ Text = Annotated[str, AfterValidator(_check_text)]
 Nested = Annotated[Document, AfterValidator(_check_depth)]
 # Lists in a request's first line, which must not become too long.
 Texts = Annotated[list[Text], Field(max_length=100)]
-Numbers = Annotated[list[Annotated[int, Field(ge=-1, le=_MAX_INTEGER)]], Field(max_length=300)]
-_Limit = Annotated[int, Query(ge=-2, le=_MAX_INTEGER, description="0: no limit; -1: all; -2: none")]
-_Offset = Annotated[int, Query(ge=-_MAX_INTEGER, le=_MAX_INTEGER, description="below 0: from the end")]
+Numbers = Annotated[list[Annotated[int, Field(ge=-1, le=_MAX_INT)]], Field(max_length=300)]
+_Limit = Annotated[int, Query(ge=-2, le=_MAX_INT, description="0 or -1: all; -2: none")]
+_Offset = Annotated[int, Query(ge=-_MAX_INT, le=_MAX_INT, description="below 0: from the end")]
 
 
 class ListPart(BaseModel):

@@ -16,8 +16,8 @@ from detcore_server.server_database import ServerDatabase
 from detcore_server.users.throttle import Throttle
 
 if TYPE_CHECKING:
-    from detcore_server.settings import ServerSettings
-    from detcore_server.users.visit import Visit
+    from detcore_server.server_settings import ServerSettings
+    from detcore_server.users.one_time_link import Visit
 
 
 # A hash of a password takes 64 MiB and all of a core.

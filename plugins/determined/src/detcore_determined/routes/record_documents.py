@@ -16,9 +16,9 @@ from detcore.records import (
     TrialSummary,
 )
 from detcore.types import Control, ExperimentState, TrialState
-from detcore_determined.routes.answers import Document, moment
 from detcore_determined.routes.cluster_routes import PLACE_ID, PLACE_NAME
 from detcore_determined.routes.enums import State
+from detcore_determined.routes.response_models import Document, moment
 from detcore_server.routes import ServerState
 
 _RUNNING = (
