@@ -22,7 +22,6 @@ NOT_RUN = {
         "docs/server.md",
     ],
     "machines": [
-        "docs/estimator-workers.md",
         "docs/launching.md",
         "docs/operating.md",
         "docs/operating.md",
@@ -31,7 +30,6 @@ NOT_RUN = {
     ],
     "network": [
         "README.md",
-        "docs/estimator-workers.md",
         "docs/howto-plugin.md",
         "docs/installation.md",
         "docs/installation.md",
