@@ -30,7 +30,6 @@ NOT_RUN = {
     ],
     "network": [
         "README.md",
-        "docs/howto-plugin.md",
         "docs/installation.md",
         "docs/installation.md",
         "docs/loops.md",
@@ -41,7 +40,6 @@ NOT_RUN = {
         "docs/quickstart.md",
         "docs/server.md",
         "docs/testing.md",
-        "docs/writing-a-plugin.md",
         "docs/writing-a-plugin.md",
         "docs/writing-a-plugin.md",
         "docs/writing-a-plugin.md",

@@ -13,8 +13,8 @@ __all__ = ["hooks_page"]
 _ABOUT = """\
 # Hooks
 
-Made from `detcore.contract.hooks`. [Plugins](../plugins.md) tells how plugins are found and how
-faults are reported.
+Made from `detcore.contract.hooks`. [Writing a plugin](../writing-a-plugin.md) explains how plugins
+are found and how faults are reported.
 """
 _GROUPS = {"register": "Register hooks", "observer": "Observer hooks"}
 _SECTION = re.compile(r"^(Args|Returns|Raises):$", re.MULTILINE)

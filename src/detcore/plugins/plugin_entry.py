@@ -99,7 +99,8 @@ class PluginProblem:
     """A fault of a plugin, or of the settings that enable and disable plugins.
 
     Attributes:
-        kind: The kind of fault, such as ``"missing-dependency"``; docs/plugins.md lists them.
+        kind: The kind of fault, such as ``"missing-dependency"``. docs/writing-a-plugin.md lists
+            all kinds.
         plugin: Name of the plugin; empty if the fault concerns no single plugin.
         owner: The plugin and its distribution, or the variable or option at fault.
         message: Description of the fault, with the values; one line.

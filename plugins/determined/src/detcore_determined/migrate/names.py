@@ -142,7 +142,7 @@ _ARRAYS = (
 )
 _LENGTHS = "lengths are given in the experiment file, such as {batches: 100}"
 _WORKSPACE = "workspace and project are only fields of the experiment file"
-_PLUGIN = "a plugin brings it; see docs/plugins.md"
+_PLUGIN = "a plugin brings it; see docs/writing-a-plugin.md"
 _INIT = "use detcore.experimental.keras.init, or detcore.experimental.estimator.init"
 _LOCAL = "use the arguments local and test of detcore.experimental.create"
 _NO_PLUGIN = "there is no plugin for it; use the Core API"
