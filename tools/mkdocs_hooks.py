@@ -29,13 +29,21 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made from the code, and the changelog."""
-    from docs_site import api_page, commands_page, configuration_page, hooks_page, public_modules
+    from docs_site import (
+        api_page,
+        commands_page,
+        configuration_page,
+        determined_names_page,
+        hooks_page,
+        public_modules,
+    )
 
     modules = public_modules(_ROOT)
     made = {
         "reference/configuration.md": configuration_page(),
         "reference/hooks.md": hooks_page(),
         "reference/commands.md": commands_page(),
+        "reference/determined-names.md": determined_names_page(),
         "changelog.md": _changelog(),
     }
     for name, names in modules.items():

@@ -59,8 +59,8 @@ NOT_RUN = {
         "README.md",
     ],
     "server": [
-        "docs/determined-client.md",
-        "docs/determined-client.md",
+        "docs/migrating.md",
+        "docs/migrating.md",
         "docs/operating.md",
         "docs/operating.md",
         "docs/records.md",

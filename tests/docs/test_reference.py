@@ -14,6 +14,7 @@ from docs_site import (
     api_page,
     commands_page,
     configuration_page,
+    determined_names_page,
     for_the_site,
     hooks_page,
     public_modules,
@@ -23,6 +24,8 @@ from source_tree import ROOT
 
 from detcore import errors
 from detcore.contract import hooks as specs
+from detcore_determined.migrate.names import GONE, MOVED
+from detcore_determined.migrate.names import MODULES as MODULES_OF_DETERMINED
 
 DOCS = ROOT / "docs"
 COMMANDS = list(all_commands())
@@ -88,6 +91,12 @@ def test_every_hook_is_there_with_its_arguments(hook: str) -> None:
     assert "**When:**" in text
     for argument in inspect.signature(getattr(specs, hook)).parameters:
         assert f"- `{argument}`: " in text
+
+
+def test_the_names_page_lists_every_name_of_determined() -> None:
+    text = determined_names_page()
+    for name in (*MODULES_OF_DETERMINED, *MOVED, *GONE):
+        assert f"\n| `{name}` | " in text
 
 
 def test_the_hooks_page_has_nothing_else() -> None:

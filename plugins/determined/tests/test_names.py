@@ -1,10 +1,9 @@
-"""The table of names: every target exists, every documented name is in it, and so is the page."""
+"""The table of names: every target exists, and every documented name is in it."""
 
 from __future__ import annotations
 
 import ast
 import importlib
-import re
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from detcore_determined.migrate.names import (
     STAND_FOR,
 )
 
-PAGE = ROOT / "docs" / "migrating.md"
 DOCUMENTED = Path(__file__).with_name("documented_names.txt").read_text(encoding="utf-8").split()
 EXAMPLES = sorted(ROOT.glob("examples/plugins/*/src"))
 MODULE_SOURCES = {
@@ -98,34 +96,3 @@ def test_no_name_is_in_two_tables() -> None:
 def test_what_import_detcore_reaches() -> None:
     face = public_names("detcore")
     assert all(module.partition(".")[2] in {"", *face} for module in REACHABLE)
-
-
-# -- the page -------------------------------------------------------------------------------------
-
-
-def rows(heading: str) -> list[list[str]]:
-    """Return the cells of the table below a heading of the page."""
-    section = PAGE.read_text(encoding="utf-8").split(f"\n### {heading}\n", 1)[1].split("\n#", 1)[0]
-    lines = [line for line in section.splitlines() if line.startswith("| `")]
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
-
-
-def quoted(cell: str) -> list[str]:
-    return re.findall(r"`([^`]+)`", cell)
-
-
-def test_the_page_has_every_module_with_its_names() -> None:
-    table = {quoted(row[0])[0]: (quoted(row[1])[0], quoted(row[2])) for row in rows("Modules")}
-    assert table == {old: (new, [*SAME.get(old, ())]) for old, new in MODULES.items()}
-
-
-def test_the_page_has_every_name_that_moved() -> None:
-    table = {
-        quoted(row[0])[0]: quoted(row[1])[0] for row in rows("Names that are called otherwise")
-    }
-    assert table == {old: new.replace(":", ".") for old, new in MOVED.items()}
-
-
-def test_the_page_has_every_name_that_is_gone_with_what_to_do() -> None:
-    table = {quoted(row[0])[0]: row[1] for row in rows("Names that are gone")}
-    assert table == GONE

@@ -2,8 +2,7 @@
 
 A target is ``"module"`` or ``"module:name"``. A target with an expression, such as
 ``"detcore.experimental:Determined().get_trial"``, cannot be imported: the expression replaces each
-use of the old name. docs/migrating.md contains the same tables; a test compares them and resolves
-every target.
+use of the old name. The documentation site shows the same tables, and a test resolves every target.
 """
 
 from __future__ import annotations

@@ -31,10 +31,7 @@ _PARTS = (
     checkpoint_routes,
     model_routes,
 )
-_REFUSAL = (
-    "detcore does not have {} {} of Determined.\n"
-    "What works with its client: docs/determined-client.md"
-)
+_REFUSAL = "detcore does not have {} {} of Determined.\nSupported requests: docs/migrating.md"
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE"]
 
 
