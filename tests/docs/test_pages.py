@@ -22,9 +22,8 @@ SUPPORT = ROOT / "tests" / "support"
 # Pages of minutes, which take turns.
 LONG = {
     "docs/experimental.md",
-    "docs/loops.md",
-    "docs/ray.md",
     "docs/testing.md",
+    "examples/core_api/README.md",
     "examples/digits_estimator/README.md",
     "examples/plugins/detcore-sklearn/README.md",
     "examples/ray/README.md",

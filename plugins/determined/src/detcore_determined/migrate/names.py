@@ -195,7 +195,7 @@ _GONE = {
         "lightning": _LIGHTNING,
         "monkey_patch": "it was internal; delete the import",
         "profiler": "use the framework's own profiler",
-        "ray": "detcore-ray is a launcher; see docs/ray.md",
+        "ray": "detcore-ray is a launcher; see docs/distributed.md",
         "searcher": "detcore.search.SearchMethod has another contract; see docs/search.md",
         "tensorboard": "write to context.get_tensorboard_path() with the framework's own writer",
         "tensorpack": _NO_PLUGIN,
