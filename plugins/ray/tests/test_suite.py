@@ -42,7 +42,7 @@ class TestRayLauncher(LauncherSuite):
         self._address = nodes.address
         self._kept = kept
         self._process = os.getpid()
-        self._closes = request.node.name == "test_close_releases_everything"
+        self._closes = request.node.name == "test_close_releases_resources"
 
     def make_launcher(self) -> Launcher:
         if self._closes or os.getpid() != self._process:

@@ -59,7 +59,7 @@ class Right:
 
 
 class CountsFromOne(Right):
-    broken = "fulfils-the-protocol"
+    broken = "protocol-is-implemented"
 
     @property
     def epoch(self) -> int:
@@ -67,7 +67,7 @@ class CountsFromOne(Right):
 
 
 class TellsTuples(Right):
-    broken = "small-json-position"
+    broken = "position-is-small-json"
 
     def position(self) -> Any:
         return {"place": tuple(self.place)}
@@ -76,7 +76,7 @@ class TellsTuples(Right):
 class Draws(Right):
     """Noise from a generator that a position does not hold."""
 
-    broken = "continues-anywhere"
+    broken = "seek-continues-anywhere"
 
     def __init__(self, num_workers: int) -> None:
         super().__init__(num_workers)
@@ -87,21 +87,21 @@ class Draws(Right):
 
 
 class GoesOnlyForward(Right):
-    broken = "goes-back"
+    broken = "seek-goes-back"
 
     def seek(self, position: Any) -> None:
         super().seek({"place": max(self.place, list(position["place"] or [0, 0]))})
 
 
 class Repeats(Right):
-    broken = "each-record-once"
+    broken = "epoch-has-each-record-once"
 
     def records(self) -> Any:
         return super().records() % 9
 
 
 class DependsOnWorkers(Right):
-    broken = "another-number-of-workers"
+    broken = "num-workers-can-change"
 
     def __init__(self, num_workers: int) -> None:
         super().__init__(num_workers)
@@ -111,14 +111,14 @@ class DependsOnWorkers(Right):
 class RunsAhead(Right):
     """Counts a batch that its reader did not take yet."""
 
-    broken = "continues-anywhere"
+    broken = "seek-continues-anywhere"
 
     def position(self) -> Any:
         return {"place": [self.place[0], min(3, self.place[1] + 1)]}
 
 
 class DrawsFromTraining(Right):
-    broken = "generators-untouched"
+    broken = "generators-are-unchanged"
 
     def noise(self, number: int) -> float:
         random.random()
@@ -126,7 +126,7 @@ class DrawsFromTraining(Right):
 
 
 class TakesAnything(Right):
-    broken = "refuses-other-positions"
+    broken = "invalid-positions-are-rejected"
 
     def seek(self, position: Any) -> None:
         super().seek({"place": position.get("place") or [0, 0]})

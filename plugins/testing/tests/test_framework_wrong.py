@@ -158,7 +158,7 @@ def test_a_wrong_framework_breaks_its_clause(
     finally:
         runs.close()
     assert caught.value.clause == controller.clause
-    assert f"FrameworkSuite: the clause {controller.clause!r} is broken" in str(caught.value)
+    assert f"FrameworkSuite: clause {controller.clause!r} failed" in str(caught.value)
     assert controller.told in str(caught.value)
 
 
@@ -223,14 +223,14 @@ def test_training_metrics_around_zero_are_compared_absolutely(
     expected = pytest.raises(BrokenContractError, match=r"not 0\.0")
     try:
         with contextlib.nullcontext() if is_near else expected:
-            clauses(suite)["a-resume-goes-on-in-its-place"](runs)
+            clauses(suite)["resume-continues-at-checkpoint"](runs)
     finally:
         runs.close()
 
 
 EXACT_RESUME = {
-    *("exact-resume-after-a-kill", "exact-resume-after-a-signal"),
-    *("exact-resume-in-a-later-epoch", "two-workers-resume-exactly"),
+    *("exact-resume-after-kill", "exact-resume-after-sigterm"),
+    *("exact-resume-in-later-epoch", "two-workers-resume-exactly"),
 }
 
 
@@ -254,7 +254,7 @@ def test_the_clauses_on_exact_resume_are_skipped_where_it_is_declared_not_to_be(
     assert broken == {}
     reason = "Framework.inexact_resume: the generator of the noise is not saved"
     assert {name for name, text in skipped.items() if text == reason} == EXACT_RESUME
-    assert "a-resume-goes-on-in-its-place" not in skipped
+    assert "resume-continues-at-checkpoint" not in skipped
 
 
 def test_exact_resume_is_shown_before_what_follows_from_it() -> None:
@@ -270,6 +270,6 @@ def test_exact_resume_is_shown_before_what_follows_from_it() -> None:
 
 
 def test_each_clause_has_a_wrong_framework() -> None:
-    of_the_core = {"a-wrong-entrypoint-is-told"}  # a plugin can only be in its way
+    of_the_core = {"wrong-entrypoint-is-reported"}  # a plugin can only be in its way
     named = {controller.clause for controller in CONTROLLERS}
     assert named == set(clauses(TestRightFramework())) - of_the_core

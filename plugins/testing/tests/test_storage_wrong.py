@@ -29,4 +29,4 @@ def test_a_wrong_storage_is_rejected_and_the_clause_named(
 
 def test_nearly_every_clause_has_a_storage_that_breaks_it() -> None:
     shown = {backend.broken for backend in WRONG}
-    assert set(clauses_of(StorageSuite)) - shown == {"settings-refuse-what-they-do-not-know"}
+    assert set(clauses_of(StorageSuite)) - shown == {"settings-reject-unknown-fields"}

@@ -40,7 +40,7 @@ class DataSourceSuite(Suite):
     """
 
     capabilities: ClassVar[Mapping[str, str]] = {
-        "identified records": "records() returns ids from 0 to num_records - 1, each once an epoch",
+        "identified-records": "records() returns ids from 0 to num_records - 1, each once an epoch",
         "generators": "loading does not change the process-wide random generators",
     }
     num_records: ClassVar[int]
@@ -59,15 +59,21 @@ class DataSourceSuite(Suite):
             return [self.values(part) for part in batch]
         return np.asarray(batch).tolist()
 
-    @clause("fulfils-the-protocol", "it has the methods of DataSource, and starts in epoch 0")
-    def test_fulfils_the_protocol(self) -> None:
+    @clause(
+        "protocol-is-implemented",
+        "the source has the methods of DataSource and starts in epoch 0",
+    )
+    def test_protocol_is_implemented(self) -> None:
         """Look at a new source."""
         source = self._make()
         assert isinstance(source, DataSource), f"{source!r} lacks a method of DataSource"
         expect_equal(source.epoch, 0, "epoch of a new source")
 
-    @clause("small-json-position", "a position is a small JSON value, and asking changes nothing")
-    def test_small_json_position(self) -> None:
+    @clause(
+        "position-is-small-json",
+        "a position is a small JSON value, and reading it changes nothing",
+    )
+    def test_position_is_small_json(self) -> None:
         """Ask for positions on the way."""
         source = self._make()
         for stop in range(3):
@@ -78,8 +84,8 @@ class DataSourceSuite(Suite):
             expect_equal(source.position(), position, "position asked for again")
             self._take(source, 1)
 
-    @clause("continues-anywhere", "a source moved to a position continues with the same batches")
-    def test_continues_anywhere(self) -> None:
+    @clause("seek-continues-anywhere", "after seek the source continues with the same batches")
+    def test_seek_continues_anywhere(self) -> None:
         """Stop after each number of batches, in two epochs."""
         for num_workers in self.num_workers:
             whole = self._take(self._make(num_workers), self._count() * 2 + 2)
@@ -91,8 +97,8 @@ class DataSourceSuite(Suite):
                 found = self._take(again, len(whole) - stop)
                 expect_equal(found, whole[stop:], f"batches after a stop at {stop}")
 
-    @clause("goes-back", "a source in use can be moved back to an earlier position of its own")
-    def test_goes_back(self) -> None:
+    @clause("seek-goes-back", "a source in use can return to one of its earlier positions")
+    def test_seek_goes_back(self) -> None:
         """Go back into the first epoch from the second."""
         source = self._make()
         whole = self._take(source, 1)
@@ -102,11 +108,11 @@ class DataSourceSuite(Suite):
         expect_equal(self._take(source, len(whole) - 1), whole[1:], "batches after going back")
 
     @clause(
-        "each-record-once",
-        "an epoch has each record once; the next one too",
-        capability="identified records",
+        "epoch-has-each-record-once",
+        "each of two epochs contains each record once",
+        capability="identified-records",
     )
-    def test_each_record_once(self) -> None:
+    def test_epoch_has_each_record_once(self) -> None:
         """Count the ids of two epochs."""
         for num_workers in self.num_workers:
             taken = self._take(self._make(num_workers), self._count(num_workers) * 2)
@@ -115,11 +121,12 @@ class DataSourceSuite(Suite):
                 expect_equal(ids, list(range(self.num_records)), f"ids of epoch {epoch}, sorted")
 
     @clause(
-        "another-number-of-workers",
-        "another number of loader workers continues without repeating or skipping a record",
-        capability="identified records",
+        "num-workers-can-change",
+        "the source continues with another number of loader workers, without repeating or skipping "
+        "a record",
+        capability="identified-records",
     )
-    def test_another_number_of_workers(self) -> None:
+    def test_num_workers_can_change(self) -> None:
         """Stop with each number of workers, continue with each other."""
         for before in self.num_workers:
             for after in self.num_workers:
@@ -134,11 +141,11 @@ class DataSourceSuite(Suite):
                     expect_equal(taken + rest, whole, f"batches, {before} then {after} workers")
 
     @clause(
-        "generators-untouched",
-        "random and numpy.random continue as if nothing had been loaded",
+        "generators-are-unchanged",
+        "loading does not change the state of random and numpy.random",
         capability="generators",
     )
-    def test_generators_untouched(self) -> None:
+    def test_generators_are_unchanged(self) -> None:
         """Draw before and after loading."""
         drawn = []
         for count in (0, 2):
@@ -148,8 +155,8 @@ class DataSourceSuite(Suite):
             drawn.append((random.random(), float(np.random.rand())))
         expect_equal(drawn[1], drawn[0], "numbers drawn after loading")
 
-    @clause("refuses-other-positions", "a value that is no position is refused with a DataError")
-    def test_refuses_other_positions(self) -> None:
+    @clause("invalid-positions-are-rejected", "an invalid position raises DataError")
+    def test_invalid_positions_are_rejected(self) -> None:
         """Seek what no source returned."""
         source = self._make()
         for position in ({}, dict.fromkeys(source.position())):
@@ -177,7 +184,7 @@ class DataSourceSuite(Suite):
         return [(source.epoch, self._ids(source), self.values(batch)) for batch in source]
 
     def _ids(self, source: DataSource[Any]) -> list[int]:
-        if "identified records" in self.declined:
+        if "identified-records" in self.declined:
             return []
         return [int(index) for index in source.records()]
 

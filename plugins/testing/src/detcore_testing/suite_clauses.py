@@ -27,11 +27,11 @@ class BrokenContractError(AssertionError):
 
     Attributes:
         suite: Name of the suite, such as ``"StorageSuite"``.
-        clause: Name of the clause, such as ``"it-behaves-as-a-dict"``.
+        clause: Name of the clause, such as ``"storage-behaves-like-a-dict"``.
     """
 
-    def __init__(self, suite: str, clause: str, promise: str, found: str) -> None:
-        super().__init__(f"{suite}: the clause {clause!r} is broken.\nIt says: {promise}\n{found}")
+    def __init__(self, suite: str, clause: str, promise: str, finding: str) -> None:
+        super().__init__(f"{suite}: clause {clause!r} failed.\nRequirement: {promise}\n{finding}")
         self.suite = suite
         self.clause = clause
 
@@ -94,8 +94,8 @@ def clause(name: str, promise: str, *, capability: str | None = None) -> Callabl
                 # Without its cause, which has the same text.
                 raise BrokenContractError(_suite_name(self), name, promise, str(error)) from None
             except Exception as error:
-                found = f"It raised {type(error).__name__}; the traceback is above."
-                raise BrokenContractError(_suite_name(self), name, promise, found) from error
+                finding = f"The test raised {type(error).__name__}. The traceback is above."
+                raise BrokenContractError(_suite_name(self), name, promise, finding) from error
 
         show.clause = name  # type: ignore[attr-defined]
         show.promise = promise  # type: ignore[attr-defined]

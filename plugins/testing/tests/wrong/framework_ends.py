@@ -13,15 +13,15 @@ from detcore.errors import InvalidHP
 if TYPE_CHECKING:
     from detcore.trial import Clock
 
-BROKEN = "a-broken-trial-is-told"
-INVALID = "invalid-hyperparameters-end-the-trial"
-CALLBACKS = "callbacks-come-in-order"
+BROKEN = "trial-errors-end-the-run"
+INVALID = "invalid-hyperparameters-end-trial"
+CALLBACKS = "callbacks-run-in-order"
 
 
 class IgnoresTheStop(RightController):
     """Trains on when the clock says stop."""
 
-    clause = "a-stop-request-ends-the-trial"
+    clause = "stop-request-ends-trial"
 
     def run(self, clock: Clock) -> None:
         self.step = clock.steps_completed
@@ -32,7 +32,7 @@ class IgnoresTheStop(RightController):
 class IgnoresItsOwnStop(RightController):
     """Does not look at what the trial sets to stop."""
 
-    clause = "the-frameworks-own-stop-ends-the-trial"
+    clause = "framework-stop-ends-trial"
 
     def must_look(self, clock: Clock) -> bool:
         return clock.interrupt_requested
@@ -41,7 +41,7 @@ class IgnoresItsOwnStop(RightController):
 class IgnoresSignals(RightController):
     """Switches the signal off, so that nobody disturbs it."""
 
-    clause = "exact-resume-after-a-signal"
+    clause = "exact-resume-after-sigterm"
 
     def run(self, clock: Clock) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -119,14 +119,14 @@ class ImportsItsFrameworkAtDiscovery(RightController):
 class NamesWhatIsNotThere(RightController):
     """Registers a function that was renamed."""
 
-    clause = "it-is-found"
+    clause = "framework-is-registered"
     framework = {"prepare_worker": None, "native_init": "framework_right:start"}
 
 
 class RegistersAnotherName(RightController):
     """Is called otherwise than its documentation says."""
 
-    clause = "it-is-found"
+    clause = "framework-is-registered"
     framework = {"name": "lines"}
 
 

@@ -24,10 +24,10 @@ from framework_right import (
 
 from detcore.types import TensorInfo
 
-KILL = "exact-resume-after-a-kill"
-INEXACT = "a-resume-goes-on-in-its-place"
-SNAPSHOT = "a-snapshot-is-what-save-writes"
-NOTHING_BEHIND = "a-run-leaves-nothing-behind"
+KILL = "exact-resume-after-kill"
+INEXACT = "resume-continues-at-checkpoint"
+SNAPSHOT = "snapshot-equals-save"
+NOTHING_BEHIND = "run-leaves-nothing-behind"
 
 
 class ForgetsMomentum(RightController):
@@ -107,7 +107,7 @@ class SnapshotIsLate(RightController):
 class Pickles(RightController):
     """Writes its generator with pickle, in a file that does not look like it."""
 
-    clause = "checkpoints-hold-no-pickle"
+    clause = "checkpoints-contain-no-pickle"
     needs_own_reference = True
 
     def save(self, directory: Path) -> None:
@@ -118,7 +118,7 @@ class Pickles(RightController):
 class SavesNothing(RightController):
     """Writes no file."""
 
-    clause = "checkpoints-are-whole"
+    clause = "checkpoints-are-complete"
     needs_own_reference = True
 
     def save(self, directory: Path) -> None:
@@ -128,7 +128,7 @@ class SavesNothing(RightController):
 class SavesTheBeginning(RightController):
     """Saves the weights that it was made with."""
 
-    clause = "checkpoints-hold-the-state"
+    clause = "checkpoints-contain-the-state"
     needs_own_reference = True
 
     @functools.cached_property
@@ -142,7 +142,7 @@ class SavesTheBeginning(RightController):
 class SavesAnAverageForNobody(RightController):
     """Saves an average of the weights, and starts another one after a resume."""
 
-    clause = "each-file-is-restored"
+    clause = "restore-reads-each-file"
     told = "save writes files that restore never reads: average.npy."
     needs_own_reference = True
 
@@ -154,7 +154,7 @@ class SavesAnAverageForNobody(RightController):
 class SavingChangesWeights(RightController):
     """Rounds the weights for the checkpoint, and trains on with those."""
 
-    clause = "the-schedule-changes-nothing"
+    clause = "schedule-does-not-change-training"
     needs_own_reference = True
 
     def save(self, directory: Path) -> None:
@@ -167,7 +167,7 @@ class SavingChangesWeights(RightController):
 class SavesOtherThanItRestores(RightController):
     """Restores the momentum with the other sign."""
 
-    clause = "restore-and-save-change-nothing"
+    clause = "save-after-restore-is-identical"
 
     def take(self, state: Mapping[str, Any]) -> None:
         super().take(state)
@@ -204,7 +204,7 @@ class LeavesAProcess(RightController):
 class RestoresInPart(RightController):
     """Takes what there is, and goes on without the rest."""
 
-    clause = "restore-refuses-what-is-damaged"
+    clause = "restore-rejects-damage"
 
     def restore(self, directory: Path) -> None:
         try:
@@ -216,7 +216,7 @@ class RestoresInPart(RightController):
 class NamesFilesOfAnother(RightController):
     """Tells of tensors in a file that it does not write any more."""
 
-    clause = "tensors-are-in-their-files"
+    clause = "tensors-match-their-files"
 
     def tensors(self) -> list[TensorInfo]:
         return [TensorInfo("weights", (3,), "float64", "weights.npy")]
@@ -225,7 +225,7 @@ class NamesFilesOfAnother(RightController):
 class NamesOldTensors(RightController):
     """Returns the tensors of its first answer for ever."""
 
-    clause = "state-tensors-are-the-state"
+    clause = "state-tensors-match-the-state"
 
     def state_tensors(self) -> dict[str, Any]:
         self.named = getattr(self, "named", None) or {"model.weights": self.weights.copy()}
@@ -235,7 +235,7 @@ class NamesOldTensors(RightController):
 class StartsAfresh(RightController):
     """Takes nothing over from the other trial."""
 
-    clause = "start-from-takes-the-weights"
+    clause = "start-from-loads-weights"
 
     def start_from(self, directory: Path) -> None:
         read_json(directory)
@@ -244,7 +244,7 @@ class StartsAfresh(RightController):
 class CountsTheOtherTrialsBatches(RightController):
     """Counts on from where the other trial was."""
 
-    clause = "start-from-takes-the-weights"
+    clause = "start-from-loads-weights"
     first = 0
 
     def start_from(self, directory: Path) -> None:
@@ -258,7 +258,7 @@ class CountsTheOtherTrialsBatches(RightController):
 class StartsWithTheOtherTrialsRate(RightController):
     """Restores the learning rate with the weights."""
 
-    clause = "start-from-keeps-the-hyperparameters"
+    clause = "start-from-keeps-hyperparameters"
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "rate": self.rate}
@@ -271,7 +271,7 @@ class StartsWithTheOtherTrialsRate(RightController):
 class LoadsNothing(RightController):
     """What it registers for loading returns None."""
 
-    clause = "load-checkpoint-loads"
+    clause = "load-checkpoint-returns-the-model"
     framework = {"load_checkpoint": "framework_state:load_nothing"}
 
 
@@ -283,7 +283,7 @@ def load_nothing(path: str) -> None:
 class PicklesIntoAnArray(RightController):
     """Writes a pickle as numbers."""
 
-    clause = "checkpoints-hold-no-pickle"
+    clause = "checkpoints-contain-no-pickle"
     needs_own_reference = True
 
     def save(self, directory: Path) -> None:
@@ -295,7 +295,7 @@ class PicklesIntoAnArray(RightController):
 class LoadsTheSameModel(RightController):
     """Loads a model that was not trained."""
 
-    clause = "load-checkpoint-loads"
+    clause = "load-checkpoint-returns-the-model"
     framework = {"load_checkpoint": "framework_state:load_zeros"}
 
 
@@ -306,7 +306,7 @@ def load_zeros(path: str, tags: tuple[str, ...] = ()) -> list[float]:
 class ShufflesTheFirstEpochOnly(RightController):
     """Goes on with the order of the first epoch, whichever it is."""
 
-    clause = "exact-resume-in-a-later-epoch"
+    clause = "exact-resume-in-later-epoch"
     framework = {"several_workers": False}
     suite = {"declined": {"several-workers": "it trains on one"}}
 

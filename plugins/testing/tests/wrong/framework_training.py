@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TRAINING = "training-metrics-are-reported"
 COVER = "training-metrics-cover-their-batches"
 VALIDATION = "validation-metrics-are-reported"
-SCHEDULE = "the-schedule-changes-nothing"
+SCHEDULE = "schedule-does-not-change-training"
 
 
 class TrainsOneTooMany(SteppingController):
@@ -32,7 +32,7 @@ class TrainsOneTooMany(SteppingController):
 class RunsOver(RightController):
     """Looks at the clock after every third batch."""
 
-    clause = "a-run-completes"
+    clause = "run-completes"
     needs_own_reference = True
 
     def train_batch(self) -> float:
@@ -54,7 +54,7 @@ class ReportsNaN(RightController):
 class ReportsForgottenLosses(RightController):
     """Reports the mean since the process started: a resume changes it."""
 
-    clause = "a-resume-goes-on-in-its-place"
+    clause = "resume-continues-at-checkpoint"
     told = "The restored state is equal, the next batch is not"
     needs_own_reference = True
     seen: list[float]
@@ -91,7 +91,7 @@ class ValidatesOnce(RightController):
 class ValidatesASample(RightController):
     """Validates on another sample each time, of its own generator."""
 
-    clause = "validation-repeats"
+    clause = "validation-is-repeatable"
     needs_own_reference = True
 
     def validation_errors(self, share: slice) -> np.ndarray:
@@ -102,7 +102,7 @@ class ValidatesASample(RightController):
 class ValidatesOnItsTrainingData(RightController):
     """Takes as many records as there are to validate, of those that it trains on."""
 
-    clause = "validation-is-of-the-validation-data"
+    clause = "validation-uses-validation-data"
     needs_own_reference = True
 
     def validation_errors(self, share: slice) -> np.ndarray:
@@ -125,7 +125,7 @@ class TrainsOnValidationData(RightController):
 class IgnoresTheSeed(RightController):
     """Uses a seed of its own."""
 
-    clause = "the-seed-decides"
+    clause = "seed-changes-results"
     needs_own_reference = True
 
     def make_noise(self) -> np.random.Generator:
@@ -140,7 +140,7 @@ class IgnoresTheSeed(RightController):
 class MiscountsEpochs(RightController):
     """Counts a batch that is left out."""
 
-    clause = "epochs-are-counted"
+    clause = "batches-per-epoch-is-reported"
 
     def batches_per_epoch(self) -> int | None:
         return (super().batches_per_epoch() or 0) + 1

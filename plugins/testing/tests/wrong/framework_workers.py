@@ -11,7 +11,7 @@ from framework_right import RightController, read_json
 from detcore.data import IndexSampler
 from detcore.trial import ValidationResult
 
-ONE_MODEL = "two-workers-train-one-model"
+ONE_MODEL = "two-workers-match-one-worker"
 ONCE = "two-workers-validate-each-record-once"
 RESUME = "two-workers-resume-exactly"
 
@@ -71,5 +71,5 @@ class RestoresTheChiefsGenerator(RightController):
 class DeclinesInSilence(RightController):
     """Trains on one worker, and does not say so."""
 
-    clause = "several-workers-are-refused"
+    clause = "several-workers-are-rejected"
     framework = {"several_workers": False}

@@ -30,11 +30,12 @@ class EndClauses(FrameworkBase):
     """Stops, refusals and errors."""
 
     @clause(
-        "a-stop-request-ends-the-trial",
-        "after context.set_stop_requested(True) training ends at the next boundary; COMPLETED",
+        "stop-request-ends-trial",
+        "after context.set_stop_requested(True) training ends at the next boundary and the trial "
+        "is COMPLETED",
         capability="early-stop",
     )
-    def test_a_stop_request_ends_the_trial(self, runs: FrameworkRuns) -> None:
+    def test_stop_request_ends_trial(self, runs: FrameworkRuns) -> None:
         """Asked for when a checkpoint is committed."""
         run, steps = runs.stopped, 2 * CHECKPOINT_PERIOD
         check_end(run, TrialState.COMPLETED)
@@ -44,11 +45,11 @@ class EndClauses(FrameworkBase):
         assert max(run.training) == steps, f"trained on: reports at {sorted(run.training)}"
 
     @clause(
-        "the-frameworks-own-stop-ends-the-trial",
-        "a trial that stops in the framework's own way ends early; COMPLETED, with a checkpoint",
+        "framework-stop-ends-trial",
+        "a trial that the framework stops ends early, is COMPLETED and has a checkpoint",
         capability="early-stop",
     )
-    def test_the_frameworks_own_stop_ends_the_trial(self, runs: FrameworkRuns) -> None:
+    def test_framework_stop_ends_trial(self, runs: FrameworkRuns) -> None:
         """Such as ``model.stop_training``."""
         if not self.stop_entrypoint:
             pytest.skip("the framework has no way of its own to stop (stop_entrypoint)")
@@ -59,10 +60,10 @@ class EndClauses(FrameworkBase):
         assert saved == trained, f"ended at batch {trained}, last checkpoint at {saved}"
 
     @clause(
-        "invalid-hyperparameters-end-the-trial",
-        "InvalidHP ends a trial before it trains; it is recorded, and not started again",
+        "invalid-hyperparameters-end-trial",
+        "InvalidHP ends a trial before it trains, is recorded, and causes no restart",
     )
-    def test_invalid_hyperparameters_end_the_trial(self, runs: FrameworkRuns) -> None:
+    def test_invalid_hyperparameters_end_trial(self, runs: FrameworkRuns) -> None:
         """Though two restarts are allowed."""
         run = runs.invalid
         trial = check_end(run, TrialState.ERROR)
@@ -72,10 +73,11 @@ class EndClauses(FrameworkBase):
         assert not run.processes_left, shown(run.processes_left)
 
     @clause(
-        "a-broken-trial-is-told",
-        "what the user's code raises ends the run: message, file and line, no hang, no leftovers",
+        "trial-errors-end-the-run",
+        "an exception in the trial's code ends the run with its message, file and line, without a "
+        "hang or leftover processes",
     )
-    def test_a_broken_trial_is_told(self, runs: FrameworkRuns) -> None:
+    def test_trial_errors_end_the_run(self, runs: FrameworkRuns) -> None:
         """Exit code 1, state ERROR, and the user's own frames in the traceback."""
         run = runs.broken
         trial = check_end(run, TrialState.ERROR)
@@ -85,9 +87,10 @@ class EndClauses(FrameworkBase):
         assert not run.processes_left, shown(run.processes_left)
 
     @clause(
-        "a-wrong-entrypoint-is-told", "a trial class that is not there is an error that says so"
+        "wrong-entrypoint-is-reported",
+        "a missing trial class ends the run with an error that names it",
     )
-    def test_a_wrong_entrypoint_is_told(self, runs: FrameworkRuns) -> None:
+    def test_wrong_entrypoint_is_reported(self, runs: FrameworkRuns) -> None:
         """The message lists the classes that exist."""
         run = runs.unknown
         assert run.code == 1, f"exit code {run.code}:\n{run.output}"
@@ -96,11 +99,12 @@ class EndClauses(FrameworkBase):
         assert name in run.output, f"{name} is not among what is there:\n{run.output}"
 
     @clause(
-        "callbacks-come-in-order",
-        "callbacks are told of each batch, validation and checkpoint once, in the order of events",
+        "callbacks-run-in-order",
+        "callbacks are called once for each batch, validation and checkpoint, in the order of "
+        "events",
         capability="callbacks",
     )
-    def test_callbacks_come_in_order(self, runs: FrameworkRuns) -> None:
+    def test_callbacks_run_in_order(self, runs: FrameworkRuns) -> None:
         """As the callbacks themselves noted it."""
         faults = callback_faults(
             self.callback_events(runs.reference.journal),
@@ -140,11 +144,11 @@ class WorkerClauses(FrameworkBase):
     """Several workers."""
 
     @clause(
-        "two-workers-train-one-model",
-        "two workers come to the state that one comes to, within worker_tolerance",
+        "two-workers-match-one-worker",
+        "two workers reach the state that one worker reaches, within worker_tolerance",
         capability="several-workers",
     )
-    def test_two_workers_train_one_model(self, runs: FrameworkRuns) -> None:
+    def test_two_workers_match_one_worker(self, runs: FrameworkRuns) -> None:
         """Before anything was killed: the first checkpoint, and the last one that was written."""
         assert runs.two_workers.finished[0].code == 1, runs.two_workers.output
         expected = runs.one_worker.last_checkpoint
@@ -158,7 +162,7 @@ class WorkerClauses(FrameworkBase):
 
     @clause(
         "two-workers-validate-each-record-once",
-        "two workers report the validation metrics of one, over as many records",
+        "two workers report the validation metrics of one worker, over the same number of records",
         capability="several-workers",
     )
     def test_two_workers_validate_each_record_once(self, runs: FrameworkRuns) -> None:
@@ -176,7 +180,7 @@ class WorkerClauses(FrameworkBase):
 
     @clause(
         "two-workers-resume-exactly",
-        "two workers that were killed go on from the checkpoint before, bit for bit",
+        "two killed workers resume bit for bit from the previous checkpoint",
         capability="several-workers",
     )
     def test_two_workers_resume_exactly(self, runs: FrameworkRuns) -> None:
@@ -189,10 +193,10 @@ class WorkerClauses(FrameworkBase):
         assert not run.processes_left, shown(run.processes_left)
 
     @clause(
-        "several-workers-are-refused",
-        "a framework that trains on one worker refuses several, and says so",
+        "several-workers-are-rejected",
+        "a framework that supports only one worker rejects several with an error",
     )
-    def test_several_workers_are_refused(self, runs: FrameworkRuns) -> None:
+    def test_several_workers_are_rejected(self, runs: FrameworkRuns) -> None:
         """Where several-workers is declined: by the framework, or because a package is missing."""
         can = probe(runs, "discover").get("several_workers")
         if "several-workers" not in self.declined:

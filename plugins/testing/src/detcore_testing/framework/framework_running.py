@@ -31,8 +31,11 @@ _NEEDED_BY_DETCORE = frozenset({"numpy", "yaml", "click", "pydantic", "pluggy"})
 class FoundClauses(FrameworkBase):
     """How the plugin is found."""
 
-    @clause("it-is-found", "the framework is registered, and all that it names can be imported")
-    def test_it_is_found(self, runs: FrameworkRuns) -> None:
+    @clause(
+        "framework-is-registered",
+        "the framework is registered, and everything it names can be imported",
+    )
+    def test_framework_is_registered(self, runs: FrameworkRuns) -> None:
         """The doctor's view of the plugin."""
         found = probe(runs, "discover")
         assert self.framework in found["known"], (
@@ -42,7 +45,7 @@ class FoundClauses(FrameworkBase):
 
     @clause(
         "discovery-imports-no-framework",
-        "finding the plugins, and asking each what it registers, imports no framework",
+        "finding plugins and calling their register hooks imports no framework",
     )
     def test_discovery_imports_no_framework(self, runs: FrameworkRuns) -> None:
         """Check ``sys.modules`` in a separate process."""
@@ -57,16 +60,17 @@ class RunningClauses(FrameworkBase):
     """A run that nothing disturbs."""
 
     @clause(
-        "a-run-completes", "a trial trains as many batches as its search wants, and is COMPLETED"
+        "run-completes",
+        "a trial trains the number of batches that its search requests and ends COMPLETED",
     )
-    def test_a_run_completes(self, runs: FrameworkRuns) -> None:
+    def test_run_completes(self, runs: FrameworkRuns) -> None:
         """Exit code, state, and the number of batches."""
         check_completed(self, runs.reference)
         assert max(runs.reference.checkpoints) == self.num_batches
 
     @clause(
         "training-metrics-are-reported",
-        "each unit ends with a report of training metrics that are finite and its own",
+        "each scheduling unit reports its own training metrics, with finite values",
     )
     def test_training_metrics_are_reported(self, runs: FrameworkRuns) -> None:
         """At the end of each unit; numbers that never change were not measured."""
@@ -77,7 +81,8 @@ class RunningClauses(FrameworkBase):
 
     @clause(
         "validation-metrics-are-reported",
-        "a validation follows each period and the last batch; its metrics are finite and its own",
+        "each validation period and the last batch report their own validation metrics, with "
+        "finite values",
     )
     def test_validation_metrics_are_reported(self, runs: FrameworkRuns) -> None:
         """At the due steps and nowhere else."""
@@ -94,7 +99,7 @@ class RunningClauses(FrameworkBase):
 
     @clause(
         "training-metrics-cover-their-batches",
-        "a report is over all batches since the one before it, and over no others",
+        "a training report covers exactly the batches since the previous report",
     )
     def test_training_metrics_cover_their_batches(self, runs: FrameworkRuns) -> None:
         """The mean over the whole training is the same, however it is cut into reports."""
@@ -111,11 +116,11 @@ class RunningClauses(FrameworkBase):
         assert not told, shown(told)
 
     @clause(
-        "a-run-leaves-nothing-behind",
-        "after a run there are no processes, no files outside of its checkpoints and no threads "
-        "that a save, a validation or a stretch had started; it stays in its working directory",
+        "run-leaves-nothing-behind",
+        "a run leaves no processes and no files outside its checkpoints, no threads from saves, "
+        "validations or scheduling units, and the working directory as it was",
     )
-    def test_a_run_leaves_nothing_behind(self, runs: FrameworkRuns) -> None:
+    def test_run_leaves_nothing_behind(self, runs: FrameworkRuns) -> None:
         """Processes by an inherited variable; files by their places; threads at each commit."""
         run = runs.reference
         assert not run.left, shown(run.left)

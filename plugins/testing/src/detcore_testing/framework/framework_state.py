@@ -42,9 +42,10 @@ class CheckpointClauses(FrameworkBase):
     """Clauses on the contents of checkpoints, and on the code that reads them."""
 
     @clause(
-        "checkpoints-are-whole", "a checkpoint is there at each period and the last batch, whole"
+        "checkpoints-are-complete",
+        "each checkpoint period and the last batch have a complete checkpoint",
     )
-    def test_checkpoints_are_whole(self, runs: FrameworkRuns) -> None:
+    def test_checkpoints_are_complete(self, runs: FrameworkRuns) -> None:
         """Files of the framework are in it, and all files are as the manifest says."""
         run = runs.reference
         assert sorted(run.checkpoints) == self.saved_at(), f"saved at {sorted(run.checkpoints)}"
@@ -57,14 +58,17 @@ class CheckpointClauses(FrameworkBase):
             own = {name for name in names - _OWN_FILES if not name.startswith("code/")}
             assert own, f"the framework wrote no file into {folder.name}"
 
-    @clause("checkpoints-hold-no-pickle", "nothing in a checkpoint is a pickle, by its content")
-    def test_checkpoints_hold_no_pickle(self, runs: FrameworkRuns) -> None:
+    @clause("checkpoints-contain-no-pickle", "no file in a checkpoint contains a pickle")
+    def test_checkpoints_contain_no_pickle(self, runs: FrameworkRuns) -> None:
         """Loading a pickle runs whatever code it names."""
         pickles = find_pickles(runs.reference.last_checkpoint)
         assert not pickles, f"pickles, or archives of pickles: {', '.join(pickles)}"
 
-    @clause("checkpoints-hold-the-state", "a checkpoint holds the state of its batch, finite")
-    def test_checkpoints_hold_the_state(self, runs: FrameworkRuns) -> None:
+    @clause(
+        "checkpoints-contain-the-state",
+        "a checkpoint contains the state of its batch, with finite values",
+    )
+    def test_checkpoints_contain_the_state(self, runs: FrameworkRuns) -> None:
         """By the raw accessor: the first and the last checkpoint differ."""
         run = runs.reference
         for steps, folder in run.checkpoints.items():
@@ -79,19 +83,18 @@ class CheckpointClauses(FrameworkBase):
             f"the states of batch {min(run.checkpoints)} and of the last batch are the same"
         )
 
-    @clause("restore-and-save-change-nothing", "what is restored and saved again is the same state")
-    def test_restore_and_save_change_nothing(self, runs: FrameworkRuns) -> None:
+    @clause("save-after-restore-is-identical", "saving after a restore writes the same state")
+    def test_save_after_restore_is_identical(self, runs: FrameworkRuns) -> None:
         """Validation in between included; a second save writes the same as the first."""
         used(self, runs)
         for way in ("save", "again"):
             self.check_same(runs.folder / "use" / way, runs.reference.last_checkpoint)
 
     @clause(
-        "each-file-is-restored",
-        "a restore reads every file that a save writes; files for other readers are named in "
-        "unread_files",
+        "restore-reads-each-file",
+        "restore reads every file that save writes, except the files listed in unread_files",
     )
-    def test_each_file_is_restored(self, runs: FrameworkRuns) -> None:
+    def test_restore_reads_each_file(self, runs: FrameworkRuns) -> None:
         """State that is written and never read is lost when a trial resumes."""
         unread = [
             name
@@ -105,26 +108,30 @@ class CheckpointClauses(FrameworkBase):
         )
 
     @clause(
-        "restore-refuses-what-is-damaged",
-        "a checkpoint whose files are missing or cut off is refused, not restored in part",
+        "restore-rejects-damage",
+        "restore rejects a checkpoint with missing or truncated files instead of restoring part of "
+        "it",
     )
-    def test_restore_refuses_what_is_damaged(self, runs: FrameworkRuns) -> None:
+    def test_restore_rejects_damage(self, runs: FrameworkRuns) -> None:
         """An empty folder, and one whose largest file is empty."""
         accepted = [what for what, error in used(self, runs)["refusals"].items() if not error]
         assert not accepted, f"restored without a word: {', '.join(accepted)}"
 
-    @clause("tensors-are-in-their-files", "what tensors() names is in the files it names")
-    def test_tensors_are_in_their_files(self, runs: FrameworkRuns) -> None:
+    @clause(
+        "tensors-match-their-files",
+        "each tensor in tensors() is stored in the file that tensors() names",
+    )
+    def test_tensors_match_their_files(self, runs: FrameworkRuns) -> None:
         """Where the controller has the method; the manifest of the last checkpoint shows it."""
         found = used(self, runs)
         missing = set(found.get("tensors", ())) - set(found["files"])
         assert not missing, f"files that are not in the checkpoint: {sorted(missing)}"
 
     @clause(
-        "state-tensors-are-the-state",
-        "state_tensors() names numbers that stay until training or a restore changes them",
+        "state-tensors-match-the-state",
+        "state_tensors() names values that only training or a restore changes",
     )
-    def test_state_tensors_are_the_state(self, runs: FrameworkRuns) -> None:
+    def test_state_tensors_match_the_state(self, runs: FrameworkRuns) -> None:
         """Read twice, after validations and saves, and after restoring this and another state."""
         found = dict(used(self, runs)["states"])
         if not found:
@@ -142,10 +149,11 @@ class CheckpointClauses(FrameworkBase):
         assert changed, "no tensor in the group 'model.' differs between two checkpoints"
 
     @clause(
-        "validation-repeats",
-        "a restored trial validates as it did when the checkpoint was saved, each time",
+        "validation-is-repeatable",
+        "a restored trial always reports the validation metrics that it had when the checkpoint "
+        "was saved",
     )
-    def test_validation_repeats(self, runs: FrameworkRuns) -> None:
+    def test_validation_is_repeatable(self, runs: FrameworkRuns) -> None:
         """Validate twice in a row, and compare with the metrics reported in the run."""
         first, second = used(self, runs)["validations"]
         assert first == second, f"{first} and then {second}"
@@ -153,10 +161,10 @@ class CheckpointClauses(FrameworkBase):
         assert first == dict(recorded), f"{first} instead of {dict(recorded)}"
 
     @clause(
-        "validation-is-of-the-validation-data",
-        "the metrics of a validation are those of the model on the validation data",
+        "validation-uses-validation-data",
+        "validation metrics are those of the model on the validation data",
     )
-    def test_validation_is_of_the_validation_data(self, runs: FrameworkRuns) -> None:
+    def test_validation_uses_validation_data(self, runs: FrameworkRuns) -> None:
         """Compare with the metrics that `compute_validation` returns for the same batch."""
         run, compared = runs.reference, 0
         for steps in sorted(run.validations.keys() & run.checkpoints.keys()):
@@ -175,8 +183,11 @@ class CheckpointClauses(FrameworkBase):
                 ), f"step {steps}: {name} is {reported[name]}; of the validation data {expected}"
         assert compared, "compute_validation returned no metric"
 
-    @clause("epochs-are-counted", "batches_per_epoch is the batches of one pass, or None")
-    def test_epochs_are_counted(self, runs: FrameworkRuns) -> None:
+    @clause(
+        "batches-per-epoch-is-reported",
+        "batches_per_epoch is the number of batches in one pass over the data, or None",
+    )
+    def test_batches_per_epoch_is_reported(self, runs: FrameworkRuns) -> None:
         """The number of batches per epoch converts lengths in epochs to batches."""
         found = used(self, runs)["batches_per_epoch"]
         assert found is None or (isinstance(found, int) and found > 0), f"it is {found!r}"
@@ -184,11 +195,11 @@ class CheckpointClauses(FrameworkBase):
             assert found == self.batches_per_epoch, f"{found}, not {self.batches_per_epoch}"
 
     @clause(
-        "load-checkpoint-loads",
-        "Checkpoint.load returns what the checkpoint holds",
+        "load-checkpoint-returns-the-model",
+        "Checkpoint.load returns the model in the checkpoint",
         capability="load-checkpoint",
     )
-    def test_load_checkpoint_loads(self, runs: FrameworkRuns) -> None:
+    def test_load_checkpoint_returns_the_model(self, runs: FrameworkRuns) -> None:
         """Through the client, in a separate process: two checkpoints are two models."""
         checkpoints = runs.reference.checkpoints
         first, last = checkpoints[min(checkpoints)], runs.reference.last_checkpoint
@@ -202,11 +213,11 @@ class CheckpointClauses(FrameworkBase):
         )
 
     @clause(
-        "start-from-takes-the-weights",
-        "a trial that starts from a checkpoint begins with its model, at batch 0",
+        "start-from-loads-weights",
+        "a trial that starts from another trial's checkpoint starts with that model, at batch 0",
         capability="start-from",
     )
-    def test_start_from_takes_the_weights(self, runs: FrameworkRuns) -> None:
+    def test_start_from_loads_weights(self, runs: FrameworkRuns) -> None:
         """By its validation before the first batch, and its own `batch_counter`."""
         run = runs.continued
         check_completed(self, run, self.unit)
@@ -217,12 +228,11 @@ class CheckpointClauses(FrameworkBase):
         self.check_counter(run.last_checkpoint, self.unit)
 
     @clause(
-        "start-from-keeps-the-hyperparameters",
-        "a trial that starts from a checkpoint trains with its own hyperparameters, not the other "
-        "trial's",
+        "start-from-keeps-hyperparameters",
+        "a trial that starts from another trial's checkpoint trains with its own hyperparameters",
         capability="start-from",
     )
-    def test_start_from_keeps_the_hyperparameters(self, runs: FrameworkRuns) -> None:
+    def test_start_from_keeps_hyperparameters(self, runs: FrameworkRuns) -> None:
         """Two trials start from one checkpoint and differ in `changed_hyperparameters` alone."""
         if not self.changed_hyperparameters:
             pytest.skip("the suite names no changed_hyperparameters")
@@ -244,10 +254,10 @@ class ExactClauses(FrameworkBase):
         self.check_resumed(runs, self.differences(*pair), f"at batch {steps}")
 
     @clause(
-        "exact-resume-after-a-kill",
-        "a trial that was killed while it saved continues from the checkpoint before, bit for bit",
+        "exact-resume-after-kill",
+        "a trial killed during a save resumes bit for bit from the previous checkpoint",
     )
-    def test_exact_resume_after_a_kill(self, runs: FrameworkRuns) -> None:
+    def test_exact_resume_after_kill(self, runs: FrameworkRuns) -> None:
         """Killed in the middle of a save; compared with the uninterrupted run."""
         self.skip_where_inexact(runs)
         run = runs.interrupted
@@ -259,11 +269,11 @@ class ExactClauses(FrameworkBase):
         self._check_resumed_at(runs, run, steps)
 
     @clause(
-        "exact-resume-after-a-signal",
-        f"SIGTERM makes a trial checkpoint and leave with code {_EXIT_PREEMPTED}; "
-        "it goes on bit for bit",
+        "exact-resume-after-sigterm",
+        f"after SIGTERM a trial saves a checkpoint, exits with code {_EXIT_PREEMPTED} and resumes "
+        f"bit for bit",
     )
-    def test_exact_resume_after_a_signal(self, runs: FrameworkRuns) -> None:
+    def test_exact_resume_after_sigterm(self, runs: FrameworkRuns) -> None:
         """Where the signal comes is up to the machine; where it ends is not."""
         self.skip_where_inexact(runs)
         run = runs.interrupted
@@ -274,10 +284,10 @@ class ExactClauses(FrameworkBase):
         self._check_resumed_at(runs, run, self.num_batches)
 
     @clause(
-        "exact-resume-in-a-later-epoch",
-        "a trial that was killed at its end continues from the checkpoint before, bit for bit",
+        "exact-resume-in-later-epoch",
+        "a trial killed near its end resumes bit for bit from the previous checkpoint",
     )
-    def test_exact_resume_in_a_later_epoch(self, runs: FrameworkRuns) -> None:
+    def test_exact_resume_in_later_epoch(self, runs: FrameworkRuns) -> None:
         """The order of the records of a first epoch may be right by chance."""
         self.skip_where_inexact(runs)
         if "several-workers" not in self.declined:
@@ -288,11 +298,11 @@ class ExactClauses(FrameworkBase):
         self._check_resumed_at(runs, run, self.num_batches)
 
     @clause(
-        "a-resume-goes-on-in-its-place",
-        "a resume goes on at the batch and at the place in the data of its checkpoint: it reports "
-        "the same metrics, or where it need not be exact, those within resume_tolerance",
+        "resume-continues-at-checkpoint",
+        "a resumed trial continues at the batch and data position of its checkpoint and reports "
+        "the same metrics, within resume_tolerance where resume is not exact",
     )
-    def test_a_resume_goes_on_in_its_place(self, runs: FrameworkRuns) -> None:
+    def test_resume_continues_at_checkpoint(self, runs: FrameworkRuns) -> None:
         """The steps are exact; other records, or a model that was lost, give other metrics."""
         codes = [finished.code for finished in runs.interrupted.finished]
         assert codes[:2] == [1, _EXIT_PREEMPTED], f"exit codes {codes}:\n{runs.interrupted.output}"
@@ -325,11 +335,11 @@ class ExactClauses(FrameworkBase):
         self.check_resumed(runs, told, "in its metrics")
 
     @clause(
-        "the-schedule-changes-nothing",
-        "training repeats bit for bit, whatever units it is cut into, with more validations, one "
-        "before the first batch included, and with fewer checkpoints",
+        "schedule-does-not-change-training",
+        "training is the same bit for bit with other scheduling units, with more validations "
+        "(including before the first batch) and with fewer checkpoints",
     )
-    def test_the_schedule_changes_nothing(self, runs: FrameworkRuns) -> None:
+    def test_schedule_does_not_change_training(self, runs: FrameworkRuns) -> None:
         """All of it changed in one run; if that differs, a run for each change names the cause."""
         expected = runs.reference.last_checkpoint
         with contextlib.suppress(AssertionError):
@@ -342,8 +352,8 @@ class ExactClauses(FrameworkBase):
             self.check_same(run.last_checkpoint, expected, f"last batch, with {what},")
         self.check_same(runs.rearranged.last_checkpoint, expected)
 
-    @clause("the-seed-decides", "another seed gives another training")
-    def test_the_seed_decides(self, runs: FrameworkRuns) -> None:
+    @clause("seed-changes-results", "another seed leads to another training state")
+    def test_seed_changes_results(self, runs: FrameworkRuns) -> None:
         """The whole training state of two runs; the same seed is a part of other clauses."""
         steps = 2 * CHECKPOINT_PERIOD
         assert steps in runs.stopped.checkpoints, f"no checkpoint there:\n{runs.stopped.output}"
@@ -351,11 +361,11 @@ class ExactClauses(FrameworkBase):
         assert self.differences(*pair), "another seed led to the same state"
 
     @clause(
-        "a-snapshot-is-what-save-writes",
-        "a checkpoint that is written while training goes on is the one save would have written",
+        "snapshot-equals-save",
+        "a checkpoint written while training continues equals the checkpoint that save would write",
         capability="snapshot",
     )
-    def test_a_snapshot_is_what_save_writes(self, runs: FrameworkRuns) -> None:
+    def test_snapshot_equals_save(self, runs: FrameworkRuns) -> None:
         """Checkpoints of the run that saves behind training, and of the one that waits."""
         assert used(self, runs)["snapshot"], (
             "the controller has no method 'snapshot'.\nDecline 'snapshot' if that is intended."

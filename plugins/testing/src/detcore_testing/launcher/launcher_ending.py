@@ -37,8 +37,8 @@ def _all_wait(run: LauncherRun, slots: int = 1) -> None:
 class EndingClauses(LauncherAccess):
     """Clauses on exit codes, signals, deaths, and leftovers."""
 
-    @clause("exit-codes-are-told", "close returns the worker's exit code")
-    def test_exit_codes_are_told(self, tmp_path: Path) -> None:
+    @clause("exit-codes-are-returned", "close returns the worker's exit code")
+    def test_exit_codes_are_returned(self, tmp_path: Path) -> None:
         """End with several codes."""
         for code in _CODES:
             with self.started(tmp_path, f"sys.exit({code})") as run:
@@ -47,11 +47,11 @@ class EndingClauses(LauncherAccess):
                 expect_equal(run.group.first_failed, failed, f"first_failed after code {code}")
 
     @clause(
-        "killed-is-a-negative-code",
+        "signal-is-a-negative-exit-code",
         "close returns the negative number of the signal that killed the worker",
         capability="local-processes",
     )
-    def test_killed_is_a_negative_code(self, tmp_path: Path) -> None:
+    def test_signal_is_a_negative_exit_code(self, tmp_path: Path) -> None:
         """Kill the worker from outside."""
         with self.started(tmp_path, _FOR_EVER) as run:
             _all_wait(run)
@@ -60,12 +60,12 @@ class EndingClauses(LauncherAccess):
             expect_equal(run.group.first_failed, 0, "first_failed")
 
     @clause(
-        "the-first-failure-counts",
-        "when a worker fails the others are ended, killed if they ignore SIGTERM, and its code and "
-        "rank are told",
+        "first-failure-ends-the-group",
+        "when a worker fails, the other workers are terminated, or killed if they ignore SIGTERM, "
+        "and its exit code and rank are returned",
         capability="several-workers",
     )
-    def test_the_first_failure_counts(self, tmp_path: Path) -> None:
+    def test_first_failure_ends_the_group(self, tmp_path: Path) -> None:
         """Let rank 1 of three fail while the others wait, one of which ignores SIGTERM."""
         program = (
             "if RANK == 0:\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -79,11 +79,11 @@ class EndingClauses(LauncherAccess):
             expect_equal(left, [], "workers that are left")
 
     @clause(
-        "coming-back-is-no-failure",
-        "a worker that ends with 75 has not failed: the others go on, and close returns 75",
+        "exit-75-is-not-a-failure",
+        "exit code 75 is not a failure: the other workers continue, and close returns 75",
         capability="several-workers",
     )
-    def test_coming_back_is_no_failure(self, tmp_path: Path) -> None:
+    def test_exit_75_is_not_a_failure(self, tmp_path: Path) -> None:
         """Let rank 1 come back later, and rank 0 continue."""
         program = "if RANK == 1:\n    sys.exit(75)\ntell(number=1)\nask()\nprint('went on')"
         with self.started(tmp_path, program, slots=2) as run:
@@ -98,8 +98,8 @@ class EndingClauses(LauncherAccess):
             expect_equal(run.group.first_failed, None, "first_failed")
             expect_equal(run.printed(0), ["went on"], "what rank 0 printed afterwards")
 
-    @clause("close-waits", "close waits for the workers to end; it does not end them")
-    def test_close_waits(self, tmp_path: Path) -> None:
+    @clause("close-waits-for-workers", "close waits for the workers to exit and does not end them")
+    def test_close_waits_for_workers(self, tmp_path: Path) -> None:
         """Close while a worker has something to do still."""
         program = "print('begins', flush=True)\ntime.sleep(1)\nprint('ends')\nsys.exit(3)"
         with self.started(tmp_path, program) as run:
@@ -108,9 +108,10 @@ class EndingClauses(LauncherAccess):
             expect_equal(run.printed(), ["begins", "ends"], "what the worker printed")
 
     @clause(
-        "the-ended-are-left-alone", "signal, kill and reply do nothing where all workers have ended"
+        "calls-after-exit-do-nothing",
+        "signal, kill and reply do nothing after all workers have exited",
     )
-    def test_the_ended_are_left_alone(self, tmp_path: Path) -> None:
+    def test_calls_after_exit_do_nothing(self, tmp_path: Path) -> None:
         """Call them between the end and close."""
         with self.started(tmp_path, "print('ends')") as run:
             run.until(lambda: not run.group.is_alive, "the worker has ended")
@@ -120,11 +121,11 @@ class EndingClauses(LauncherAccess):
             expect_equal(run.finish(), 0, "what close returned")
 
     @clause(
-        "workers-have-their-own-session",
-        "each worker leads a session, which Ctrl-C in the terminal does not reach",
+        "workers-lead-sessions",
+        "each worker leads a session, so Ctrl-C in the terminal does not reach it",
         capability="local-processes",
     )
-    def test_workers_have_their_own_session(self, tmp_path: Path) -> None:
+    def test_workers_lead_sessions(self, tmp_path: Path) -> None:
         """Ask the system."""
         with self.started(tmp_path, _FOR_EVER, slots=self.few_slots) as run:
             _all_wait(run, self.few_slots)
@@ -134,10 +135,11 @@ class EndingClauses(LauncherAccess):
             run.finish()
 
     @clause(
-        "the-launching-process-is-left-alone",
-        "start changes no variable, signal handler or working directory of its own process",
+        "launching-process-is-unchanged",
+        "start changes no environment variable, signal handler or working directory of the "
+        "launching process",
     )
-    def test_the_launching_process_is_left_alone(self, tmp_path: Path) -> None:
+    def test_launching_process_is_unchanged(self, tmp_path: Path) -> None:
         """Look before, while a worker runs, and after."""
         signals = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGUSR1)
 
@@ -157,8 +159,8 @@ class EndingClauses(LauncherAccess):
             expect_equal(changed, [], f"the variables that are others {when}")
             expect_equal(found[1:], before[1:], f"working directory and signal handlers {when}")
 
-    @clause("signals-reach-all", "signal reaches every worker, SIGTERM where none is named")
-    def test_signals_reach_all(self, tmp_path: Path) -> None:
+    @clause("signals-reach-all-workers", "signal reaches every worker and sends SIGTERM by default")
+    def test_signals_reach_all_workers(self, tmp_path: Path) -> None:
         """Send SIGUSR1, and then the default."""
         program = (
             "signal.signal(signal.SIGUSR1, lambda n, f: print('usr1', flush=True))\n"
@@ -176,11 +178,11 @@ class EndingClauses(LauncherAccess):
             expect_equal(run.finish(), 75, "what close returned after SIGTERM")
 
     @clause(
-        "kill-ends-all-they-started",
+        "kill-ends-child-processes",
         "kill ends the workers and the processes that they started",
         capability="local-processes",
     )
-    def test_kill_ends_all_they_started(self, tmp_path: Path) -> None:
+    def test_kill_ends_child_processes(self, tmp_path: Path) -> None:
         """Kill a worker that has a child."""
         with self.started(tmp_path, _WITH_CHILD + _FOR_EVER) as run:
             _all_wait(run)
@@ -193,11 +195,11 @@ class EndingClauses(LauncherAccess):
                 )
 
     @clause(
-        "nothing-outlives-its-worker",
-        "what a worker started ends when the worker does, also when that ended well",
+        "child-processes-end-with-worker",
+        "processes that a worker started end when the worker exits, even with code 0",
         capability="local-processes",
     )
-    def test_nothing_outlives_its_worker(self, tmp_path: Path) -> None:
+    def test_child_processes_end_with_worker(self, tmp_path: Path) -> None:
         """Leave a child behind."""
         with self.started(tmp_path, _WITH_CHILD) as run:
             run.succeed()
@@ -208,11 +210,11 @@ class EndingClauses(LauncherAccess):
                 )
 
     @clause(
-        "nothing-outlives-the-runner",
-        "workers and what they started end when the launching process is killed",
+        "workers-end-with-launching-process",
+        "workers and their child processes end when the launching process is killed",
         capability="local-processes",
     )
-    def test_nothing_outlives_the_runner(self, tmp_path: Path) -> None:
+    def test_workers_end_with_launching_process(self, tmp_path: Path) -> None:
         """Kill a process that has started workers."""
         read_end, write_end = os.pipe()
 
@@ -237,10 +239,10 @@ class EndingClauses(LauncherAccess):
             expect_equal(left, [], "the processes that outlive the one that started them")
 
     @clause(
-        "close-releases-everything",
-        "no descriptor, thread or process that was not waited for is left by trials that ended",
+        "close-releases-resources",
+        "finished trials leave no descriptor, no thread and no zombie process",
     )
-    def test_close_releases_everything(self, tmp_path: Path) -> None:
+    def test_close_releases_resources(self, tmp_path: Path) -> None:
         """Run some trials one after the other."""
         program = "tell(number=1)\nprint('printed')\nsys.exit(75 * RANK)"
         counts = []
@@ -255,10 +257,8 @@ class EndingClauses(LauncherAccess):
             growth, [0, 0, 0], "the growth of descriptors, threads and zombies over three trials"
         )
 
-    @clause(
-        "groups-are-apart", "the workers of two trials at once have nothing to do with each other"
-    )
-    def test_groups_are_apart(self, tmp_path: Path) -> None:
+    @clause("groups-are-independent", "the workers of concurrent trials do not affect each other")
+    def test_groups_are_independent(self, tmp_path: Path) -> None:
         """Let one trial fail while another one continues."""
         launcher = self.make_launcher()
         waits = "tell(number=1)\nprint(json.dumps(ask()))"
@@ -280,8 +280,8 @@ class EndingClauses(LauncherAccess):
         finally:
             launcher.close()
 
-    @clause("what-cannot-start-is-an-error", "a worker that cannot be started is a WorkerError")
-    def test_what_cannot_start_is_an_error(self, tmp_path: Path) -> None:
+    @clause("start-failure-is-an-error", "a worker that cannot be started raises WorkerError")
+    def test_start_failure_is_an_error(self, tmp_path: Path) -> None:
         """Start in a folder that is gone."""
         launcher = self.make_launcher()
         try:

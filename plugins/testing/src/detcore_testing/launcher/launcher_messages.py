@@ -43,11 +43,11 @@ class TellingClauses(LauncherAccess):
     """Variables, output, events and replies."""
 
     @clause(
-        "workers-are-told-their-trial",
-        "DETCORE_TRIAL_INFO holds every field of the TrialInfo; DETCORE_HOME and the folder are "
+        "workers-receive-trial-info",
+        "DETCORE_TRIAL_INFO contains every field of TrialInfo, DETCORE_HOME and the directory are "
         "those of the trial, and the standard input is empty",
     )
-    def test_workers_are_told_their_trial(self, tmp_path: Path) -> None:
+    def test_workers_receive_trial_info(self, tmp_path: Path) -> None:
         """Compare a worker's trial, folder and variables with the launcher's arguments."""
         program = (
             "path = os.environ['DETCORE_TRIAL_INFO']\n"
@@ -65,11 +65,11 @@ class TellingClauses(LauncherAccess):
         expect_equal(standard_input, "", "what the worker read from its standard input")
 
     @clause(
-        "workers-are-told-who-they-are",
-        "every worker finds its rank, the number of workers, and a key that they share",
+        "workers-receive-rank-and-key",
+        "every worker receives its rank, the number of workers, and a key that all workers share",
         capability="several-workers",
     )
-    def test_workers_are_told_who_they_are(self, tmp_path: Path) -> None:
+    def test_workers_receive_rank_and_key(self, tmp_path: Path) -> None:
         """Start three workers, twice."""
         names = [f"DETCORE_{name}" for name in (*_PLACE, "JOB_KEY", "CHANNEL_FD")]
         program = _PRINT_VARIABLES.format(names=names)
@@ -95,7 +95,8 @@ class TellingClauses(LauncherAccess):
 
     @clause(
         "variables-are-passed",
-        "workers find `variables`, those of the launching process, and which plugins are off or on",
+        "workers receive `variables`, the environment of the launching process, and the names of "
+        "enabled and disabled plugins",
     )
     def test_variables_are_passed(self, tmp_path: Path) -> None:
         """Pass some, one of which is set already, and switch plugins off; then pass none."""
@@ -122,11 +123,11 @@ class TellingClauses(LauncherAccess):
         )
 
     @clause(
-        "lines-come-whole",
-        "each line comes once, whole, before close returns, whatever the pieces it is written in, "
-        "however long it is; bytes that are no UTF-8 are replaced",
+        "lines-arrive-complete",
+        "each line arrives once, complete, before close returns, whatever its length and the "
+        "pieces it was written in; bytes that are not UTF-8 are replaced",
     )
-    def test_lines_come_whole(self, tmp_path: Path) -> None:
+    def test_lines_arrive_complete(self, tmp_path: Path) -> None:
         """Write pieces, an empty line, Latin-1, a long line, many, and an end without a newline."""
         program = (
             "os.write(1, b'first ')\ntell(did='half')\nask()\n"
@@ -148,10 +149,10 @@ class TellingClauses(LauncherAccess):
             expect_equal(last, "next \u00fc", "the last line")
 
     @clause(
-        "lines-come-with-their-rank",
-        "lines come with their stream and the rank of the worker, one call of on_output at a time",
+        "lines-arrive-with-their-rank",
+        "lines arrive with their stream and the worker's rank, in one call of on_output at a time",
     )
-    def test_lines_come_with_their_rank(self, tmp_path: Path) -> None:
+    def test_lines_arrive_with_their_rank(self, tmp_path: Path) -> None:
         """Let two workers print at one time on both streams, and take the lines slowly."""
         program = (
             "for i in range(50):\n"
@@ -168,8 +169,11 @@ class TellingClauses(LauncherAccess):
                     f"the lines of rank {rank} on stdout and stderr",
                 )
 
-    @clause("events-come-in-order", "each event comes once, whole and in order, also a large one")
-    def test_events_come_in_order(self, tmp_path: Path) -> None:
+    @clause(
+        "events-arrive-in-order",
+        "each event arrives once, complete and in order, including large events",
+    )
+    def test_events_arrive_in_order(self, tmp_path: Path) -> None:
         """Tell of small and large things, and end at once."""
         # The trial's own events share the channel: only an event within one pipe write stays whole.
         size = 3000 if self.as_trial_class else 300_000
@@ -182,8 +186,8 @@ class TellingClauses(LauncherAccess):
             expect_equal(found, list(range(_MANY_EVENTS)), "the events")
             expect_equal(len(run.events[7]["text"]), size, "the size of the large event")
 
-    @clause("events-come-before-the-end", "is_alive is true until all events were handed out")
-    def test_events_come_before_the_end(self, tmp_path: Path) -> None:
+    @clause("events-arrive-before-the-end", "is_alive is true until all events have been returned")
+    def test_events_arrive_before_the_end(self, tmp_path: Path) -> None:
         """Poll only when the worker has ended."""
         program = "tell(number=1)\ntell(number=2)\nprint('told', flush=True)"
         with self.started(tmp_path, program) as run:
@@ -196,9 +200,10 @@ class TellingClauses(LauncherAccess):
             expect_equal([event["number"] for event in run.events], [1, 2], "the events")
 
     @clause(
-        "fileno-wakes", "fileno is readable while an event waits, and when the worker has ended"
+        "fileno-becomes-readable",
+        "fileno is readable while an event is pending and after the worker has exited",
     )
-    def test_fileno_wakes(self, tmp_path: Path) -> None:
+    def test_fileno_becomes_readable(self, tmp_path: Path) -> None:
         """Wait for it without polling."""
         program = "tell(number=1)\nprint('told', flush=True)\nask()\nprint('over', flush=True)"
         with self.started(tmp_path, program) as run:
@@ -212,7 +217,7 @@ class TellingClauses(LauncherAccess):
             assert ready, "fileno is not readable though the worker has ended"
             run.finish()
 
-    @clause("poll-does-not-wait", "poll returns at once where there is nothing to tell")
+    @clause("poll-does-not-wait", "poll returns immediately if no event is pending")
     def test_poll_does_not_wait(self, tmp_path: Path) -> None:
         """Poll while the worker waits to be answered."""
         with self.started(tmp_path, "tell(number=1)\nask()") as run:
@@ -227,7 +232,7 @@ class TellingClauses(LauncherAccess):
             assert not waits, "poll waits for the worker to tell something"
             run.finish()
 
-    @clause("replies-reach-rank-0", "reply gives rank 0 one line of JSON")
+    @clause("replies-reach-rank-0", "reply sends rank 0 one line of JSON")
     def test_replies_reach_rank_0(self, tmp_path: Path) -> None:
         """Answer twice."""
         program = "for _ in range(2):\n    tell(number=1)\n    print(json.dumps(ask()))"

@@ -30,15 +30,16 @@ class AnsweringClauses(SearcherAccess):
 
     @clause(
         "answers-are-valid",
-        "start returns a new trial; every answer is a list or tuple of NewTrial and TrainTo, with "
-        "whole numbers above 0 that grow, for trials that have not ended; the setup is not changed",
+        "start returns a new trial, every answer is a list or tuple of NewTrial and TrainTo, with "
+        "growing whole numbers above 0, for trials that have not ended, and the setup is not "
+        "changed",
     )
     def test_answers_are_valid(self) -> None:
         """Look at every answer, where no trial fails and where some do."""
         self.several()
 
-    @clause("the-search-ends", "whatever the order of reports, every trial is closed in the end")
-    def test_the_search_ends(self) -> None:
+    @clause("search-ends", "every trial is closed in the end, whatever the order of reports")
+    def test_search_ends(self) -> None:
         """Let hypothesis choose orders, and which trials fail."""
         reasons = st.dictionaries(st.sampled_from(list(ExitReason)), st.floats(0, 0.4))
 
@@ -50,11 +51,11 @@ class AnsweringClauses(SearcherAccess):
         ends()
 
     @clause(
-        "failures-are-survived",
-        "the search ends though every trial fails or is stopped; with a SearchError if all reject "
-        "their hyperparameters",
+        "search-survives-failures",
+        "the search ends even if every trial fails or is stopped, and raises SearchError if all "
+        "trials reject their hyperparameters",
     )
-    def test_failures_are_survived(self) -> None:
+    def test_search_survives_failures(self) -> None:
         """Let all trials end in each way, and then most of them."""
         for setup, reason in itertools.product(self.setups(), ExitReason):
             is_rejection = reason is ExitReason.INVALID_HP
@@ -64,7 +65,7 @@ class AnsweringClauses(SearcherAccess):
 
     @clause(
         "hyperparameters-are-in-the-space",
-        "each trial has every hyperparameter, within range, as plain JSON values without NaN",
+        "each trial has every hyperparameter, within its range, as plain JSON values without NaN",
     )
     def test_hyperparameters_are_in_the_space(self) -> None:
         """Compare each trial's with the space, and write them as JSON."""
@@ -76,11 +77,11 @@ class AnsweringClauses(SearcherAccess):
                 _expect_plain(trial.hparams)
 
     @clause(
-        "the-seed-decides",
-        "where there is a choice the hyperparameters differ from trial to trial, and with the seed",
+        "seed-changes-results",
+        "where the space offers a choice, hyperparameters differ between trials and between seeds",
         capability="draws",
     )
-    def test_the_seed_decides(self) -> None:
+    def test_seed_changes_results(self) -> None:
         """Start searches with some seeds."""
         for setup in filter(_has_choice, self.setups()):
             searches = set()
@@ -97,19 +98,19 @@ class AnsweringClauses(SearcherAccess):
                 "Decline 'draws' if nothing is drawn."
             )
 
-    @clause("max-length-is-kept", "no trial is trained beyond max_length", capability="max-length")
-    def test_max_length_is_kept(self) -> None:
+    @clause("max-length-is-respected", "no trial trains beyond max_length", capability="max-length")
+    def test_max_length_is_respected(self) -> None:
         """Look at how far each trial was trained."""
         for setup, search in self.several():
             longest = max((trial.length for trial in search.trials), default=0)
             assert longest <= setup.max_length, f"a trial trains to {longest} of {setup.max_length}"
 
     @clause(
-        "max-trials-is-kept",
-        "where no trial fails there are max_trials of them, and no fewer where some do",
+        "max-trials-is-respected",
+        "there are exactly max_trials trials if none fails, and at least as many if some fail",
         capability="max-trials",
     )
-    def test_max_trials_is_kept(self) -> None:
+    def test_max_trials_is_respected(self) -> None:
         """Count the trials."""
         for setup in self.setups():
             wanted = setup.settings.get("max_trials")
@@ -120,11 +121,11 @@ class AnsweringClauses(SearcherAccess):
                     assert found >= wanted, f"{found} trials, not {wanted}, where some end {reason}"
 
     @clause(
-        "max-concurrent-is-kept",
-        "no more than max_concurrent_trials train at one time",
+        "max-concurrent-is-respected",
+        "at most max_concurrent_trials trials train concurrently",
         capability="max-concurrent",
     )
-    def test_max_concurrent_is_kept(self) -> None:
+    def test_max_concurrent_is_respected(self) -> None:
         """Count the trials that train at one time."""
         for setup, search in self.several():
             most = setup.settings.get("max_concurrent_trials") or math.inf
@@ -133,11 +134,11 @@ class AnsweringClauses(SearcherAccess):
             )
 
     @clause(
-        "progress-rises-to-1",
-        "progress is a number from 0 to 1, never falls while no trial fails, and is 1 when the "
-        "search has ended: trials that fail or reject their hyperparameters count, or are replaced",
+        "progress-reaches-1",
+        "progress is a number from 0 to 1, never decreases while no trial fails, and is 1 when the "
+        "search has ended, because failed and rejected trials count or are replaced",
     )
-    def test_progress_rises_to_1(self) -> None:
+    def test_progress_reaches_1(self) -> None:
         """Look at each number, and compare it with the one before."""
         for setup, seed, reason in itertools.product(
             self.setups(), range(3), (None, ExitReason.ERRORED, ExitReason.INVALID_HP)
@@ -153,8 +154,8 @@ class AnsweringClauses(SearcherAccess):
             where = f", where some trials end with {reason}" if reason else ""
             assert told[-1] > 1 - _NEARLY, f"progress is {told[-1]} at the end{where}"
 
-    @clause("any-finite-metric-is-taken", "huge, tiny, negative and equal metrics are taken")
-    def test_any_finite_metric_is_taken(self) -> None:
+    @clause("finite-metrics-are-accepted", "huge, tiny, negative and equal metrics are accepted")
+    def test_finite_metrics_are_accepted(self) -> None:
         """Report extreme metrics."""
 
         def spread(hparams: Mapping[str, Any], length: int) -> float:

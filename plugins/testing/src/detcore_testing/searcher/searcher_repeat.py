@@ -39,11 +39,11 @@ class RepeatingClauses(SearcherAccess):
     """Replays, other processes, other generators, other instances."""
 
     @clause(
-        "a-cut-changes-nothing",
-        "made anew and told the same it answers the same, at any cut, whatever the clock and the "
-        "global generators say",
+        "replay-gives-same-answers",
+        "a new method that receives the same events gives the same answers, after any number of "
+        "events, whatever the clock and the global random state",
     )
-    def test_a_cut_changes_nothing(self) -> None:
+    def test_replay_gives_same_answers(self) -> None:
         """Replay the first events to a new method, years later, with generators seeded anew."""
 
         @quick(self.num_examples)
@@ -68,11 +68,11 @@ class RepeatingClauses(SearcherAccess):
             np.random.set_state(states[1])
 
     @clause(
-        "the-process-is-left-alone",
-        "it starts no threads, writes no files where it runs, and changes no variables and no "
-        "global random generators",
+        "process-state-is-unchanged",
+        "the method starts no threads, writes no files in the working directory, and changes no "
+        "environment variables and no global random generators",
     )
-    def test_the_process_is_left_alone(self, tmp_path: Path) -> None:
+    def test_process_state_is_unchanged(self, tmp_path: Path) -> None:
         """Run searches in an empty folder."""
         for setup in self.setups():
             self.simulate(setup)  # until there is what all searches share
@@ -91,9 +91,10 @@ class RepeatingClauses(SearcherAccess):
         assert more < 3, f"three searches left {more} threads"
 
     @clause(
-        "other-processes-answer-the-same", "PYTHONHASHSEED, variables and the process play no part"
+        "answers-do-not-depend-on-process",
+        "answers do not depend on PYTHONHASHSEED, environment variables or the process",
     )
-    def test_other_processes_answer_the_same(self) -> None:
+    def test_answers_do_not_depend_on_process(self) -> None:
         """Replay searches in processes with other hash seeds."""
         told = []
         for setup in self.setups():
@@ -104,8 +105,11 @@ class RepeatingClauses(SearcherAccess):
         one, other = (_answer_in_child(text, variables).splitlines() for variables in _OTHERS)
         _expect_same(one, other, "in another process")
 
-    @clause("instances-share-nothing", "two searches at once are as each alone")
-    def test_instances_share_nothing(self) -> None:
+    @clause(
+        "instances-are-independent",
+        "two concurrent searches behave as each of them does alone",
+    )
+    def test_instances_are_independent(self) -> None:
         """Interleave two searches."""
         for setup in self.setups():
             first = self.simulate(setup, seed=1, failing=SOME_FAIL)
@@ -122,11 +126,11 @@ class RepeatingClauses(SearcherAccess):
             _expect_same(found[1], second.answers, "beside another search")
 
     @clause(
-        "smaller-is-better-is-kept",
-        "with all metrics negated and smaller_is_better turned it answers the same",
+        "smaller-is-better-is-respected",
+        "negating all metrics and smaller_is_better gives the same answers",
         capability="smaller-is-better",
     )
-    def test_smaller_is_better_is_kept(self) -> None:
+    def test_smaller_is_better_is_respected(self) -> None:
         """Turn the signs."""
         for setup in self.setups():
             turned = dataclasses.replace(

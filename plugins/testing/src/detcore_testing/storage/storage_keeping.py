@@ -51,8 +51,11 @@ def _save(storage: StorageBackend, folder: Path, steps: int) -> str:
 class KeepingClauses(StorageAccess):
     """Capabilities, URL, secrets, registration, checkpoints, and the storage as a dict."""
 
-    @clause("capabilities-are-told", "`capabilities` and `declined` of the suite say the same")
-    def test_capabilities_are_told(self, tmp_path: Path) -> None:
+    @clause(
+        "capabilities-match-declined",
+        "`capabilities` of the storage agrees with `declined` of the suite",
+    )
+    def test_capabilities_match_declined(self, tmp_path: Path) -> None:
         """Compare the storage's `capabilities` with the suite's `declined`."""
         with self.opened(tmp_path) as storage:
             told = storage.capabilities
@@ -69,10 +72,10 @@ class KeepingClauses(StorageAccess):
                 expect_equal(storage.direct_path("run/a"), None, "direct_path, which is declined,")
 
     @clause(
-        "opening-does-nothing",
-        "making a storage, asking for its URL, and closing it, once or twice, writes nothing",
+        "opening-writes-nothing",
+        "creating a storage, reading its URL, and closing it once or twice write nothing",
     )
-    def test_opening_does_nothing(self, tmp_path: Path) -> None:
+    def test_opening_writes_nothing(self, tmp_path: Path) -> None:
         """Look at the place after opening it."""
         before = sorted(tmp_path.rglob("*"))
         storage = self.make_storage(tmp_path)
@@ -85,10 +88,8 @@ class KeepingClauses(StorageAccess):
         files = [path for path in made if not path.is_dir()]
         expect_equal(files, [], "the files that were made by opening the storage")
 
-    @clause(
-        "url-stays-the-same", "url is the same for each handle of a place, before and after use"
-    )
-    def test_url_stays_the_same(self, tmp_path: Path) -> None:
+    @clause("url-is-stable", "all handles of a location have the same url, before and after use")
+    def test_url_is_stable(self, tmp_path: Path) -> None:
         """Ask two handles, before and after use."""
         with self.opened(tmp_path) as storage:
             url = storage.url
@@ -98,11 +99,11 @@ class KeepingClauses(StorageAccess):
             other.close()
 
     @clause(
-        "url-opens-the-same-place",
-        "open_storage(url) opens the same place",
+        "url-reopens-storage",
+        "open_storage(url) opens the same location",
         capability="reopened-by-url",
     )
-    def test_url_opens_the_same_place(self, tmp_path: Path) -> None:
+    def test_url_reopens_storage(self, tmp_path: Path) -> None:
         """Open the URL, and write and read there."""
         with self.opened(tmp_path) as storage:
             storage.replace("run/a b", b"1")
@@ -115,7 +116,7 @@ class KeepingClauses(StorageAccess):
                 again.replace("run/b", b"2")
             self.expect_stored({"run/a b": b"1", "run/b": b"2"})
 
-    @clause("secrets-are-not-shown", "no secret is in url, repr, or the text of an error")
+    @clause("secrets-are-not-shown", "url, repr and error messages contain no secret")
     def test_secrets_are_not_shown(self, tmp_path: Path) -> None:
         """Look for the secrets that the suite knows of."""
         shown: list[str] = []
@@ -140,8 +141,8 @@ class KeepingClauses(StorageAccess):
             for text in shown:
                 assert secret not in text, f"a secret is shown: {text.replace(secret, '<SECRET>')}"
 
-    @clause("probe-leaves-nothing", "probe writes, reads and deletes, and leaves nothing")
-    def test_probe_leaves_nothing(self, tmp_path: Path) -> None:
+    @clause("probe-leaves-no-files", "probe writes, reads and deletes a file, and leaves no files")
+    def test_probe_leaves_no_files(self, tmp_path: Path) -> None:
         """Probe, with and without other files."""
         with self.opened(tmp_path) as storage:
             storage.probe()
@@ -151,11 +152,11 @@ class KeepingClauses(StorageAccess):
             self.expect_stored({"run/a": b"1"})
 
     @clause(
-        "probe-finds-what-is-unusable",
-        "where nothing can be written, probe and what writes raise StorageError",
+        "probe-detects-unusable-storage",
+        "probe and all writes raise StorageError if the location is not writable",
         capability="unusable",
     )
-    def test_probe_finds_what_is_unusable(self, tmp_path: Path) -> None:
+    def test_probe_detects_unusable_storage(self, tmp_path: Path) -> None:
         """Use the place that cannot be used."""
         pairs = write_files(tmp_path, {"run/a": b"1"})
         with contextlib.closing(self.make_unusable(tmp_path)) as storage:
@@ -169,11 +170,11 @@ class KeepingClauses(StorageAccess):
                     call()
 
     @clause(
-        "direct-paths-are-the-files",
-        "direct_path says where a file lies; what is written there is seen",
+        "direct-path-locates-the-file",
+        "direct_path returns the location of a file, and the storage sees files written there",
         capability="direct-path",
     )
-    def test_direct_paths_are_the_files(self, tmp_path: Path) -> None:
+    def test_direct_path_locates_the_file(self, tmp_path: Path) -> None:
         """Read and write through the paths."""
         with self.opened(tmp_path) as storage:
             storage.replace("run/a", b"1")
@@ -189,11 +190,11 @@ class KeepingClauses(StorageAccess):
             expect_equal(found.size, 2, "the size of what was written to direct_path")
 
     @clause(
-        "it-is-registered",
-        "a plugin registers it, and its type and settings open the same place",
+        "storage-is-registered",
+        "a plugin registers the storage, and its type and settings open the same location",
         capability="registered",
     )
-    def test_it_is_registered(self, tmp_path: Path) -> None:
+    def test_storage_is_registered(self, tmp_path: Path) -> None:
         """Open it as an experiment file does."""
         find_registered(PluginManager.storage_types, "storage", self.storage_type)
         with self.opened(tmp_path) as storage:
@@ -205,19 +206,19 @@ class KeepingClauses(StorageAccess):
             self.expect_stored({"run/a": b"1"})
 
     @clause(
-        "settings-refuse-what-they-do-not-know",
-        "a field that the settings do not know is a ConfigError that names it",
+        "settings-reject-unknown-fields",
+        "an unknown field in the settings raises a ConfigError that names the field",
         capability="registered",
     )
-    def test_settings_refuse_what_they_do_not_know(self, tmp_path: Path) -> None:
+    def test_settings_reject_unknown_fields(self, tmp_path: Path) -> None:
         """Misspell a field."""
         with self.opened(tmp_path):
             spec = {"type": self.storage_type, **self.make_settings(tmp_path), "no_such_field": 1}
             with pytest.raises(ConfigError, match="no_such_field"):
                 open_storage(spec, home=tmp_path / "suite-home", plugins=_plugins()).close()
 
-    @clause("checkpoints-come-back", "a checkpoint that is saved there is whole, and comes back")
-    def test_checkpoints_come_back(self, tmp_path: Path) -> None:
+    @clause("checkpoints-can-be-restored", "a saved checkpoint is complete and can be restored")
+    def test_checkpoints_can_be_restored(self, tmp_path: Path) -> None:
         """Save, verify, list and download one."""
         folder = _model(tmp_path)
         with self.opened(tmp_path) as storage:
@@ -235,21 +236,22 @@ class KeepingClauses(StorageAccess):
             self.expect_stored({})
 
     @clause(
-        "failed-saves-harm-nothing",
-        "a save that stops at any of its operations leaves the checkpoint before it whole",
+        "failed-saves-keep-old-checkpoint",
+        "a save that fails at any of its operations leaves the previous checkpoint intact",
     )
-    def test_failed_saves_harm_nothing(self, tmp_path: Path) -> None:
+    def test_failed_saves_keep_old_checkpoint(self, tmp_path: Path) -> None:
         """Stop at each operation in turn."""
         with self.opened(tmp_path) as storage:
             losses = torture_storage(storage, scenarios=["upload"]).losses
             expect_equal(losses, {}, "the losses")
 
     @clause(
-        "it-behaves-as-a-dict",
-        "after any sequence of calls, some of another program, it holds what a dict would hold: "
-        "create refuses what exists, delete skips what is absent, all others replace",
+        "storage-behaves-like-a-dict",
+        "after any sequence of calls, including changes by another program, the storage contains "
+        "what a dict would contain: create rejects existing keys, delete skips missing keys, and "
+        "all other writes replace",
     )
-    def test_it_behaves_as_a_dict(self, tmp_path: Path) -> None:
+    def test_storage_behaves_like_a_dict(self, tmp_path: Path) -> None:
         """Change and read it in a random order, which is the same each time."""
         dice, model = random.Random(7), dict[str, bytes]()
         with self.opened(tmp_path) as storage:

@@ -31,11 +31,11 @@ class MovingClauses(StorageAccess):
     """`put_tree`, `get_tree`, `digest_tree` and `read` of one user."""
 
     @clause(
-        "put-stores-what-is-there",
+        "put-stores-source-content",
         "put_tree stores each file byte for byte under its key, returns sizes and digests, and "
-        "leaves the local file as it is",
+        "leaves the local file unchanged",
     )
-    def test_put_stores_what_is_there(self, tmp_path: Path) -> None:
+    def test_put_stores_source_content(self, tmp_path: Path) -> None:
         """Compare with the content that the raw accessors read."""
         pairs = write_files(tmp_path, _FILES)
         with self.opened(tmp_path) as storage:
@@ -49,10 +49,10 @@ class MovingClauses(StorageAccess):
                 expect_equal(left, _FILES[key], "a local file after put_tree")
 
     @clause(
-        "absent-sources-are-errors",
-        "put_tree of a local file that does not exist raises; nothing is stored for it",
+        "missing-sources-are-errors",
+        "put_tree of a missing local file raises an error and stores nothing for it",
     )
-    def test_absent_sources_are_errors(self, tmp_path: Path) -> None:
+    def test_missing_sources_are_errors(self, tmp_path: Path) -> None:
         """Put one beside a file that is there, and instead of one that is stored."""
         (pair,) = write_files(tmp_path, {"run/there": b"1"})
         absent = tmp_path / "suite-files" / "absent"
@@ -64,10 +64,11 @@ class MovingClauses(StorageAccess):
             expect_equal(self.raw_read("run/absent"), None, "what is stored for an absent file")
 
     @clause(
-        "get-brings-what-is-there",
-        "get_tree writes what is stored, makes the folders, and returns sizes and digests by key",
+        "get-writes-stored-content",
+        "get_tree writes the stored content, creates parent directories, and returns sizes and "
+        "digests by key",
     )
-    def test_get_brings_what_is_there(self, tmp_path: Path) -> None:
+    def test_get_writes_stored_content(self, tmp_path: Path) -> None:
         """Get files that only the raw accessors wrote."""
         with self.opened(tmp_path) as storage:
             for key, data in _FILES.items():
@@ -78,10 +79,11 @@ class MovingClauses(StorageAccess):
                 expect_equal(path.read_bytes(), _FILES[key], f"the file that {key!r} went to")
 
     @clause(
-        "many-files-come-back",
-        "many files at once, and one of many parts, come back: none lost, exchanged or changed",
+        "many-files-are-transferred",
+        "many files, and one file of many parts, are transferred without being lost, exchanged or "
+        "changed",
     )
-    def test_many_files_come_back(self, tmp_path: Path) -> None:
+    def test_many_files_are_transferred(self, tmp_path: Path) -> None:
         """Put and get files each of which differs from all others, one of them large."""
         contents = {f"run/{i % 7}/{i}": b"%d " % i * (i % 50) for i in range(self.num_files)}
         contents["run/large"] = random.Random(7).randbytes(self.large_bytes + 1)
@@ -95,10 +97,10 @@ class MovingClauses(StorageAccess):
                 expect_equal(path.read_bytes(), contents[key], f"the file that {key!r} went to")
 
     @clause(
-        "absent-keys-are-errors",
-        "what does not exist is a FileNotFoundError; get_tree makes no local file for it",
+        "missing-keys-are-errors",
+        "a missing key raises FileNotFoundError, and get_tree creates no local file for it",
     )
-    def test_absent_keys_are_errors(self, tmp_path: Path) -> None:
+    def test_missing_keys_are_errors(self, tmp_path: Path) -> None:
         """Ask for absent keys, alone and among others."""
         got = tmp_path / "suite-got"
         there = {f"run/{index}": b"x" for index in range(4)}
@@ -119,8 +121,8 @@ class MovingClauses(StorageAccess):
 
     @clause(
         "progress-counts-bytes-once",
-        "progress is told of every byte once, and several times within a large file unless "
-        "byte-progress is declined",
+        "progress reports every byte once, in several steps for a large file unless byte-progress "
+        "is declined",
     )
     def test_progress_counts_bytes_once(self, tmp_path: Path) -> None:
         """Add up the bytes reported to `progress`."""

@@ -39,10 +39,11 @@ class NamingClauses(StorageAccess):
     """`list`, `delete`, `delete_tree`, and keys that are unsafe or merely strange."""
 
     @clause(
-        "deleting-is-literal",
-        "delete takes each key as it is, without patterns, and leaves what is beside, hidden too",
+        "delete-is-literal",
+        "delete treats each key literally, without patterns, and keeps neighbouring and hidden "
+        "files",
     )
-    def test_deleting_is_literal(self, tmp_path: Path) -> None:
+    def test_delete_is_literal(self, tmp_path: Path) -> None:
         """Delete keys that would be patterns elsewhere, and the last file that is not hidden."""
         left = ("r/1", "r/2", "run/.b", "run-1", "other/c/.d")
         names = ("[1]", "*", "?", "%31", "**", "{1,2}", "~")
@@ -56,7 +57,7 @@ class NamingClauses(StorageAccess):
 
     @clause(
         "links-are-not-followed",
-        "a link in the folder of a storage is deleted; what it leads to is left as it is",
+        "deleting a link in the storage directory leaves its target unchanged",
     )
     def test_links_are_not_followed(self, tmp_path: Path) -> None:
         """Put links to a folder and to a file elsewhere into it."""
@@ -80,8 +81,11 @@ class NamingClauses(StorageAccess):
                 for path in (outside / "file", outside / "below" / "file"):
                     assert path.exists(), f"{path.name} was deleted, to which a link leads"
 
-    @clause("long-listings-are-whole", "list and delete_tree know no limit: stores answer in pages")
-    def test_long_listings_are_whole(self, tmp_path: Path) -> None:
+    @clause(
+        "long-listings-are-complete",
+        "list and delete_tree cover more files than the store returns in one page",
+    )
+    def test_long_listings_are_complete(self, tmp_path: Path) -> None:
         """More files than a store lists, or deletes, at a time."""
         ((source, _),) = write_files(tmp_path, {"x": b"1"})
         wanted = [f"run/{index:05}" for index in range(self.num_listed)]
@@ -94,8 +98,8 @@ class NamingClauses(StorageAccess):
             storage.delete_tree("run")
             self.expect_stored({"run-1": b"1"})
 
-    @clause("unsafe-keys-are-refused", "every method refuses unsafe keys with UnsafePathError")
-    def test_unsafe_keys_are_refused(self, tmp_path: Path) -> None:
+    @clause("unsafe-keys-are-rejected", "every method rejects unsafe keys with UnsafePathError")
+    def test_unsafe_keys_are_rejected(self, tmp_path: Path) -> None:
         """Give every method every sort of unsafe key."""
         ((source, _),) = write_files(tmp_path, {"x": b"new"})
         got = tmp_path / "suite-got"
@@ -108,8 +112,11 @@ class NamingClauses(StorageAccess):
             self.expect_stored({"keep/me": b"1"})
             assert not got.exists(), "a local file or folder was made for an unsafe key"
 
-    @clause("unsafe-keys-stop-all", "one unsafe key among others: nothing at all is done")
-    def test_unsafe_keys_stop_all(self, tmp_path: Path) -> None:
+    @clause(
+        "unsafe-keys-stop-the-whole-call",
+        "a call with one unsafe key among safe keys does nothing",
+    )
+    def test_unsafe_keys_stop_the_whole_call(self, tmp_path: Path) -> None:
         """Put an unsafe key last."""
         ((source, _),) = write_files(tmp_path, {"x": b"new"})
         got = tmp_path / "suite-got"
@@ -124,10 +131,8 @@ class NamingClauses(StorageAccess):
             self.expect_stored({"keep/me": b"1"})
             assert not got.exists(), "get_tree made files though one key was unsafe"
 
-    @clause(
-        "any-safe-key-keeps-its-content", "a key that check_key takes names one file of its own"
-    )
-    def test_any_safe_key_keeps_its_content(self, tmp_path: Path) -> None:
+    @clause("safe-keys-keep-their-content", "each key that check_key accepts names a separate file")
+    def test_safe_keys_keep_their_content(self, tmp_path: Path) -> None:
         """Try keys that hypothesis thinks of."""
         excluded = "/\\" if "backslash" in self.declined else "/"
         text = st.text(
@@ -156,10 +161,10 @@ class NamingClauses(StorageAccess):
             keeps()
 
     @clause(
-        "names-that-look-alike-are-apart",
-        "two keys that differ are two files: also by case, spaces, or the form of an accent",
+        "similar-keys-are-distinct",
+        "keys that differ only in case, spaces or the form of an accent name different files",
     )
-    def test_names_that_look_alike_are_apart(self, tmp_path: Path) -> None:
+    def test_similar_keys_are_distinct(self, tmp_path: Path) -> None:
         """Keep files under pairs of names, as far as the store itself can tell them apart."""
         with self.opened(tmp_path) as storage:
             for number, names in enumerate(_ALIKE):

@@ -26,11 +26,12 @@ class SharingClauses(StorageAccess):
     """Races, forks, descriptors and random generators."""
 
     @clause(
-        "one-thread-creates",
-        "of threads that create one key at once exactly one succeeds; its content is there, whole",
+        "create-has-one-winning-thread",
+        "if several threads create a key concurrently, exactly one succeeds, and its complete "
+        "content is stored",
         capability="atomic-create",
     )
-    def test_one_thread_creates(self, tmp_path: Path) -> None:
+    def test_create_has_one_winning_thread(self, tmp_path: Path) -> None:
         """Let threads race, some rounds."""
         with self.opened(tmp_path) as storage, ThreadPoolExecutor(_RACERS) as pool:
             for turn in range(_ROUNDS):
@@ -44,11 +45,11 @@ class SharingClauses(StorageAccess):
                 self._expect_winner(key, winners)
 
     @clause(
-        "one-process-creates",
-        "of processes that create one key at once exactly one succeeds",
+        "create-has-one-winning-process",
+        "if several processes create a key concurrently, exactly one succeeds",
         capability="fork-safe",
     )
-    def test_one_process_creates(self, tmp_path: Path) -> None:
+    def test_create_has_one_winning_process(self, tmp_path: Path) -> None:
         """Let forked processes race, each with its own handle."""
         if "atomic-create" in self.declined:
             pytest.skip(f"atomic-create is declined: {self.declined['atomic-create']}")
@@ -79,7 +80,7 @@ class SharingClauses(StorageAccess):
 
     @clause(
         "replace-is-atomic",
-        "who reads a file while it is replaced sees the old or the new content, whole",
+        "a reader sees the complete old or the complete new content while a file is replaced",
         capability="atomic-replace",
     )
     def test_replace_is_atomic(self, tmp_path: Path) -> None:
@@ -103,8 +104,8 @@ class SharingClauses(StorageAccess):
                     assert found in contents, f"a reader saw {len(found)} bytes of neither content"
                 writing.result()
 
-    @clause("threads-may-share-it", "methods may be called from several threads at once")
-    def test_threads_may_share_it(self, tmp_path: Path) -> None:
+    @clause("threads-can-share-storage", "several threads can call methods concurrently")
+    def test_threads_can_share_storage(self, tmp_path: Path) -> None:
         """Let each thread put, read, list and delete its own files."""
 
         def work(number: int) -> None:
@@ -128,11 +129,11 @@ class SharingClauses(StorageAccess):
             self.expect_stored({f"run-{number}/marker": b"1" for number in range(_RACERS)})
 
     @clause(
-        "forked-children-may-use-it",
-        "it works in a child that was forked after its first use, and in the parent afterwards",
+        "forked-children-can-use-storage",
+        "the storage works in a child forked after its first use, and in the parent afterwards",
         capability="fork-safe",
     )
-    def test_forked_children_may_use_it(self, tmp_path: Path) -> None:
+    def test_forked_children_can_use_storage(self, tmp_path: Path) -> None:
         """Use it before, in, and after a child."""
         with self.opened(tmp_path) as storage:
             storage.replace("run/a", b"parent")
@@ -159,11 +160,11 @@ class SharingClauses(StorageAccess):
             storage.delete_tree("run")
 
     @clause(
-        "the-process-is-left-alone",
-        "no method changes the working directory, the environment or the global random "
-        "generators, or leaves a descriptor or thread for each call or handle",
+        "process-state-is-unchanged",
+        "no method changes the working directory, the environment or the global random generators, "
+        "or leaks a descriptor or thread with each call or handle",
     )
-    def test_the_process_is_left_alone(self, tmp_path: Path) -> None:
+    def test_process_state_is_unchanged(self, tmp_path: Path) -> None:
         """Open, use and close it several times: training continues in the same process."""
         pairs = write_files(tmp_path, {f"run/{index}": b"x" * 1000 for index in range(5)})
         targets = [(tmp_path / "suite-got" / key, key) for _, key in pairs]

@@ -82,14 +82,14 @@ class ForgetsPlugins(Right):
 
 
 class NamesTheWrongHome(Right):
-    broken = "workers-are-told-their-trial"
+    broken = "workers-receive-trial-info"
 
     def change(self, options: dict[str, Any]) -> None:
         options["home"] = options["home"] / "other"
 
 
 class LeavesOutFields(Right):
-    broken = "workers-are-told-their-trial"
+    broken = "workers-receive-trial-info"
 
     def change(self, options: dict[str, Any]) -> None:
         options["info"] = dataclasses.replace(options["info"], searcher_length=None)
@@ -98,14 +98,14 @@ class LeavesOutFields(Right):
 class SharesOneKey(Right):
     """What tells the jobs of one machine apart is the same for all."""
 
-    broken = "workers-are-told-who-they-are"
+    broken = "workers-receive-rank-and-key"
 
     def change(self, options: dict[str, Any]) -> None:
         options["variables"] = {**(options["variables"] or {}), "DETCORE_JOB_KEY": "fixed"}
 
 
 class GivesEachWorkerAnotherKey(Right):
-    broken = "workers-are-told-who-they-are"
+    broken = "workers-receive-rank-and-key"
 
     def change(self, options: dict[str, Any]) -> None:
         settings = options["info"].settings
@@ -117,49 +117,49 @@ class GivesEachWorkerAnotherKey(Right):
 
 
 class TellsEverybodyRank0(Right):
-    broken = "workers-are-told-who-they-are"
+    broken = "workers-receive-rank-and-key"
 
     def change(self, options: dict[str, Any]) -> None:
         options["variables"] = {**(options["variables"] or {}), "DETCORE_RANK": "0"}
 
 
 class DropsEmptyLines(Right):
-    broken = "lines-come-whole"
+    broken = "lines-arrive-complete"
 
     def sink(self, on_output: OutputSink) -> OutputSink:
         return lambda rank, stream, line: on_output(rank, stream, line) if line else None
 
 
 class StripsLines(Right):
-    broken = "lines-come-whole"
+    broken = "lines-arrive-complete"
 
     def sink(self, on_output: OutputSink) -> OutputSink:
         return lambda rank, stream, line: on_output(rank, stream, line.strip())
 
 
 class JoinsStreams(Right):
-    broken = "lines-come-with-their-rank"
+    broken = "lines-arrive-with-their-rank"
 
     def sink(self, on_output: OutputSink) -> OutputSink:
         return lambda rank, stream, line: on_output(rank, "stdout", line)
 
 
 class ForgetsRanks(Right):
-    broken = "lines-come-with-their-rank"
+    broken = "lines-arrive-with-their-rank"
 
     def sink(self, on_output: OutputSink) -> OutputSink:
         return lambda rank, stream, line: on_output(0, stream, line)
 
 
 class CutsLongLines(Right):
-    broken = "lines-come-whole"
+    broken = "lines-arrive-complete"
 
     def sink(self, on_output: OutputSink) -> OutputSink:
         return lambda rank, stream, line: on_output(rank, stream, line[: 1 << 16])
 
 
 class DropsWhatIsNoText(Right):
-    broken = "lines-come-whole"
+    broken = "lines-arrive-complete"
 
     def sink(self, on_output: OutputSink) -> OutputSink:
         return lambda rank, stream, line: (
@@ -168,7 +168,7 @@ class DropsWhatIsNoText(Right):
 
 
 class ShowsTheFirstLines(Right):
-    broken = "lines-come-whole"
+    broken = "lines-arrive-complete"
 
     def sink(self, on_output: OutputSink) -> OutputSink:
         shown: list[str] = []
@@ -182,7 +182,7 @@ class ShowsTheFirstLines(Right):
 
 
 class TellsTheNewestFirst(Right):
-    broken = "events-come-in-order"
+    broken = "events-arrive-in-order"
 
     class group(Group):
         def poll(self) -> list[WorkerEvent]:
@@ -192,7 +192,7 @@ class TellsTheNewestFirst(Right):
 class EndsTooSoon(Right):
     """Drops what was told by workers that have ended."""
 
-    broken = "events-come-before-the-end"
+    broken = "events-arrive-before-the-end"
 
     class group(Group):
         def poll(self) -> list[WorkerEvent]:
@@ -202,7 +202,7 @@ class EndsTooSoon(Right):
 
 
 class NeverWakes(Right):
-    broken = "fileno-wakes"
+    broken = "fileno-becomes-readable"
 
     class group(Group):
         def __init__(self, inner: WorkerGroup) -> None:
@@ -244,7 +244,7 @@ class KeepsNothingOpen(Right):
 
 
 class AlwaysEndsWell(Right):
-    broken = "exit-codes-are-told"
+    broken = "exit-codes-are-returned"
 
     class group(Group):
         def close(self) -> int:
@@ -253,7 +253,7 @@ class AlwaysEndsWell(Right):
 
 
 class TellsCodesAsShellsDo(Right):
-    broken = "killed-is-a-negative-code"
+    broken = "signal-is-a-negative-exit-code"
 
     class group(Group):
         def close(self) -> int:
@@ -262,7 +262,7 @@ class TellsCodesAsShellsDo(Right):
 
 
 class BlamesRank0(Right):
-    broken = "the-first-failure-counts"
+    broken = "first-failure-ends-the-group"
 
     class group(Group):
         @property
@@ -271,7 +271,7 @@ class BlamesRank0(Right):
 
 
 class TakesComingBackForFailure(Right):
-    broken = "coming-back-is-no-failure"
+    broken = "exit-75-is-not-a-failure"
 
     class group(Group):
         def close(self) -> int:
@@ -280,7 +280,7 @@ class TakesComingBackForFailure(Right):
 
 
 class SignalsTheChief(Right):
-    broken = "signals-reach-all"
+    broken = "signals-reach-all-workers"
 
     class group(Group):
         def signal(self, number: int = signal.SIGTERM) -> None:
@@ -290,7 +290,7 @@ class SignalsTheChief(Right):
 class KillsWorkersOnly(Right):
     """What the workers started is in another session, where the launcher does not look."""
 
-    broken = "kill-ends-all-they-started"
+    broken = "kill-ends-child-processes"
 
     def change(self, options: dict[str, Any]) -> None:
         for path in Path(options["info"].model_dir).glob("program_*.py"):
@@ -299,13 +299,13 @@ class KillsWorkersOnly(Right):
 
 
 class LeavesChildren(KillsWorkersOnly):
-    broken = "nothing-outlives-its-worker"
+    broken = "child-processes-end-with-worker"
 
 
 class HasNoLeash(Right):
     """Another process holds the ends of the channels that only the launching one should hold."""
 
-    broken = "nothing-outlives-the-runner"
+    broken = "workers-end-with-launching-process"
 
     class group(Group):
         def __init__(self, inner: WorkerGroup) -> None:
@@ -320,7 +320,7 @@ class HasNoLeash(Right):
 
 
 class LeavesDescriptors(Right):
-    broken = "close-releases-everything"
+    broken = "close-releases-resources"
 
     class group(Group):
         left: ClassVar[list[int]] = []
@@ -331,7 +331,7 @@ class LeavesDescriptors(Right):
 
 
 class LeavesZombies(Right):
-    broken = "close-releases-everything"
+    broken = "close-releases-resources"
 
     class group(Group):
         left: ClassVar[list[Any]] = []
@@ -344,7 +344,7 @@ class LeavesZombies(Right):
 
 
 class TellsOneGroupOfAnother(Right):
-    broken = "groups-are-apart"
+    broken = "groups-are-independent"
 
     def __init__(self) -> None:
         super().__init__()
@@ -356,14 +356,14 @@ class TellsOneGroupOfAnother(Right):
 
 
 class RaisesWhatItGot(Right):
-    broken = "what-cannot-start-is-an-error"
+    broken = "start-failure-is-an-error"
 
     def change(self, options: dict[str, Any]) -> None:
         os.listdir(options["info"].model_dir)
 
 
 class ClosesByKilling(Right):
-    broken = "close-waits"
+    broken = "close-waits-for-workers"
 
     class group(Group):
         def close(self) -> int:
@@ -372,7 +372,7 @@ class ClosesByKilling(Right):
 
 
 class SignalsTheEnded(Right):
-    broken = "the-ended-are-left-alone"
+    broken = "calls-after-exit-do-nothing"
 
     class group(Group):
         def signal(self, number: int = signal.SIGTERM) -> None:
@@ -383,7 +383,7 @@ class SignalsTheEnded(Right):
 class HasOneSession(Right):
     """Tells of processes in the session of this one."""
 
-    broken = "workers-have-their-own-session"
+    broken = "workers-lead-sessions"
 
     class group(Group):
         def __init__(self, inner: WorkerGroup) -> None:
@@ -402,7 +402,7 @@ class HasOneSession(Right):
 
 
 class SetsItsOwnVariables(Right):
-    broken = "the-launching-process-is-left-alone"
+    broken = "launching-process-is-unchanged"
 
     def change(self, options: dict[str, Any]) -> None:
         change_environment(options["variables"] or {})
@@ -411,7 +411,7 @@ class SetsItsOwnVariables(Right):
 class PrintsFromAllThreads(Right):
     """Has a thread for each line."""
 
-    broken = "lines-come-with-their-rank"
+    broken = "lines-arrive-with-their-rank"
 
     def sink(self, on_output: OutputSink) -> OutputSink:
         def take(rank: int, stream: str, line: str) -> None:
@@ -430,7 +430,7 @@ class LeavesNoPlugin(Right):
 
 
 class CountsItsMachineWrongly(Right):
-    broken = "workers-are-told-who-they-are"
+    broken = "workers-receive-rank-and-key"
 
     def change(self, options: dict[str, Any]) -> None:
         options["variables"] = {**(options["variables"] or {}), "DETCORE_LOCAL_SIZE": "1"}

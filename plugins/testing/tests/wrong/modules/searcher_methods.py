@@ -142,7 +142,7 @@ class ClosesWhatHasEnded(Right):
 
 
 class LeavesTrialsWaiting(Right):
-    broken = "the-search-ends"
+    broken = "search-ends"
 
     def validated(self, trial: int, length: int, metric: float) -> Answers:
         answers = super().validated(trial, length, metric)
@@ -150,7 +150,7 @@ class LeavesTrialsWaiting(Right):
 
 
 class NeverEnds(Right):
-    broken = "the-search-ends"
+    broken = "search-ends"
 
     def more(self) -> list[Answer]:
         return [self.new()]
@@ -159,7 +159,7 @@ class NeverEnds(Right):
 class WaitsForEverybody(Right):
     """Decides when all have reported, and some never will."""
 
-    broken = "failures-are-survived"
+    broken = "search-survives-failures"
 
     def prepare(self) -> None:
         self.waiting: list[int] = []
@@ -176,7 +176,7 @@ class WaitsForEverybody(Right):
 
 
 class ReplacesWhatWasStopped(Right):
-    broken = "failures-are-survived"
+    broken = "search-survives-failures"
 
     def exited(self, trial: int, reason: ExitReason) -> Answers:
         if reason is ExitReason.STOPPED:
@@ -187,7 +187,7 @@ class ReplacesWhatWasStopped(Right):
 class AsksForEver(Right):
     """Replaces each trial that rejects its hyperparameters, without an end."""
 
-    broken = "failures-are-survived"
+    broken = "search-survives-failures"
 
     def exited(self, trial: int, reason: ExitReason) -> Answers:
         if reason is ExitReason.INVALID_HP:
@@ -220,7 +220,7 @@ class AnswersInNumpy(Right):
 
 
 class TrainsTooLong(Right):
-    broken = "max-length-is-kept"
+    broken = "max-length-is-respected"
 
     def validated(self, trial: int, length: int, metric: float) -> Answers:
         return [
@@ -231,21 +231,21 @@ class TrainsTooLong(Right):
 
 
 class MakesOneMore(Right):
-    broken = "max-trials-is-kept"
+    broken = "max-trials-is-respected"
 
     def more(self) -> list[Answer]:
         return [self.new()] if self.left >= 0 else []
 
 
 class StartsAllAtOnce(Right):
-    broken = "max-concurrent-is-kept"
+    broken = "max-concurrent-is-respected"
 
     def start(self) -> Answers:
         return [self.new() for _ in range(self.total)]
 
 
 class CountsInPercent(Right):
-    broken = "progress-rises-to-1"
+    broken = "progress-reaches-1"
 
     def progress(self) -> float:
         return 100.0 * super().progress()
@@ -254,14 +254,14 @@ class CountsInPercent(Right):
 class FallsBack(Right):
     """Progress by what runs, which is less near the end."""
 
-    broken = "progress-rises-to-1"
+    broken = "progress-reaches-1"
 
     def progress(self) -> float:
         return 1.0 if self.ended >= self.total else 1 - self.ended / self.total
 
 
 class StopsShortOf1(Right):
-    broken = "progress-rises-to-1"
+    broken = "progress-reaches-1"
 
     def progress(self) -> float:
         return self.ended / (self.total + 1)
@@ -270,7 +270,7 @@ class StopsShortOf1(Right):
 class ForgetsWhatWasRejected(Right):
     """Neither replaces nor counts a trial that rejects its hyperparameters."""
 
-    broken = "progress-rises-to-1"
+    broken = "progress-reaches-1"
 
     def exited(self, trial: int, reason: ExitReason) -> Answers:
         if reason is ExitReason.INVALID_HP:
@@ -279,7 +279,7 @@ class ForgetsWhatWasRejected(Right):
 
 
 class DividesByTheMetric(Right):
-    broken = "any-finite-metric-is-taken"
+    broken = "finite-metrics-are-accepted"
 
     def signed(self, metric: float) -> float:
         return -1 / metric
@@ -288,7 +288,7 @@ class DividesByTheMetric(Right):
 class WaitsForABetterOne(Right):
     """Equal metrics leave it waiting."""
 
-    broken = "any-finite-metric-is-taken"
+    broken = "finite-metrics-are-accepted"
 
     def validated(self, trial: int, length: int, metric: float) -> Answers:
         if length == self.half and self.signed(metric) == self.best and not self.left:
@@ -297,35 +297,35 @@ class WaitsForABetterOne(Right):
 
 
 class SeedsItself(Right):
-    broken = "a-cut-changes-nothing"
+    broken = "replay-gives-same-answers"
 
     def prepare(self) -> None:
         self.random = random.Random()
 
 
 class SeedsByTheClock(Right):
-    broken = "a-cut-changes-nothing"
+    broken = "replay-gives-same-answers"
 
     def prepare(self) -> None:
         self.random = random.Random(int(time.time()) // 1_000_000)
 
 
 class DrawsFromTheUsersGenerator(Right):
-    broken = "a-cut-changes-nothing"
+    broken = "replay-gives-same-answers"
 
     def draw(self) -> float:
         return random.random()
 
 
 class SeedsTheUsersGenerator(Right):
-    broken = "the-process-is-left-alone"
+    broken = "process-state-is-unchanged"
 
     def prepare(self) -> None:
         np.random.seed(self.setup.seed)
 
 
 class ChoosesFromASet(Right):
-    broken = "other-processes-answer-the-same"
+    broken = "answers-do-not-depend-on-process"
 
     def kind(self) -> str:
         return next(iter({"a", "b", "c", "d"}))
@@ -339,7 +339,7 @@ class ChangesItsSettings(Right):
 
 
 class SharesItsCount(Right):
-    broken = "instances-share-nothing"
+    broken = "instances-are-independent"
     numbers: ClassVar[Any] = None
 
     def prepare(self) -> None:
@@ -350,14 +350,14 @@ class SharesItsCount(Right):
 
 
 class TakesSmallerForBetter(Right):
-    broken = "smaller-is-better-is-kept"
+    broken = "smaller-is-better-is-respected"
 
     def signed(self, metric: float) -> float:
         return metric
 
 
 class StopsAfterAnHour(Right):
-    broken = "a-cut-changes-nothing"
+    broken = "replay-gives-same-answers"
 
     def prepare(self) -> None:
         self.began = time.monotonic()
@@ -369,7 +369,7 @@ class StopsAfterAnHour(Right):
 
 
 class KeepsItsStateInAFile(Right):
-    broken = "the-process-is-left-alone"
+    broken = "process-state-is-unchanged"
 
     def close(self, trial: int) -> list[Answer]:
         Path("search.json").write_text(f'{{"ended": {self.ended}}}')
@@ -377,14 +377,14 @@ class KeepsItsStateInAFile(Right):
 
 
 class HasASeedOfItsOwn(Right):
-    broken = "the-seed-decides"
+    broken = "seed-changes-results"
 
     def prepare(self) -> None:
         self.random = random.Random(42)
 
 
 class DrawsOnce(Right):
-    broken = "the-seed-decides"
+    broken = "seed-changes-results"
 
     def new(self) -> NewTrial:
         self.random.seed(self.setup.seed)

@@ -50,14 +50,14 @@ class Wrong(LocalStorage):
 
 
 class DropsEmptyFiles(Wrong):
-    broken = "put-stores-what-is-there"
+    broken = "put-stores-source-content"
 
     def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         return super().put_tree([p for p in pairs if p[0].stat().st_size], **options)
 
 
 class KeepsTheTail(Wrong):
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         old = {key: self.path(key).read_bytes() for _, key in pairs if self.path(key).is_file()}
@@ -69,7 +69,7 @@ class KeepsTheTail(Wrong):
 
 
 class MovesItsSources(Wrong):
-    broken = "put-stores-what-is-there"
+    broken = "put-stores-source-content"
 
     def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         digests = super().put_tree(pairs, **options)
@@ -79,7 +79,7 @@ class MovesItsSources(Wrong):
 
 
 class TurnsLineEnds(Wrong):
-    broken = "get-brings-what-is-there"
+    broken = "get-writes-stored-content"
 
     def get_tree(self, pairs: Pairs, **options: Any) -> Digests:
         digests = super().get_tree(pairs, **options)
@@ -89,14 +89,14 @@ class TurnsLineEnds(Wrong):
 
 
 class DigestsKeys(Wrong):
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def digest_tree(self, keys: Sequence[str], **options: Any) -> Digests:
         return {key: digest_bytes(key.encode()) for key in keys}
 
 
 class RemembersDigests(Wrong):
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         self.seen = super().put_tree(pairs, **options)
@@ -107,7 +107,7 @@ class RemembersDigests(Wrong):
 
 
 class CutsLargeFiles(Wrong):
-    broken = "many-files-come-back"
+    broken = "many-files-are-transferred"
 
     def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         digests = super().put_tree(pairs, **options)
@@ -117,7 +117,7 @@ class CutsLargeFiles(Wrong):
 
 
 class MixesManyFiles(Wrong):
-    broken = "many-files-come-back"
+    broken = "many-files-are-transferred"
 
     def get_tree(self, pairs: Pairs, **options: Any) -> Digests:
         digests = super().get_tree(pairs, **options)
@@ -127,21 +127,21 @@ class MixesManyFiles(Wrong):
 
 
 class EndsMarkersWithALine(Wrong):
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def create(self, key: str, data: bytes) -> None:
         super().create(key, data + b"\n")
 
 
 class CreatesOver(Wrong):
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def create(self, key: str, data: bytes) -> None:
         self.replace(key, data)
 
 
 class TakesEmptyForAbsent(Wrong):
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def create(self, key: str, data: bytes) -> None:
         if self.path(check_key(key)).exists() and not self.path(key).stat().st_size:
@@ -150,7 +150,7 @@ class TakesEmptyForAbsent(Wrong):
 
 
 class Appends(Wrong):
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def replace(self, key: str, data: bytes) -> None:
         there = self.read(key) if self.path(check_key(key)).exists() else b""
@@ -158,7 +158,7 @@ class Appends(Wrong):
 
 
 class TakesAbsentForEmpty(Wrong):
-    broken = "absent-keys-are-errors"
+    broken = "missing-keys-are-errors"
 
     def read(self, key: str) -> bytes:
         try:
@@ -168,14 +168,14 @@ class TakesAbsentForEmpty(Wrong):
 
 
 class LeavesOutAbsent(Wrong):
-    broken = "absent-keys-are-errors"
+    broken = "missing-keys-are-errors"
 
     def digest_tree(self, keys: Sequence[str], **options: Any) -> Digests:
         return super().digest_tree([key for key in keys if self.path(key).exists()], **options)
 
 
 class MakesTheFileFirst(Wrong):
-    broken = "absent-keys-are-errors"
+    broken = "missing-keys-are-errors"
 
     def get_tree(self, pairs: Pairs, **options: Any) -> Digests:
         for path, key in pairs:
@@ -209,28 +209,28 @@ class TellsOncePerFile(Wrong):
 
 
 class ListsUnsorted(Wrong):
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def list(self, prefix: str = "") -> list[Entry]:
         return super().list(prefix)[::-1]
 
 
 class ListsNoSizes(Wrong):
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def list(self, prefix: str = "") -> list[Entry]:
         return [Entry(entry.key, 0) for entry in super().list(prefix)]
 
 
 class ListsByText(Wrong):
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def list(self, prefix: str = "") -> list[Entry]:
         return [entry for entry in super().list() if entry.key.startswith(prefix)]
 
 
 class DeletesPatterns(Wrong):
-    broken = "deleting-is-literal"
+    broken = "delete-is-literal"
 
     def delete(self, keys: Iterable[str]) -> None:
         patterns = [check_key(key) for key in keys]
@@ -242,7 +242,7 @@ class DeletesPatterns(Wrong):
 class ReadsKeysTwice(Wrong):
     """A generator is empty the second time."""
 
-    broken = "deleting-is-literal"
+    broken = "delete-is-literal"
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -251,7 +251,7 @@ class ReadsKeysTwice(Wrong):
 
 
 class MissesTheAbsent(Wrong):
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -259,7 +259,7 @@ class MissesTheAbsent(Wrong):
 
 
 class DeletesUntilOneIsAbsent(Wrong):
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def delete(self, keys: Iterable[str]) -> None:
         keys = [check_key(key) for key in keys]
@@ -267,7 +267,7 @@ class DeletesUntilOneIsAbsent(Wrong):
 
 
 class ListsBelowAFile(Wrong):
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def list(self, prefix: str = "") -> list[Entry]:
         if prefix:
@@ -277,7 +277,7 @@ class ListsBelowAFile(Wrong):
 
 
 class DeletesByText(Wrong):
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def delete_tree(self, prefix: str) -> None:
         check_key(prefix)
@@ -285,7 +285,7 @@ class DeletesByText(Wrong):
 
 
 class DeletesItsRoot(Wrong):
-    broken = "unsafe-keys-are-refused"
+    broken = "unsafe-keys-are-rejected"
 
     def delete_tree(self, prefix: str) -> None:
         if not prefix:
@@ -295,7 +295,7 @@ class DeletesItsRoot(Wrong):
 
 
 class ReadsAnything(Wrong):
-    broken = "unsafe-keys-are-refused"
+    broken = "unsafe-keys-are-rejected"
 
     def read(self, key: str) -> bytes:
         return (self.root / key).read_bytes()
@@ -304,14 +304,14 @@ class ReadsAnything(Wrong):
 class CleansKeys(Wrong):
     """Takes ``a//b`` for ``a/b``."""
 
-    broken = "unsafe-keys-are-refused"
+    broken = "unsafe-keys-are-rejected"
 
     def replace(self, key: str, data: bytes) -> None:
         super().replace(os.path.normpath(key), data)
 
 
 class DeletesUntilOneIsUnsafe(Wrong):
-    broken = "unsafe-keys-stop-all"
+    broken = "unsafe-keys-stop-the-whole-call"
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -319,14 +319,14 @@ class DeletesUntilOneIsUnsafe(Wrong):
 
 
 class DecodesKeys(Wrong):
-    broken = "any-safe-key-keeps-its-content"
+    broken = "safe-keys-keep-their-content"
 
     def replace(self, key: str, data: bytes) -> None:
         super().replace(unquote(check_key(key)) if "%" in key else key, data)
 
 
 class ListsOnce(Wrong):
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def list(self, prefix: str = "") -> list[Entry]:
         self._cache: dict[str, list[Entry]] = getattr(self, "_cache", {})
@@ -336,7 +336,7 @@ class ListsOnce(Wrong):
 
 
 class ReadsOnce(Wrong):
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def read(self, key: str) -> bytes:
         self._cache: dict[str, bytes] = getattr(self, "_cache", {})
@@ -348,7 +348,7 @@ class ReadsOnce(Wrong):
 class ForgetsWhatItLacks(Wrong):
     """Once a place was empty it stays so for this handle."""
 
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def read(self, key: str) -> bytes:
         if getattr(self, "_was_empty", False):
@@ -362,7 +362,7 @@ class ForgetsWhatItLacks(Wrong):
 
 
 class LooksBeforeItCreates(Wrong):
-    broken = "one-thread-creates"
+    broken = "create-has-one-winning-thread"
 
     def create(self, key: str, data: bytes) -> None:
         if self.path(check_key(key)).exists():
@@ -372,7 +372,7 @@ class LooksBeforeItCreates(Wrong):
 
 
 class LocksItsThreadsOnly(LooksBeforeItCreates):
-    broken = "one-process-creates"
+    broken = "create-has-one-winning-process"
     lock = threading.Lock()
 
     def create(self, key: str, data: bytes) -> None:
@@ -393,7 +393,7 @@ class ReplacesInPlace(Wrong):
 
 
 class KeepsOneCallInMind(Wrong):
-    broken = "threads-may-share-it"
+    broken = "threads-can-share-storage"
     pairs: Pairs = ()
 
     def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
@@ -403,7 +403,7 @@ class KeepsOneCallInMind(Wrong):
 
 
 class BelongsToOneProcess(Wrong):
-    broken = "forked-children-may-use-it"
+    broken = "forked-children-can-use-storage"
 
     def __init__(self, root: Path | str) -> None:
         super().__init__(root)
@@ -416,7 +416,7 @@ class BelongsToOneProcess(Wrong):
 
 
 class ClosesOnce(Wrong):
-    broken = "opening-does-nothing"
+    broken = "opening-writes-nothing"
     _is_closed = False
 
     def close(self) -> None:
@@ -426,7 +426,7 @@ class ClosesOnce(Wrong):
 
 
 class LeavesFilesOpen(Wrong):
-    broken = "the-process-is-left-alone"
+    broken = "process-state-is-unchanged"
 
     def read(self, key: str) -> bytes:
         data = super().read(key)
@@ -439,7 +439,7 @@ class LeavesFilesOpen(Wrong):
 
 
 class DrawsFromTheUsersGenerator(Wrong):
-    broken = "the-process-is-left-alone"
+    broken = "process-state-is-unchanged"
 
     def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         time.sleep(random.random() / 1000)
@@ -447,7 +447,7 @@ class DrawsFromTheUsersGenerator(Wrong):
 
 
 class PromisesLess(Wrong):
-    broken = "capabilities-are-told"
+    broken = "capabilities-match-declined"
 
     @property
     def capabilities(self) -> Capabilities:
@@ -455,7 +455,7 @@ class PromisesLess(Wrong):
 
 
 class WritesWhenMade(Wrong):
-    broken = "opening-does-nothing"
+    broken = "opening-writes-nothing"
 
     def __init__(self, root: Path | str) -> None:
         super().__init__(root)
@@ -464,7 +464,7 @@ class WritesWhenMade(Wrong):
 
 
 class NumbersItsHandles(Wrong):
-    broken = "url-stays-the-same"
+    broken = "url-is-stable"
     made: ClassVar[list[int]] = []
 
     def __init__(self, root: Path | str) -> None:
@@ -478,7 +478,7 @@ class NumbersItsHandles(Wrong):
 
 
 class NamesTheFolderAbove(Wrong):
-    broken = "url-opens-the-same-place"
+    broken = "url-reopens-storage"
 
     @property
     def url(self) -> str:
@@ -496,7 +496,7 @@ class ShowsItsPassword(Wrong):
 
 
 class LeavesItsProbe(Wrong):
-    broken = "probe-leaves-nothing"
+    broken = "probe-leaves-no-files"
 
     def probe(self) -> None:
         super().probe()
@@ -504,14 +504,14 @@ class LeavesItsProbe(Wrong):
 
 
 class ProbesNothing(Wrong):
-    broken = "probe-finds-what-is-unusable"
+    broken = "probe-detects-unusable-storage"
 
     def probe(self) -> None:
         """Say that all is well."""
 
 
 class RaisesWhatItGot(Wrong):
-    broken = "probe-finds-what-is-unusable"
+    broken = "probe-detects-unusable-storage"
 
     def replace(self, key: str, data: bytes) -> None:
         self.path(check_key(key)).parent.mkdir(parents=True, exist_ok=True)
@@ -519,18 +519,18 @@ class RaisesWhatItGot(Wrong):
 
 
 class PointsBesideItsFiles(Wrong):
-    broken = "direct-paths-are-the-files"
+    broken = "direct-path-locates-the-file"
 
     def direct_path(self, key: str) -> Path:
         return super().direct_path(f"files/{key}" if key else "")
 
 
 class IsNotRegistered(Wrong):
-    broken = "it-is-registered"
+    broken = "storage-is-registered"
 
 
 class HidesManifests(Wrong):
-    broken = "checkpoints-come-back"
+    broken = "checkpoints-can-be-restored"
 
     def list(self, prefix: str = "") -> list[Entry]:
         return [each for each in super().list(prefix) if not each.key.endswith("/manifest.json")]
@@ -539,7 +539,7 @@ class HidesManifests(Wrong):
 class RemembersCreations(Wrong):
     """What was created and then deleted cannot be created again."""
 
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def create(self, key: str, data: bytes) -> None:
         self._created: set[str] = getattr(self, "_created", set())
@@ -552,7 +552,7 @@ class RemembersCreations(Wrong):
 class CommitsTooEarly(Wrong):
     """A failed save is cleared away; this one keeps a manifest when its files go."""
 
-    broken = "failed-saves-harm-nothing"
+    broken = "failed-saves-keep-old-checkpoint"
 
     def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         digests = super().put_tree(pairs, **options)
@@ -563,7 +563,7 @@ class CommitsTooEarly(Wrong):
 
 
 class ListsOutside(Wrong):
-    broken = "unsafe-keys-are-refused"
+    broken = "unsafe-keys-are-rejected"
 
     def list(self, prefix: str = "") -> list[Entry]:
         top = self.root / prefix
@@ -571,7 +571,7 @@ class ListsOutside(Wrong):
 
 
 class KeepsWhatHasTheSize(Wrong):
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         def is_there(path: Path, key: str) -> bool:
@@ -584,14 +584,14 @@ class KeepsWhatHasTheSize(Wrong):
 
 
 class SkipsAbsentSources(Wrong):
-    broken = "absent-sources-are-errors"
+    broken = "missing-sources-are-errors"
 
     def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         return super().put_tree([pair for pair in pairs if pair[0].exists()], **options)
 
 
 class WritesIntoWhatIsThere(Wrong):
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def get_tree(self, pairs: Pairs, **options: Any) -> Digests:
         tails = {path: path.read_bytes() for path, _ in pairs if path.is_file()}
@@ -603,7 +603,7 @@ class WritesIntoWhatIsThere(Wrong):
 
 
 class ReadsText(Wrong):
-    broken = "it-behaves-as-a-dict"
+    broken = "storage-behaves-like-a-dict"
 
     def read(self, key: str) -> bytes:
         return super().read(key).replace(b"\r\n", b"\n")
@@ -612,7 +612,7 @@ class ReadsText(Wrong):
 class TidiesUp(Wrong):
     """Removes a folder in which it sees no file any more."""
 
-    broken = "deleting-is-literal"
+    broken = "delete-is-literal"
 
     def delete(self, keys: Iterable[str]) -> None:
         keys = list(keys)
@@ -632,21 +632,21 @@ class FollowsLinks(Wrong):
 
 
 class ListsOnePage(Wrong):
-    broken = "long-listings-are-whole"
+    broken = "long-listings-are-complete"
 
     def list(self, prefix: str = "") -> list[Entry]:
         return super().list(prefix)[:1000]
 
 
 class DeletesOnePage(Wrong):
-    broken = "long-listings-are-whole"
+    broken = "long-listings-are-complete"
 
     def delete_tree(self, prefix: str) -> None:
         self.delete([entry.key for entry in self.list(check_key(prefix))][:1000])
 
 
 class NormalizesNames(Wrong):
-    broken = "names-that-look-alike-are-apart"
+    broken = "similar-keys-are-distinct"
 
     def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         names = {key: unicodedata.normalize("NFC", key) for _, key in pairs}
@@ -655,7 +655,7 @@ class NormalizesNames(Wrong):
 
 
 class WorksInItsFolder(Wrong):
-    broken = "the-process-is-left-alone"
+    broken = "process-state-is-unchanged"
 
     def create(self, key: str, data: bytes) -> None:
         super().create(key, data)
@@ -665,7 +665,7 @@ class WorksInItsFolder(Wrong):
 class KeepsAPool(Wrong):
     """Its thread is not there in a child that is forked."""
 
-    broken = "forked-children-may-use-it"
+    broken = "forked-children-can-use-storage"
 
     def __init__(self, root: Path | str) -> None:
         super().__init__(root)
@@ -683,7 +683,7 @@ class KeepsAPool(Wrong):
 class TakesTheNameFirst(Wrong):
     """Who comes second sees half of what the first one writes."""
 
-    broken = "one-thread-creates"
+    broken = "create-has-one-winning-thread"
 
     def create(self, key: str, data: bytes) -> None:
         path = self.path(check_key(key))
