@@ -52,7 +52,7 @@ def describe_missing(distribution: str, *, needed_by: str) -> str:
     )
 
 
-def describe_absent(name: str) -> str:
+def describe_missing_name(name: str) -> str:
     """Return what to do where no plugin provides a documented name; empty for other names."""
     return _ABSENT.get(name, "")
 

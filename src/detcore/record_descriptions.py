@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from detcore.records import Database, ExperimentRecord, MetricRecord, TrialRecord, TrialSummary
 
 __all__ = [
-    "best_of",
     "can_resume",
+    "compute_duration_s",
+    "describe_best",
     "describe_experiment",
-    "describe_stand_in",
     "describe_start",
     "describe_state",
+    "describe_substitute",
     "describe_trials",
-    "duration_s",
     "flatten",
     "format_bytes",
     "format_duration",
     "format_hparam",
     "format_number",
     "format_time",
+    "get_duration_s",
     "is_loss",
     "metric_value",
     "sort_key",
     "summarize_config",
-    "took_s",
     "trial_state",
     "visible_config",
 ]
@@ -118,7 +118,7 @@ def describe_start(info: TrialInfo) -> str:
     return "from the start"
 
 
-def describe_stand_in(
+def describe_substitute(
     *, metric: str, value: float | None, value_steps: int, trial_id: int, steps_completed: int
 ) -> str:
     """Return the note that a checkpoint does not lie at the best validation of its trial."""
@@ -153,7 +153,9 @@ def _decisive_metric(
     return metric, record.searcher.smaller_is_better
 
 
-def duration_s(start: datetime.datetime | None, end: datetime.datetime | None) -> float | None:
+def compute_duration_s(
+    start: datetime.datetime | None, end: datetime.datetime | None
+) -> float | None:
     """Return the seconds between two moments, up to now if the end is open."""
     if start is None:
         return None
@@ -161,14 +163,14 @@ def duration_s(start: datetime.datetime | None, end: datetime.datetime | None) -
     return max(0.0, (end - start).total_seconds())
 
 
-def took_s(row: Mapping[str, Any]) -> float | None:
+def get_duration_s(row: Mapping[str, Any]) -> float | None:
     """Return the age of an experiment in seconds, or None if it died at an unknown time."""
     if row["state"] == "RUNNING" and not row["is_alive"]:
         return None
-    return duration_s(row["created_at"], row["ended_at"])
+    return compute_duration_s(row["created_at"], row["ended_at"])
 
 
-def best_of(record: MetricRecord | None) -> dict[str, Any] | None:
+def describe_best(record: MetricRecord | None) -> dict[str, Any] | None:
     """Return a best validation in the format of ``--json``."""
     if record is None:
         return None
@@ -237,7 +239,7 @@ def describe_experiment(
         "num_trials": num_trials,
         "metric": metric,
         "smaller_is_better": smaller,
-        "best_validation": best_of(best),
+        "best_validation": describe_best(best),
     }
 
 
@@ -323,7 +325,7 @@ def _describe_trial(
         "hparams": dict(trial.hparams),
         "labels": list(trial.labels),
         "notes": trial.notes,
-        "best_validation": best_of(summary.best),
+        "best_validation": describe_best(summary.best),
         "latest_checkpoint": summary.latest_checkpoint,
     }
 

@@ -16,7 +16,7 @@ from detcore.errors import ConfigError
 from detcore.log.events import CheckpointStarted
 from detcore.plugins import PluginManager
 from detcore.records import Database
-from detcore.storage import find_place, open_storage
+from detcore.storage import find_recorded_storage, open_storage
 
 SCRIPT = """
 import sys
@@ -207,7 +207,9 @@ def test_a_checkpoint_elsewhere_than_its_experiment_is_opened_by_its_url(tmp_pat
                 trial_id=trial,
             )
             record = database.get_checkpoint(f"c{number}")
-            places[number] = find_place(record, database=database, home=tmp_path, plugins=plugins)
+            places[number] = find_recorded_storage(
+                record, database=database, home=tmp_path, plugins=plugins
+            )
     assert places[0].missing == ("access_key", "secret_key")
     assert isinstance(places[0].spec, dict)
     assert places[0].spec["endpoint_url"] == "http://127.0.0.1:1"

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from detcore.storage import scratch_folder
+from detcore.storage import scratch_directory
 
 HOLDS_ONE = """
 import sys
-from detcore.storage import scratch_folder
-with scratch_folder() as folder:
+from detcore.storage import scratch_directory
+with scratch_directory() as folder:
     (folder / "weights.bin").write_bytes(b"x" * 1000)
     print(folder, flush=True)
     sys.stdin.readline()
@@ -43,12 +43,12 @@ def test_what_a_killed_process_left_is_removed_by_the_next(temporary: Path) -> N
         assert holder.stdout is not None
         held = Path(holder.stdout.readline().strip())
         assert held.parent == temporary
-        with scratch_folder() as mine, scratch_folder() as other:
+        with scratch_directory() as mine, scratch_directory() as other:
             assert mine != other
         assert (held / "weights.bin").stat().st_size == 1000  # its process lives
         os.kill(holder.pid, signal.SIGKILL)
     assert held.exists()
-    with scratch_folder() as mine:
+    with scratch_directory() as mine:
         assert list(temporary.iterdir()) == [mine]
     assert list(temporary.iterdir()) == []
 
@@ -64,10 +64,10 @@ def test_nothing_but_ones_own_folders_is_removed(
     with monkeypatch.context() as patch:
         me = os.geteuid()
         patch.setattr(os, "geteuid", lambda: me + 1)  # only root can give a folder away
-        with scratch_folder():
+        with scratch_directory():
             pass
     assert len(list(temporary.iterdir())) == 3
-    with scratch_folder():
+    with scratch_directory():
         pass
     assert precious.is_dir()
     left = {path.name.rpartition("-")[2] for path in temporary.iterdir()}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from detcore.distributed import DistributedContext
-from detcore.distributed.launcher_settings import find_place
+from detcore.distributed.launcher_settings import find_launcher_ranks
 from detcore.errors import DistributedError
 
 TORCH = {
@@ -90,13 +90,13 @@ def test_each_launcher(
     chief_ip: str | None,
 ) -> None:
     set_all(monkeypatch, variables)
-    place = find_place()
+    place = find_launcher_ranks()
     assert place is not None
     assert (place.launcher, place.numbers, place.chief_ip) == (launcher, numbers, chief_ip)
 
 
 def test_no_launcher_is_one_worker() -> None:
-    assert find_place() is None
+    assert find_launcher_ranks() is None
     with DistributedContext.from_env() as context:
         assert context.allgather(3) == [3]
 
@@ -139,4 +139,4 @@ def test_variables_that_make_no_sense(
 ) -> None:
     set_all(monkeypatch, variables)
     with pytest.raises(DistributedError, match=message):
-        find_place()
+        find_launcher_ranks()

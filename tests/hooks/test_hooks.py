@@ -161,7 +161,7 @@ def test_detcore_register_routes(install: Install) -> None:
     )
     [(name, routes)] = manager.routes().items()
     assert (name, routes.make_router, routes.has_guards) == ("x", "m:f", False)
-    assert manager.provider_of_routes("x").name == "a"
+    assert manager.find_routes_provider("x").name == "a"
     [problem] = manager.problems()
     assert "returned a router whose make_router is 'm.f', not a text like" in problem.message
 

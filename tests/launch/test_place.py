@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from detcore.distributed import launcher_variables
-from detcore.distributed.launcher_settings import find_place
+from detcore.distributed.launcher_settings import find_launcher_ranks
 from detcore.errors import DistributedError
 from detcore.launch.host_worker import torch_variables
 from detcore.launch.nodes import LocalJob, find_services, place_ranks, rank_variables
@@ -16,7 +16,7 @@ def place_in(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> tupl
         monkeypatch.delenv(name, raising=False)
     for name in launcher_variables() & variables.keys():
         monkeypatch.setenv(name, variables[name])
-    place = find_place()
+    place = find_launcher_ranks()
     assert place is not None
     return (place.launcher, *place.numbers[:2])
 

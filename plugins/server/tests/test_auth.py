@@ -130,7 +130,7 @@ def test_guesses_are_held_up_and_the_right_one_too(nobody: Api, admin: Api) -> N
         assert answer.status == 429
         assert 1 <= int(answer.headers["retry-after"]) <= 12
         assert answer.json["error"]["details"]["retry_after_s"] >= 1
-        assert answer.json["error"]["type"] == "LogInThrottledError"
+        assert answer.json["error"]["type"] == "TooManyLoginAttemptsError"
     assert nobody.log_in(USER, PASSWORD).status == 200
 
 

@@ -161,13 +161,13 @@ def write_files(
         observer: Receives the progress, or None.
         check: Called between two pieces, on any thread; its exception ends the transfer.
     """
-    from detcore.storage import watched
+    from detcore.storage import track_transfer
 
     digests: dict[str, FileDigest] = {}
     if scan.files:
         # Sizes are read only if there is an observer.
         total = scan.size_bytes() if observer else 0
-        with watched(observer, f"saving {uuid[:8]}", total) as advance:
+        with track_transfer(observer, f"saving {uuid[:8]}", total) as advance:
 
             def progress(size: int) -> None:
                 check()
@@ -274,7 +274,7 @@ def staging_folder(storage: StorageBackend, key: str) -> Iterator[tuple[Path, bo
         direct.mkdir(parents=True)
         yield direct, True
         return
-    from detcore.storage import scratch_folder
+    from detcore.storage import scratch_directory
 
-    with scratch_folder() as temporary:
+    with scratch_directory() as temporary:
         yield temporary, False

@@ -302,9 +302,9 @@ def restored(
         def fetch() -> Path:
             if not is_first:
                 return Path()  # the first worker's folder is used
-            from detcore.storage import scratch_folder
+            from detcore.storage import scratch_directory
 
-            folder = stack.enter_context(scratch_folder()) / uuid
+            folder = stack.enter_context(scratch_directory()) / uuid
             download_checkpoint(
                 storage, uuid, folder, selector=wanted.__contains__, observer=observer
             )
@@ -321,11 +321,11 @@ def _fetch(
     target: Path,
     observer: TransferObserver | None,
 ) -> None:
-    from detcore.storage import watched
+    from detcore.storage import track_transfer
 
     total = sum(manifest.files[name].size for name in names)
     try:
-        with watched(observer, f"downloading {manifest.uuid[:8]}", total) as progress:
+        with track_transfer(observer, f"downloading {manifest.uuid[:8]}", total) as progress:
             digests = storage.get_tree(
                 [(target / name, f"{manifest.uuid}/{name}") for name in names],
                 progress=progress,

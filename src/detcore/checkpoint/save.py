@@ -519,9 +519,9 @@ def explain_full(
     if not isinstance(error, Exception):
         return None
     free = shutil.disk_usage(root).free
-    from detcore.storage import is_full
+    from detcore.storage import is_storage_full
 
-    says_full = any(map(is_full, list_causes(error)))
+    says_full = any(map(is_storage_full, list_causes(error)))
     if not says_full and free > _NOTHING_LEFT_BYTES:
         return None
     written = sum(entry.size for entry in storage.list(uuid))

@@ -135,13 +135,13 @@ def _compare(
     observer: TransferObserver | None,
 ) -> list[Fault]:
     """Compare names and sizes, which is cheap, then the content of the remaining files."""
-    from detcore.storage import watched
+    from detcore.storage import track_transfer
 
     faults = compare_sizes(storage, manifest, manifest.files, there)
     faulty = {fault.name for fault in faults}
     whole = [name for name in manifest.files if name not in faulty]
     total = sum(manifest.files[name].size for name in whole)
-    with watched(observer, f"checking {manifest.uuid[:8]}", total) as progress:
+    with track_transfer(observer, f"checking {manifest.uuid[:8]}", total) as progress:
         digests = storage.digest_tree(
             [f"{manifest.uuid}/{name}" for name in whole],
             progress=progress,

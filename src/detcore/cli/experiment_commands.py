@@ -29,10 +29,10 @@ from detcore.record_descriptions import (
     describe_trials,
     format_duration,
     format_number,
+    get_duration_s,
     metric_value,
     sort_key,
     summarize_config,
-    took_s,
 )
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def _print_list(rows: list[dict[str, Any]]) -> None:
                 row["num_trials"],
                 _best_text(row, row["metric"]),
                 row["created_at"],
-                format_duration(took_s(row)),
+                format_duration(get_duration_s(row)),
             ]
             for row in rows
         ],
@@ -253,7 +253,7 @@ def _print_experiment(
 ) -> None:
     print_line(f"experiment {row['id']}: {row['name']}", style="bold")
     state = _state_text(row)
-    best, took = row["best_validation"], took_s(row)
+    best, took = row["best_validation"], get_duration_s(row)
     fields = {
         "state": f"{state}: {row['error']}" if row["error"] else state,
         "asked to": record.control and record.control.value,

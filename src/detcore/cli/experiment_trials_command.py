@@ -29,7 +29,7 @@ from detcore.cli.record_access import (
 from detcore.cli.shell_completion import experiment_argument
 from detcore.contract.errors import NotFoundError
 from detcore.record_descriptions import (
-    describe_stand_in,
+    describe_substitute,
     describe_trials,
     flatten,
     format_bytes,
@@ -282,7 +282,7 @@ def _note_stand_ins(rows: list[dict[str, Any]], metric: str) -> None:
     fields = ("trial_id", "steps_completed", "value", "value_steps")
     for row in rows:
         if row["value_steps"] not in (None, row["steps_completed"]):
-            note = describe_stand_in(metric=metric, **{name: row[name] for name in fields})
+            note = describe_substitute(metric=metric, **{name: row[name] for name in fields})
             click.echo(printable(f"note: {note}"), err=True)
 
 

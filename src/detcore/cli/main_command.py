@@ -165,7 +165,7 @@ class _Main(CommandGroup):
         plugins = _plugins_of(ctx.find_root())
         name, _, inner = path.partition(" ")
         owner = DISTRIBUTION_OF_COMMAND[path]
-        command = plugins.command_of(owner, name)
+        command = plugins.get_distribution_command(owner, name)
         if inner:
             command = command.get_command(ctx, inner) if isinstance(command, click.Group) else None
         if command is None:

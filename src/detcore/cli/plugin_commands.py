@@ -94,7 +94,7 @@ def _keep_quiet(_problem: PluginProblem) -> None:
 
 def _rows(manager: PluginManager) -> list[dict[str, Any]]:
     provided = {
-        entry.name: [f"{noun} {item.name}" for noun, item in manager.registrations_of(entry.name)]
+        entry.name: [f"{noun} {item.name}" for noun, item in manager.list_registrations(entry.name)]
         for entry in manager.index()
     }
     return [
@@ -113,7 +113,7 @@ def _provides(manager: PluginManager, entry: PluginEntry, registered: list[str])
     """Return the registrations of a plugin, and ``"observer"`` if it observes trials."""
     if entry.state.name != "LOADED":
         return []
-    hooks = manager.hooks_of(entry.name)
+    hooks = manager.find_hook_functions(entry.name)
     observes = any(not name.startswith("detcore_register_") for name in hooks)
     return registered + ["observer"] * observes
 
@@ -127,9 +127,9 @@ def _describe(manager: PluginManager, name: str, problems: Sequence[PluginProble
         f"module:        {entry.value}",
         f"state:         {entry.state.value}",
     ]
-    hooks = sorted(manager.hooks_of(name))
+    hooks = sorted(manager.find_hook_functions(name))
     lines += _section("hooks:", hooks)
-    registered = manager.registrations_of(name)
+    registered = manager.list_registrations(name)
     lines += _section("registers:", [f"{noun} {item.name}" for noun, item in registered])
     frameworks = [item for _, item in registered if isinstance(item, Framework)]
     inexact = [

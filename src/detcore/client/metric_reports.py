@@ -13,7 +13,7 @@ from detcore.client.arguments import check_text
 from detcore.client.client_checkpoint import Checkpoint
 from detcore.client.transport import Connected
 from detcore.contract.errors import NoCheckpointError, PluginNotFoundError
-from detcore.record_descriptions import describe_stand_in
+from detcore.record_descriptions import describe_substitute
 
 if TYPE_CHECKING:
     from detcore.client.documents import Document
@@ -135,7 +135,7 @@ class Ranked(Connected):
         for document in documents:
             if document["value_steps"] not in (None, document["steps_completed"]):
                 warnings.warn(
-                    describe_stand_in(
+                    describe_substitute(
                         metric=answer["metric"],
                         value=document["value"],
                         trial_id=document["trial_id"],

@@ -16,7 +16,7 @@ from detcore.contract.errors import (
     DetcoreError,
 )
 from detcore.plugins import PluginManager
-from detcore.storage import find_place, watch_transfers
+from detcore.storage import find_recorded_storage, watch_transfers
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -75,7 +75,9 @@ class CheckpointFiles:
     def storage(self, record: CheckpointRecord) -> StorageBackend:
         """Return the storage that a checkpoint is in."""
         home = self._environment.home
-        place = find_place(record, database=self.database, home=home, plugins=self._find_plugins())
+        place = find_recorded_storage(
+            record, database=self.database, home=home, plugins=self._find_plugins()
+        )
         spec = repr(place.spec)  # two experiments may mean different servers by one URL
         if spec not in self._opened:
             self._opened[spec] = place.open()

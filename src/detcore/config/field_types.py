@@ -34,7 +34,7 @@ from detcore.config.problems import (
 )
 from detcore.config.source_text import Place
 from detcore.contract.values import Length, Unit
-from detcore.optional_distributions import describe_absent
+from detcore.optional_distributions import describe_missing_name
 
 # In the description of a field that is accepted and has no effect: a notice says it.
 NO_EFFECT = "accepted, no effect here"
@@ -300,5 +300,5 @@ def unknown_tag(what: str, name: object, choices: Iterable[str]) -> PydanticCust
         f"unknown {what} '{name}'",
         suggestion=nearest(name, choices),
         choices=choices,
-        help=describe_absent(name).splitlines(),
+        help=describe_missing_name(name).splitlines(),
     )

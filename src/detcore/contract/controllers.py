@@ -74,8 +74,9 @@ class SavesState(Protocol):
         """Write the whole training state into a folder that contains only detcore's files.
 
         After `restore`, training must continue bit for bit as if it had not been interrupted. With
-        several workers, the chief's folder is the checkpoint. Other workers write only state that
-        they alone have, such as their position in the data; `TrialContext.own_folder` returns it.
+        several workers, the chief's directory is the checkpoint. Other workers write only state
+        that they alone have, such as their position in the data, to the directory that
+        `TrialContext.worker_directory` returns.
         """
 
 
@@ -363,8 +364,8 @@ class PollingClock(Protocol):
     def request_stop(self) -> None:
         """Request the end of the trial: `due` then returns a last checkpoint and `Step.STOP`."""
 
-    def own_folder(self, checkpoint: Path) -> Path | None:
-        """Return the folder of this worker's files; see `TrialContext.own_folder`."""
+    def worker_directory(self, checkpoint: Path) -> Path | None:
+        """Return the folder of this worker's files; see `TrialContext.worker_directory`."""
 
 
 class Clock(PollingClock, Protocol):

@@ -85,11 +85,11 @@ class DistributedContext:
         """
         from detcore.distributed import launcher_settings as launchers
 
-        numbers = launchers.complete(rank, size, local_rank, local_size, cross_rank, cross_size)
-        if numbers.size > 1:
-            launchers.check_assigned(*numbers)
+        ranks = launchers.complete_ranks(rank, size, local_rank, local_size, cross_rank, cross_size)
+        if ranks.size > 1:
+            launchers.check_assigned(*ranks)
         self._open(
-            numbers,
+            ranks,
             launchers.LauncherSettings(
                 chief_ip=chief_ip,
                 port=pub_port,
@@ -162,7 +162,7 @@ class DistributedContext:
         """
         from detcore.distributed import launcher_settings as launchers
 
-        place = launchers.find_place()
+        place = launchers.find_launcher_ranks()
         if place is None:
             return cls()
         chief_ip = launchers.read_chief_ip(chief_ip) or place.chief_ip

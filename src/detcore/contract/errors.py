@@ -41,7 +41,6 @@ __all__ = [
     "InvalidModelError",
     "InvalidModelException",
     "LedgerError",
-    "LogInThrottledError",
     "MetricError",
     "MetricTypeError",
     "NoCheckpointError",
@@ -58,6 +57,7 @@ __all__ = [
     "StorageError",
     "StorageFullError",
     "StorageTypeError",
+    "TooManyLoginAttemptsError",
     "UnauthenticatedError",
     "UnavailableError",
     "UnsafePathError",
@@ -120,7 +120,7 @@ class NotANumberError(MetricError):
     """A metric that is NaN, in an experiment that ends at the first one."""
 
     @classmethod
-    def refuse(cls, metrics: Mapping[str, object], where: str) -> None:
+    def raise_if_nan(cls, metrics: Mapping[str, object], where: str) -> None:
         """Raise it if a metric is NaN.
 
         Args:
@@ -311,7 +311,7 @@ class ForbiddenError(DetcoreError, PermissionError):
     """A server knows who asks, and refuses; or a name and a password do not belong together."""
 
 
-class LogInThrottledError(ForbiddenError):
+class TooManyLoginAttemptsError(ForbiddenError):
     """Too many wrong passwords: a server accepts no password for a while, not even the right one.
 
     Attributes:

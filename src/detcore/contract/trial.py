@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLOCK_FILE",
-    "WORKERS_FOLDER",
+    "WORKERS_DIRECTORY",
     "InstanceCheckpoints",
     "Trial",
     "TrialContext",
@@ -34,7 +34,7 @@ CLOCK_FILE = "clock.json"
 """File of a checkpoint with the state of the clock and the number of workers."""
 TRIAL_FILE = "trial.json"
 """File of a checkpoint that describes its trial."""
-WORKERS_FOLDER = "workers"
+WORKERS_DIRECTORY = "workers"
 """Folder of a checkpoint with a folder for each worker but the chief, by rank."""
 
 
@@ -329,7 +329,7 @@ class TrialContext:
         """Return how many batches were completed before this process started."""
         return self.setup.steps_completed
 
-    def own_folder(self, directory: Path) -> Path | None:
+    def worker_directory(self, directory: Path) -> Path | None:
         """Return the folder of this worker's files in a checkpoint; for framework plugins.
 
         Args:
@@ -345,9 +345,9 @@ class TrialContext:
         rank, size = self.distributed.rank, self.distributed.size
         if clock.get("workers", 1) != size:
             return None
-        return directory / WORKERS_FOLDER / str(rank) if rank else directory
+        return directory / WORKERS_DIRECTORY / str(rank) if rank else directory
 
-    def begin_instance(self, trial: Trial, checkpoint: Path | None) -> None:
+    def prepare_instance(self, trial: Trial, checkpoint: Path | None) -> None:
         """Make the objects that a trial builds start from a checkpoint; plugins may override it.
 
         Called for a trial that was made for debugging, before its first use. The default does

@@ -46,9 +46,9 @@ class EventFile:
                 self._fd = self._open()
             self._append(self._fd, event)
         except OSError as error:
-            from detcore.storage import is_full
+            from detcore.storage import is_storage_full
 
-            kind = StorageFullError if is_full(error) else StorageError
+            kind = StorageFullError if is_storage_full(error) else StorageError
             raise kind(
                 f"the event file in {self._folder} cannot be written: {error}.\n"
                 "Make room there, or pass tensorboard_mode=TensorboardMode.MANUAL to do without."

@@ -256,7 +256,7 @@ class TrainContext:
         if self.stops_at_nan:
             where = f"the {kind} report at batch {steps}"
             for each in (*(batches or ()), metrics):
-                NotANumberError.refuse(each, where)
+                NotANumberError.raise_if_nan(each, where)
         elif self._may_warn_of_nan:
             self._warn_of_nan(kind, steps, metrics)
 

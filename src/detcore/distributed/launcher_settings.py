@@ -31,7 +31,7 @@ NAMES = Numbers._fields
 _OPEN_MPI = tuple(f"OMPI_COMM_WORLD_{name.upper()}" for name in NAMES[:4])
 
 
-def complete(*given: int | None) -> Numbers:
+def complete_ranks(*given: int | None) -> Numbers:
     """Return the numbers; those of a single worker if none is given.
 
     Raises:
@@ -145,7 +145,7 @@ class LauncherSettings:
         return (DEFAULT_PORT if port is None else port) + self.port_offset
 
 
-class Place(NamedTuple):
+class LauncherRanks(NamedTuple):
     """A worker's ranks according to one launcher."""
 
     numbers: Numbers
@@ -156,13 +156,13 @@ class Place(NamedTuple):
         told = ", ".join(f"{name}={number}" for name, number in self.numbers._asdict().items())
         return f"{self.launcher}: {told}"
 
-    def agrees(self, other: Place) -> bool:
+    def agrees(self, other: LauncherRanks) -> bool:
         """Return whether both can be true; a launcher may have started another on each node."""
         rank, size, *_, cross_rank, cross_size = self.numbers
         return other.numbers[:2] in ((rank, size), (cross_rank, cross_size), (0, 1))
 
 
-def find_place() -> Place | None:
+def find_launcher_ranks() -> LauncherRanks | None:
     """Return this worker's ranks, or None if no launcher has started it.
 
     Raises:
@@ -204,7 +204,7 @@ def check_assigned(*given: int) -> None:
         DistributedError: If this process was started as another worker.
     """
     numbers = Numbers(*given)
-    claimed = Place(numbers)
+    claimed = LauncherRanks(numbers)
     for launcher in _ASSIGNING:
         names, read = _LAUNCHERS[launcher]
         try:
@@ -231,21 +231,21 @@ def _six(names: str, *, prefix: str = "", chief: str = "") -> tuple[tuple[str, .
     """Return the variables of a launcher that sets all six numbers, and their reader."""
     full = tuple(prefix + name for name in names.split())
 
-    def read(values: Mapping[str, str]) -> Place:
-        return Place(Numbers(*(int(values[name]) for name in full)), values.get(chief))
+    def read(values: Mapping[str, str]) -> LauncherRanks:
+        return LauncherRanks(Numbers(*(int(values[name]) for name in full)), values.get(chief))
 
     return (*full, *([chief] if chief else [])), read
 
 
-def _open_mpi(values: Mapping[str, str]) -> Place:
+def _open_mpi(values: Mapping[str, str]) -> LauncherRanks:
     rank, size, local_rank, local_size = (int(values[name]) for name in _OPEN_MPI)
     if size % local_size:
         raise ValueError("Open MPI does not say which node this is, and they are uneven")
     nodes = rank // local_size, size // local_size
-    return Place(Numbers(rank, size, local_rank, local_size, *nodes))
+    return LauncherRanks(Numbers(rank, size, local_rank, local_size, *nodes))
 
 
-def _slurm(values: Mapping[str, str]) -> Place:
+def _slurm(values: Mapping[str, str]) -> LauncherRanks:
     # Only srun sets SLURM_STEP_NUM_TASKS: a batch script is not a rank.
     size = int(values["SLURM_STEP_NUM_TASKS"])
     node = int(values["SLURM_NODEID"])
@@ -255,7 +255,7 @@ def _slurm(values: Mapping[str, str]) -> Place:
         counts += [int(count)] * int(repeat.rstrip(")") or 1)
     rank, local_rank = int(values["SLURM_PROCID"]), int(values["SLURM_LOCALID"])
     numbers = Numbers(rank, size, local_rank, counts[node], node, len(counts))
-    return Place(numbers, _first_host(values.get("SLURM_STEP_NODELIST", "")))
+    return LauncherRanks(numbers, _first_host(values.get("SLURM_STEP_NODELIST", "")))
 
 
 def _first_host(hosts: str) -> str | None:
@@ -264,7 +264,7 @@ def _first_host(hosts: str) -> str | None:
     return match[1] + (match[2] or "") if match else None
 
 
-def _tf_config(values: Mapping[str, str]) -> Place | None:
+def _tf_config(values: Mapping[str, str]) -> LauncherRanks | None:
     config = json.loads(values["TF_CONFIG"])
     cluster, task = config.get("cluster", {}), config.get("task", {})
     workers = [(kind, i) for kind in ("chief", "master", "worker") for i in _indices(cluster, kind)]
@@ -278,25 +278,27 @@ def _tf_config(values: Mapping[str, str]) -> Place | None:
     nodes = list(dict.fromkeys(hosts))
     host = hosts[rank]
     local = hosts[:rank].count(host), hosts.count(host)
-    return Place(Numbers(rank, len(workers), *local, nodes.index(host), len(nodes)), hosts[0])
+    return LauncherRanks(
+        Numbers(rank, len(workers), *local, nodes.index(host), len(nodes)), hosts[0]
+    )
 
 
 def _indices(cluster: Mapping[str, list[str]], kind: str) -> range:
     return range(len(cluster.get(kind, ())))
 
 
-def _jax(values: Mapping[str, str]) -> Place:
+def _jax(values: Mapping[str, str]) -> LauncherRanks:
     rank, size = int(values["JAX_PROCESS_ID"]), int(values["JAX_NUM_PROCESSES"])
     host = values.get("JAX_COORDINATOR_ADDRESS", "").rpartition(":")[0]
     if host in ("localhost", "127.0.0.1", "[::1]"):
-        return Place(Numbers(rank, size, rank, size, 0, 1))
+        return LauncherRanks(Numbers(rank, size, rank, size, 0, 1))
     # JAX runs one process on each node by default.
-    return Place(Numbers(rank, size, 0, 1, rank, size), host or None)
+    return LauncherRanks(Numbers(rank, size, 0, 1, rank, size), host or None)
 
 
 # Launchers whose ranks are those of the trial. Slurm and Open MPI may start independent scripts.
 _ASSIGNING = ("detcore", "torchrun", "DeepSpeed", "Horovod")
-_Reader = Callable[[Mapping[str, str]], "Place | None"]
+_Reader = Callable[[Mapping[str, str]], "LauncherRanks | None"]
 # The innermost first: the launcher of this process comes before the launcher of its parent.
 _LAUNCHERS: Mapping[str, tuple[tuple[str, ...], _Reader]] = {
     "detcore": _six(_SIX, prefix="DETCORE_"),

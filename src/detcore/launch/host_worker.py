@@ -14,7 +14,7 @@ from pathlib import Path
 from detcore.contract.errors import WorkerError
 from detcore.contract.launch import OutputSink, RankPlace, WorkerGroup
 from detcore.contract.values import TrialInfo
-from detcore.launch.job_variables import place_variables
+from detcore.launch.job_variables import make_rank_variables
 from detcore.launch.local_launcher import LocalLauncher
 
 _SIOCGIFADDR = 0x8915
@@ -39,7 +39,7 @@ def rank_variables(
         master_port: Another one, for ``torch.distributed``.
         interface: The network interface through which this worker reaches the others, or None.
     """
-    told = place_variables(place, key)
+    told = make_rank_variables(place, key)
     if place.size == 1:
         return told
     told.update(torch_variables(place, chief_address, master_port, interface))
@@ -77,7 +77,7 @@ def torch_variables(
     }
 
 
-def interface_with(address: str) -> str | None:
+def find_interface(address: str) -> str | None:
     """Return the name of this machine's network interface with an IPv4 address, None if none has.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from detcore.contract.errors import ConfigError
 from detcore.contract.launch import Sink
 from detcore.environment import child_environment
-from detcore.launch.job_variables import place_ranks, without_outer_job
+from detcore.launch.job_variables import drop_outer_job_variables, place_ranks
 
 _PATTERN = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)(?::([0-9]+))?")
 _HARMLESS = re.compile(
@@ -142,7 +142,7 @@ def exported_environment(variables: Mapping[str, str], names: Iterable[str]) -> 
     Raises:
         ConfigError: If one of `names` is not set or seems to hold a secret.
     """
-    found = without_outer_job(child_environment(variables), place_ranks(["here"])[0])
+    found = drop_outer_job_variables(child_environment(variables), place_ranks(["here"])[0])
     kept = {
         name: value
         for name, value in found.items()

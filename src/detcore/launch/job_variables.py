@@ -72,7 +72,7 @@ class LocalJob:
             variables: More variables; they take precedence.
         """
         place = self._places[rank]
-        told = place_variables(place, self._key)
+        told = make_rank_variables(place, self._key)
         for opened in self._opened:
             told.update(opened.variables(place, interface=_INTERFACE, gradients=self._gradients))
         return child_environment(
@@ -86,7 +86,7 @@ class LocalJob:
         self._stack.close()
 
 
-def place_variables(place: RankPlace, key: str) -> dict[str, str]:
+def make_rank_variables(place: RankPlace, key: str) -> dict[str, str]:
     """Return the variables that tell a worker its place, and the key of its job.
 
     Args:
@@ -142,7 +142,7 @@ def place_ranks(nodes: Sequence[str]) -> list[RankPlace]:
     ]
 
 
-def without_outer_job(
+def drop_outer_job_variables(
     variables: Mapping[str, str], place: RankPlace, *, num_cores: int | None = None
 ) -> dict[str, str]:
     """Return variables for a worker, without those that would send it to the surrounding job.

@@ -22,9 +22,14 @@ from detcore.contract.launch import (
     Sink,
 )
 from detcore.contract.values import TrialInfo
-from detcore.launch.host_worker import interface_with, rank_variables, start_rank
+from detcore.launch.host_worker import find_interface, rank_variables, start_rank
 from detcore.launch.hosts import HostsJob, HostsRequest, SupportsHosts
-from detcore.launch.job_variables import LocalJob, place_ranks, place_variables, without_outer_job
+from detcore.launch.job_variables import (
+    LocalJob,
+    drop_outer_job_variables,
+    make_rank_variables,
+    place_ranks,
+)
 from detcore.launch.local_launcher import Wake, find_services
 from detcore.launch.log_relay import LogCopy, LogSource, log_header
 from detcore.launch.output_lines import LineCutter
@@ -49,14 +54,14 @@ __all__ = [
     "Wake",
     "Workers",
     "create_log",
+    "drop_outer_job_variables",
+    "find_interface",
     "find_services",
-    "interface_with",
     "log_header",
+    "make_rank_variables",
     "place_ranks",
-    "place_variables",
     "rank_variables",
     "start_rank",
-    "without_outer_job",
 ]
 
 

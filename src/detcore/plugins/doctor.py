@@ -32,12 +32,12 @@ def diagnose(manager: PluginManager) -> list[PluginProblem]:
     Returns:
         The faults, in order of the plugins' names.
     """
-    manager.registrations_of(BUILT_IN)  # imports all plugins, and calls all register hooks
+    manager.list_registrations(BUILT_IN)  # imports all plugins, and calls all register hooks
     for entry in manager.index():
         if entry.state is PluginState.LOADED:
             for problem in _version_faults(entry):
                 manager.add_problem(problem)
-            for noun, item in manager.registrations_of(entry.name):
+            for noun, item in manager.list_registrations(entry.name):
                 for problem in _registration_faults(entry, noun, item):
                     manager.add_problem(problem)
     return sorted(manager.problems(), key=lambda problem: (problem.plugin, problem.kind))

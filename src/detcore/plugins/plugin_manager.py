@@ -152,12 +152,12 @@ class PluginManager:
             self._problems.append(problem)
             self._on_problem(problem)
 
-    def hooks_of(self, name: str) -> dict[str, Callable[..., object]]:
+    def find_hook_functions(self, name: str) -> dict[str, Callable[..., object]]:
         """Return a plugin's hook implementations by name; imports it. Empty if it is not usable."""
         hooks = self._load(self.entry(name))
         return {} if hooks is None else hooks.functions
 
-    def registrations_of(self, name: str) -> list[tuple[str, Registered]]:
+    def list_registrations(self, name: str) -> list[tuple[str, Registered]]:
         """Return a plugin's registrations, as pairs such as ``("framework", Framework(...))``."""
         from detcore.plugins.plugin_loading import KINDS
 
@@ -172,7 +172,7 @@ class PluginManager:
         """Return the registered frameworks by name."""
         return self._items("framework")
 
-    def provider_of_framework(self, name: str) -> PluginEntry:
+    def find_framework_provider(self, name: str) -> PluginEntry:
         """Return the plugin of a framework from `frameworks`."""
         return self._registrations("framework")[name].entry
 
@@ -196,7 +196,7 @@ class PluginManager:
         """Return the registered routes of the server by name."""
         return self._items("router")
 
-    def provider_of_routes(self, name: str) -> PluginEntry:
+    def find_routes_provider(self, name: str) -> PluginEntry:
         """Return the plugin of routes from `routes`."""
         return self._registrations("router")[name].entry
 
@@ -252,7 +252,7 @@ class PluginManager:
         ]
         return min(found, key=lambda entry: entry.state not in _USABLE, default=None)
 
-    def command_of(self, distribution: str, name: str) -> click.Command | None:
+    def get_distribution_command(self, distribution: str, name: str) -> click.Command | None:
         """Return the command that a usable plugin of a distribution declares, or None.
 
         No other plugin is imported.

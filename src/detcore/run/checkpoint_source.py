@@ -12,7 +12,7 @@ from detcore.checkpoint import has_manifest, recover_checkpoints
 from detcore.contract.errors import NotFoundError, RunError, UnsafePathError
 from detcore.log.events import CheckpointCommitted, CheckpointEvent
 from detcore.plugins.delivery import append_to_killed
-from detcore.storage import find_place
+from detcore.storage import find_recorded_storage
 
 if TYPE_CHECKING:
     from detcore.contract.values import TrialSettings
@@ -91,7 +91,7 @@ def find_source(
         ) from error
     if has_manifest(storage, record.uuid):
         return CheckpointSource(checkpoint=record.uuid)
-    place = find_place(record, database=database, home=environment.home, plugins=plugins)
+    place = find_recorded_storage(record, database=database, home=environment.home, plugins=plugins)
     with contextlib.closing(place.open()) as other:
         if has_manifest(other, record.uuid):
             return CheckpointSource(checkpoint=record.uuid, storage=place.spec)

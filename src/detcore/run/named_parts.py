@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from detcore.contract.errors import DetcoreError, RunError, SearchError
 from detcore.launch import Launcher, LocalLauncher, SupportsCheck
-from detcore.optional_distributions import describe_absent
+from detcore.optional_distributions import describe_missing_name
 from detcore.run.trial_start import count_slots, has_no_length
 from detcore.search import SearchSetup
 from detcore.trial import import_object
@@ -152,7 +152,7 @@ def _registered(setting: str, name: str, types: Mapping[str, _T], *, kinds: str)
     raise RunError(
         f"{setting} is {name!r}, and nothing installed provides that.\n"
         f"{kinds} here: {', '.join(sorted(types)) or 'none'}.\n"
-        f"{describe_absent(name) or _ELSEWHERE}"
+        f"{describe_missing_name(name) or _ELSEWHERE}"
     )
 
 

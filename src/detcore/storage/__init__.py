@@ -23,14 +23,23 @@ from detcore.storage.file_digests import (
     run_all,
     write_all,
 )
-from detcore.storage.local_storage import LocalStorage, scratch_folder
-from detcore.storage.storage_faults import is_full, is_left_over, translated, try_out
+from detcore.storage.local_storage import LocalStorage, scratch_directory
+from detcore.storage.storage_faults import (
+    is_stale_probe,
+    is_storage_full,
+    probe_round_trip,
+    translate_errors,
+)
 from detcore.storage.storage_keys import check_key, is_safe_key
 from detcore.storage.storage_opening import open_storage
 
 if TYPE_CHECKING:
-    from detcore.storage.recorded_storage import RecordedPlace, find_place, open_recorded
-    from detcore.storage.transfer_progress import TransferObserver, watch_transfers, watched
+    from detcore.storage.recorded_storage import (
+        RecordedStorage,
+        find_recorded_storage,
+        open_recorded,
+    )
+    from detcore.storage.transfer_progress import TransferObserver, track_transfer, watch_transfers
 
 __all__ = [
     "ByteSink",
@@ -41,32 +50,32 @@ __all__ = [
     "LocalStorage",
     "Pair",
     "Progress",
-    "RecordedPlace",
+    "RecordedStorage",
     "StorageBackend",
     "TransferObserver",
     "check_key",
     "copy_stream",
     "digest_bytes",
     "digest_file",
-    "find_place",
-    "is_full",
-    "is_left_over",
+    "find_recorded_storage",
     "is_safe_key",
+    "is_stale_probe",
+    "is_storage_full",
     "open_recorded",
     "open_storage",
+    "probe_round_trip",
     "run_all",
-    "scratch_folder",
-    "translated",
-    "try_out",
+    "scratch_directory",
+    "track_transfer",
+    "translate_errors",
     "watch_transfers",
-    "watched",
     "write_all",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "transfer_progress": "TransferObserver watch_transfers watched",
-        "recorded_storage": "RecordedPlace find_place open_recorded",
+        "transfer_progress": "TransferObserver watch_transfers track_transfer",
+        "recorded_storage": "RecordedStorage find_recorded_storage open_recorded",
     },
 )

@@ -25,7 +25,13 @@ from detcore.contract.storage import (
     Progress,
 )
 from detcore.storage.file_digests import copy_stream, run_all
-from detcore.storage.storage_faults import PROBES, STALE_AFTER_S, is_full, translated, try_out
+from detcore.storage.storage_faults import (
+    PROBES,
+    STALE_AFTER_S,
+    is_storage_full,
+    probe_round_trip,
+    translate_errors,
+)
 from detcore.storage.storage_keys import check_key
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
@@ -117,7 +123,7 @@ class LocalStorage:
 
         def put(index: int) -> FileDigest:
             with (
-                translated(f"writing {targets[index]}", self.url),
+                translate_errors(f"writing {targets[index]}", self.url),
                 open(pairs[index][0], "rb", 0) as source,
                 open(os.open(targets[index], _WRITE | os.O_TRUNC, _MODE), "wb", 0) as target,
             ):
@@ -128,7 +134,7 @@ class LocalStorage:
         try:
             self._make_parents(targets)
             digests = run_all(put, sizes, small_workers=_SYNCING_WORKERS)
-            with translated(f"writing to {self._root}", self.url):
+            with translate_errors(f"writing to {self._root}", self.url):
                 self._sync_folders(targets)
         except StorageFullError as error:
             raise self._full(sum(sizes), targets, error.__cause__) from error.__cause__
@@ -171,7 +177,7 @@ class LocalStorage:
         def get(index: int) -> FileDigest:
             path = paths[index]
             with (
-                translated(f"reading {keys[index]}", self.url),
+                translate_errors(f"reading {keys[index]}", self.url),
                 open(sources[index], "rb", 0) as source,
                 open(path, "wb", 0) if path else contextlib.nullcontext() as sink,
             ):
@@ -182,7 +188,7 @@ class LocalStorage:
 
         digests = run_all(get, sizes, small_workers=_SYNCING_WORKERS if make_durable else 1)
         if make_durable:
-            with translated(f"bringing files of {self._root} to the disk", self.url):
+            with translate_errors(f"bringing files of {self._root} to the disk", self.url):
                 self._sync_folders(sources)
         return dict(zip(keys, digests, strict=True))
 
@@ -209,7 +215,7 @@ class LocalStorage:
 
     def read(self, key: str) -> bytes:
         """Return the content of a small file."""
-        with translated(f"reading {key}", self.url):
+        with translate_errors(f"reading {key}", self.url):
             return self._locate(key).read_bytes()
 
     def list(self, prefix: str = "") -> list[Entry]:
@@ -232,7 +238,10 @@ class LocalStorage:
         for key in [check_key(key) for key in keys]:
             path = self._root / key
             self.direct_path(key.rpartition("/")[0])
-            with translated(f"deleting {key}", self.url), contextlib.suppress(FileNotFoundError):
+            with (
+                translate_errors(f"deleting {key}", self.url),
+                contextlib.suppress(FileNotFoundError),
+            ):
                 path.unlink()
                 self._remove_empty(path.parent)
 
@@ -240,7 +249,7 @@ class LocalStorage:
         """Delete a folder and everything in it."""
         path = self._root / check_key(prefix)
         self.direct_path(prefix.rpartition("/")[0])
-        with translated(f"deleting {prefix}", self.url):
+        with translate_errors(f"deleting {prefix}", self.url):
             if path.is_dir() and not path.is_symlink():
                 _remove_tree(path)
             else:
@@ -251,7 +260,7 @@ class LocalStorage:
         # Not in a folder, which would be removed with its last file while another process may be
         # about to put one there.
         prefix = f"{PROBES}-"
-        try_out(self, prefix)
+        probe_round_trip(self, prefix)
         with os.scandir(self._root) as entries:
             left = [each for each in entries if each.name.startswith((_TEMPORARY, prefix))]
         for entry in left:
@@ -267,7 +276,7 @@ class LocalStorage:
             self._make_folder(folder)
 
     def _make_folder(self, folder: Path) -> None:
-        with translated(f"making the folder {folder}", self.url):
+        with translate_errors(f"making the folder {folder}", self.url):
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except (FileExistsError, FileNotFoundError) as error:
@@ -285,7 +294,7 @@ class LocalStorage:
         # In the root, so that a leftover of a killed process belongs to no checkpoint.
         temporary = self._root / f"{_TEMPORARY}{uuid.uuid4().hex}"
         self._make_folder(path.parent)
-        with translated(f"writing {path}", self.url):
+        with translate_errors(f"writing {path}", self.url):
             try:
                 descriptor = os.open(temporary, _WRITE | os.O_EXCL, _MODE)
                 with open(descriptor, "wb") as file:
@@ -294,7 +303,7 @@ class LocalStorage:
                     os.fsync(descriptor)
                 yield temporary
             except OSError as error:
-                if is_full(error):
+                if is_storage_full(error):
                     raise self._full(len(data), [temporary], error) from error
                 raise
             finally:
@@ -359,7 +368,7 @@ def _remove_tree(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def scratch_folder() -> Iterator[Path]:
+def scratch_directory() -> Iterator[Path]:
     """Yield a new temporary folder, which is removed after the block.
 
     If the process is killed before that, the next process that creates such a folder removes it,

@@ -21,7 +21,7 @@ _SPEC = "checkpoint_storage"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedPlace:
+class RecordedStorage:
     """Location of a recorded checkpoint.
 
     Attributes:
@@ -71,13 +71,13 @@ class RecordedPlace:
         return storage
 
 
-def find_place(
+def find_recorded_storage(
     record: CheckpointRecord,
     *,
     database: Database,
     home: Path,
     plugins: PluginManager | None,
-) -> RecordedPlace:
+) -> RecordedStorage:
     """Find out how to open the storage of a recorded checkpoint.
 
     Its URL does not include the endpoint and the credentials; the configuration of its experiment
@@ -95,7 +95,7 @@ def find_place(
     restored = restore_secrets(home, record.experiment_id, config)
     spec: Any = restored.config.get(_SPEC)
     is_it = _leads_to(spec, record.storage_url, home, plugins)
-    return RecordedPlace(
+    return RecordedStorage(
         checkpoint=record.uuid,
         spec=spec if is_it else record.storage_url,
         url=record.storage_url,
@@ -113,8 +113,11 @@ def open_recorded(
     home: Path,
     plugins: PluginManager | None,
 ) -> StorageBackend:
-    """Open the storage of a recorded checkpoint; see `find_place` and `RecordedPlace.open`."""
-    return find_place(record, database=database, home=home, plugins=plugins).open()
+    """Open the storage of a recorded checkpoint.
+
+    See `find_recorded_storage` and `RecordedStorage.open`.
+    """
+    return find_recorded_storage(record, database=database, home=home, plugins=plugins).open()
 
 
 def _leads_to(spec: object, url: str, home: Path, plugins: PluginManager | None) -> bool:

@@ -25,13 +25,13 @@ _NAME = re.compile(r"(\d+)-[0-9a-f]{32}")
 STALE_AFTER_S = 24 * 3600.0
 
 
-def is_full(error: BaseException) -> bool:
+def is_storage_full(error: BaseException) -> bool:
     """Whether an error means that the storage is full."""
     return isinstance(error, OSError) and error.errno in _FULL
 
 
 @contextlib.contextmanager
-def translated(what: str, url: str) -> Iterator[None]:
+def translate_errors(what: str, url: str) -> Iterator[None]:
     """Turn operating system errors into `StorageError`; let missing and existing keys through.
 
     Args:
@@ -43,7 +43,7 @@ def translated(what: str, url: str) -> Iterator[None]:
     except (FileNotFoundError, FileExistsError, DetcoreError):
         raise
     except OSError as error:
-        if is_full(error):
+        if is_storage_full(error):
             raise StorageFullError(
                 f"{what} failed: no room left in {url} ({error.strerror or error}).\n"
                 "Make room there, then resume from the last checkpoint, which is untouched."
@@ -54,7 +54,7 @@ def translated(what: str, url: str) -> Iterator[None]:
         raise StorageError(f"{what} failed in {url}: {error}.\n{hint}") from error
 
 
-def try_out(storage: StorageBackend, prefix: str) -> None:
+def probe_round_trip(storage: StorageBackend, prefix: str) -> None:
     """Write, read and delete a small file.
 
     Args:
@@ -66,7 +66,7 @@ def try_out(storage: StorageBackend, prefix: str) -> None:
     """
     data = uuid.uuid4().bytes
     key = f"{prefix}{int(time.time())}-{data.hex()}"
-    with translated("a first test of the checkpoint storage", storage.url):
+    with translate_errors("a first test of the checkpoint storage", storage.url):
         storage.replace(key, data)
         try:
             if storage.read(key) != data:
@@ -78,7 +78,7 @@ def try_out(storage: StorageBackend, prefix: str) -> None:
             storage.delete([key])
 
 
-def is_left_over(name: str) -> bool:
+def is_stale_probe(name: str) -> bool:
     """Whether a probe of this name was made more than a day ago, so that its process is gone."""
     match = _NAME.fullmatch(name)
     return match is not None and time.time() - int(match[1]) > STALE_AFTER_S

@@ -15,7 +15,7 @@ from detcore.contract.errors import (
     StorageTypeError,
 )
 from detcore.contract.values import RETENTION_DEFAULTS
-from detcore.optional_distributions import describe_absent, import_distribution
+from detcore.optional_distributions import describe_missing_name, import_distribution
 from detcore.storage.local_storage import LocalStorage
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _open_type(spec: Mapping[str, Any], types: Mapping[str, StorageType]) -> Sto
     raise StorageTypeError(
         f"no installed plugin provides the storage type {name!r}.\n"
         f"Storage types here: {', '.join(sorted(types))}.\n"
-        f"{describe_absent(name) or how}"
+        f"{describe_missing_name(name) or how}"
     )
 
 

@@ -35,7 +35,7 @@ class TransferObserver(Protocol):
 
 
 @contextlib.contextmanager
-def watched(
+def track_transfer(
     observer: TransferObserver | None, name: str, size_bytes: int
 ) -> Iterator[Progress | None]:
     """Provide a function that reports bytes to the observer, or None without an observer."""

@@ -134,7 +134,7 @@ class ScheduledPollingClock(PollingClock):
         # All workers must make the decisions below alike, so they use bit-identical values.
         chiefs, previous_best = self._agreement.from_chief((mine, previous_best))
         if self._settings.stop_at_nan:
-            NotANumberError.refuse(
+            NotANumberError.raise_if_nan(
                 chiefs.metrics, f"the validation at batch {self.steps_completed}"
             )
         if self._is_chief:
@@ -168,8 +168,8 @@ class ScheduledPollingClock(PollingClock):
     def request_stop(self) -> None:
         self._context.set_stop_requested(True)
 
-    def own_folder(self, checkpoint: Path) -> Path | None:
-        return self._context.own_folder(checkpoint)
+    def worker_directory(self, checkpoint: Path) -> Path | None:
+        return self._context.worker_directory(checkpoint)
 
     def _interrupts(self) -> StopRequests:
         return StopRequests(self._core.preempt.is_requested, self._context.get_stop_requested())
@@ -217,8 +217,8 @@ class ScheduledPollingClock(PollingClock):
         if self._settings.stop_at_nan:
             first = steps - len(unit.batches or ()) + 1
             for batch, metrics in enumerate(unit.batches or (), first):
-                NotANumberError.refuse(metrics, f"batch {batch}")
-            NotANumberError.refuse(unit.metrics, f"the report at batch {steps}")
+                NotANumberError.raise_if_nan(metrics, f"batch {batch}")
+            NotANumberError.raise_if_nan(unit.metrics, f"the report at batch {steps}")
         self._schedule.reported()
 
     def _tell_unread_hparams(self) -> None:

@@ -446,7 +446,7 @@ def _source_folder(core: Context, info: TrialInfo, source: str) -> Iterator[Path
 
 def _versions(core: Context, framework: Framework) -> dict[str, str]:
     """Return the versions of a framework and its plugin, as far as they are known."""
-    plugin = core.plugins.provider_of_framework(framework.name)
+    plugin = core.plugins.find_framework_provider(framework.name)
     versions = {plugin.distribution: plugin.version}
     for name in (*framework.requires, *framework.related):
         version = getattr(sys.modules.get(name), "__version__", None)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.contract.controllers import SupportsSnapshot, SupportsTensors
 from detcore.contract.errors import InvalidCheckpointError
-from detcore.contract.trial import CLOCK_FILE, TRIAL_FILE, WORKERS_FOLDER
-from detcore.storage import scratch_folder
+from detcore.contract.trial import CLOCK_FILE, TRIAL_FILE, WORKERS_DIRECTORY
+from detcore.storage import scratch_directory
 from detcore.trial.code_copy import copy_code
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class TrialSaver:
             copy_code(self.code_dir, self.code_files, path / "code", config=self.config)
             files = distributed.gather(dict[str, bytes]()) or []
             for rank, contents in enumerate(files[1:], 1):
-                _write_files(path / WORKERS_FOLDER / str(rank), contents)
+                _write_files(path / WORKERS_DIRECTORY / str(rank), contents)
             return rest
 
         def tensors() -> Sequence[TensorInfo]:
@@ -142,7 +142,7 @@ def read_clock(directory: Path, uuid: str) -> dict[str, Any]:
 def _save_to_memory(
     write: Callable[[Path], Callable[[], None] | None],
 ) -> dict[str, bytes]:
-    with scratch_folder() as folder:
+    with scratch_directory() as folder:
         rest = write(folder)
         if rest is not None:
             rest()

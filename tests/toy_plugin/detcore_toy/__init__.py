@@ -146,7 +146,7 @@ class ToyController:
         self._weights = np.asarray(state["weights"])
         self._step = state["step"]
         self._data_start = self._step if self._trial.restarts_data else 0
-        own = self._context.own_folder(directory)
+        own = self._context.worker_directory(directory)
         if own is not None:
             noise = json.loads((own / "toy.json").read_text())["noise"]
             self._noise.bit_generator.state = noise

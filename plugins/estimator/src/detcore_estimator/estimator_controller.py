@@ -249,7 +249,7 @@ class EstimatorController:
             InvalidCheckpointError: If they do not fit this model.
             DataError: If they do not fit this data.
         """
-        own = self._context.own_folder(directory)
+        own = self._context.worker_directory(directory)
         position = _read((own or directory) / _POSITION_FILE)
         random_state = _read((own or directory) / _RANDOM_FILE)
         with self._graph.graph.as_default():

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from detcore.errors import ConfigError, WorkerError
-from detcore.launch.nodes import HostsRequest, Line, LineCutter, Sink, Workers, interface_with
+from detcore.launch.nodes import HostsRequest, Line, LineCutter, Sink, Workers, find_interface
 from detcore_horovod.worker_agent import MARK
 
 # As for the workers of one machine; see `detcore.launch.nodes.Workers`.
@@ -252,7 +252,7 @@ def interface_towards(hosts: Sequence[str]) -> str:
     """
     sources = [_source_address(_address(host)) for host in hosts]
     source = next((found for found in sources if not found.startswith("127.")), sources[0])
-    name = interface_with(source)
+    name = find_interface(source)
     if name is not None:
         return name
     raise WorkerError(

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Sequence
 
 from detcore.environment import child_environment, read_variables
-from detcore.launch.nodes import place_ranks, without_outer_job
+from detcore.launch.nodes import drop_outer_job_variables, place_ranks
 
 # Begins the messages of an agent to the launcher. It contains the ASCII record separator, which no
 # program prints by chance.
@@ -39,7 +39,7 @@ def main(command: Sequence[str]) -> int:
     """
     told = read_variables(("HOROVOD_HOSTNAME", "HOROVOD_LOCAL_SIZE", "SSH_CONNECTION"))
     place = place_ranks(["here"] * int(told.get("HOROVOD_LOCAL_SIZE", "1")))[0]
-    environment = child_environment({}, defaults=without_outer_job({}, place))
+    environment = child_environment({}, defaults=drop_outer_job_variables({}, place))
     try:
         worker = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True

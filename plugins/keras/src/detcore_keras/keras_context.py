@@ -131,7 +131,7 @@ class TFKerasTrialContext(TrialContext):
         self.wrapped_datasets.append(dataset)
         return dataset
 
-    def begin_instance(self, trial: Trial, checkpoint: Path | None) -> None:
+    def prepare_instance(self, trial: Trial, checkpoint: Path | None) -> None:
         """Make ``build_model`` build a single model, with the weights of a checkpoint."""
         keras_trial: Any = trial
         build = keras_trial.build_model

@@ -298,7 +298,7 @@ class KerasController:
             InvalidCheckpointError: If they do not fit this model.
             DataError: If they do not fit this data.
         """
-        own = self._context.own_folder(directory)
+        own = self._context.worker_directory(directory)
         position = _read_position(own or directory)
         self._build()
         if own is None:

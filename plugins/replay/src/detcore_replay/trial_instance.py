@@ -79,7 +79,7 @@ def create_trial_instance(
     context = _make_context(framework, loaded.config, hparams, folder, environment)
     trial = trial_def(context)
     context.checkpoints = _Checkpoints(folder, trial, framework, plugins)
-    context.begin_instance(trial, context.checkpoints.latest)
+    context.prepare_instance(trial, context.checkpoints.latest)
     return trial
 
 
@@ -168,7 +168,7 @@ class _Checkpoints(InstanceCheckpoints):
         steps = self._steps_completed if steps_completed is None else steps_completed
         record = trial_record(context.info, self._framework.name, entrypoint)
         record["steps_completed"] = steps
-        provider = self._plugins.provider_of_framework(self._framework.name)
+        provider = self._plugins.find_framework_provider(self._framework.name)
         code = Path.cwd()
         with self._storage() as storage:
             checkpoints = CheckpointContext(storage=storage, distributed=context.distributed)

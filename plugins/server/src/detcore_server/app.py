@@ -99,7 +99,7 @@ def make_routers(plugins: PluginManager) -> list[APIRouter]:
         try:
             router.include_router(_load(routes.make_router))
         except Exception as error:
-            plugin = plugins.provider_of_routes(name)
+            plugin = plugins.find_routes_provider(name)
             raise RunError(
                 f"the server cannot start: the plugin {plugin.label} fails to make its routes "
                 f"{name!r} ({routes.make_router}): {describe_error(error)}.\n"

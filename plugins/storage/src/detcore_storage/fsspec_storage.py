@@ -26,7 +26,7 @@ from detcore.storage import (
     run_all,
 )
 from detcore_storage.remote_storage import RemoteStorage, read_parts
-from detcore_storage.retries import RetryPolicy, retry_async, translated
+from detcore_storage.retries import RetryPolicy, retry_async, translate_errors
 
 # Up to this many files are examined one by one; for more, a listing is cheaper.
 _FEW = 2
@@ -118,7 +118,7 @@ class FsspecStorage(RemoteStorage):
 
         def put(index: int) -> FileDigest:
             path, key = pairs[index]
-            with translated(f"writing {key}", self.url):
+            with translate_errors(f"writing {key}", self.url):
                 if sizes[index] > _LARGE_BYTES:
                     with open(path, "rb", buffering=0) as source:
                         return self._write_stream(key, source, progress)
@@ -154,7 +154,7 @@ class FsspecStorage(RemoteStorage):
 
         def get(index: int) -> FileDigest:
             key, path, size = keys[index], paths[index], sizes[index]
-            with translated(f"reading {key}", self.url):
+            with translate_errors(f"reading {key}", self.url):
                 if size > _LARGE_BYTES:
                     with open(path, "wb", 0) if path else contextlib.nullcontext() as sink:
                         return self._read_large(key, size, sink, progress)
@@ -208,7 +208,7 @@ class FsspecStorage(RemoteStorage):
         """Store a small file that does not exist yet; see `StorageBackend.create`."""
         self._make_folders([check_key(key)])
         path = self._path(key)
-        with self._writing(), translated(f"creating {key}", self.url):
+        with self._writing(), translate_errors(f"creating {key}", self.url):
             # Versions of fsspec that do not know mode="create" ignore it and overwrite.
             if self._call("exists", path):
                 raise FileExistsError(f"{key} exists already in {self.url}")
@@ -220,19 +220,19 @@ class FsspecStorage(RemoteStorage):
     def replace(self, key: str, data: bytes) -> None:
         """Store a small file; as atomic as the store's own put of one object."""
         self._make_folders([check_key(key)])
-        with self._writing(), translated(f"writing {key}", self.url):
+        with self._writing(), translate_errors(f"writing {key}", self.url):
             self._call("pipe_file", self._path(key), data)
 
     def read(self, key: str) -> bytes:
         """Return the content of a small file."""
-        with translated(f"reading {check_key(key)}", self.url):
+        with translate_errors(f"reading {check_key(key)}", self.url):
             data: bytes = self._call("cat_file", self._path(key))
             return data
 
     def list(self, prefix: str = "") -> list[Entry]:
         """Return the files below a prefix, sorted by key."""
         root = self._path(check_key(prefix) if prefix else "")
-        with translated(f"listing {prefix or 'all files'}", self.url):
+        with translate_errors(f"listing {prefix or 'all files'}", self.url):
             self._fs.invalidate_cache()  # other processes write here, too
             try:
                 found: dict[str, Any] = self._call("find", root, detail=True)
@@ -259,7 +259,7 @@ class FsspecStorage(RemoteStorage):
             with contextlib.suppress(FileNotFoundError):
                 self._call("rm_file", paths[index])
 
-        with translated(f"deleting {paths[0]}{' and others' * (len(paths) > 1)}", self.url):
+        with translate_errors(f"deleting {paths[0]}{' and others' * (len(paths) > 1)}", self.url):
             self._run_all(delete, [0] * len(paths))
 
     def close(self) -> None:
@@ -345,7 +345,7 @@ class FsspecStorage(RemoteStorage):
     def _make_folders(self, keys: Iterable[str]) -> None:
         for folder in sorted({self._path(key).rpartition("/")[0] for key in keys}):
             if folder:
-                with translated(f"making the folder {folder}", self.url):
+                with translate_errors(f"making the folder {folder}", self.url):
                     self._fs.makedirs(folder, exist_ok=True)
 
     def _sizes(self, keys: Sequence[str]) -> Sequence[int]:
@@ -355,7 +355,7 @@ class FsspecStorage(RemoteStorage):
             FileNotFoundError: If one does not exist.
         """
         if len(keys) <= _FEW:
-            with translated(f"looking at {', '.join(keys)}", self.url):
+            with translate_errors(f"looking at {', '.join(keys)}", self.url):
                 found = [self._call("info", self._path(key)) for key in keys]
             return [int(info["size"] or 0) for info in found]
         common = os.path.commonpath([key.rpartition("/")[0] for key in keys])

@@ -17,9 +17,9 @@ from detcore.storage import (
     Progress,
     StorageBackend,
     check_key,
-    is_left_over,
     is_safe_key,
-    try_out,
+    is_stale_probe,
+    probe_round_trip,
     write_all,
 )
 
@@ -89,11 +89,11 @@ class RemoteStorage(StorageBackend):
 
     def probe(self) -> None:
         """Write, read and delete a small file; also delete leftovers of killed processes."""
-        try_out(self, f"{_PROBES}/")
+        probe_round_trip(self, f"{_PROBES}/")
         # Cleaning up after others is optional, so failures are ignored.
         with contextlib.suppress(OSError):
             found = [entry.key for entry in self.list(_PROBES)]
-            self.delete(key for key in found if is_left_over(key[len(_PROBES) + 1 :]))
+            self.delete(key for key in found if is_stale_probe(key[len(_PROBES) + 1 :]))
 
 
 @contextlib.contextmanager

@@ -64,7 +64,7 @@ def is_transient(error: BaseException) -> bool:
     """Whether a retry may help: resets, timeouts, throttling, server errors, old credentials."""
     if _needs_renewal(error):
         return True
-    if isinstance(error, (DetcoreError, *_PERMANENT)) or detcore.storage.is_full(error):
+    if isinstance(error, (DetcoreError, *_PERMANENT)) or detcore.storage.is_storage_full(error):
         return False
     if isinstance(error, asyncio.TimeoutError | TimeoutError | ConnectionError):
         return True
@@ -128,10 +128,10 @@ def _is_of_a_client(error: BaseException | None) -> bool:
 
 
 @contextlib.contextmanager
-def translated(what: str, url: str) -> Iterator[None]:
-    """Turn the errors of clients, too, into `StorageError`; see `detcore.storage.translated`."""
+def translate_errors(what: str, url: str) -> Iterator[None]:
+    """Translate the errors of clients, too; see `detcore.storage.translate_errors`."""
     try:
-        with detcore.storage.translated(what, url), _explained_refusal(what, url):
+        with detcore.storage.translate_errors(what, url), _explained_refusal(what, url):
             yield
     except Exception as error:
         if isinstance(error, OSError | DetcoreError):

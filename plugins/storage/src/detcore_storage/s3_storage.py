@@ -28,7 +28,7 @@ from detcore.storage import (
     run_all,
 )
 from detcore_storage.remote_storage import RemoteStorage, bucket_needed, read_parts
-from detcore_storage.retries import RetryPolicy, retry, translated
+from detcore_storage.retries import RetryPolicy, retry, translate_errors
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -125,14 +125,14 @@ class S3Storage(RemoteStorage):
     def read(self, key: str) -> bytes:
         """Return the content of a small file."""
         check_key(key)
-        with translated(f"reading {key}", self.url):
+        with translate_errors(f"reading {key}", self.url):
             return self._retry(lambda: bytes(self._store.get(key).bytes()))
 
     def list(self, prefix: str = "") -> list[Entry]:
         """Return the files below a prefix, sorted by key."""
         if prefix:
             check_key(prefix)
-        with translated(f"listing {prefix or 'all files'}", self.url):
+        with translate_errors(f"listing {prefix or 'all files'}", self.url):
             try:
                 entries = self._retry(lambda: self._list(prefix))
                 if not entries and prefix:
@@ -149,7 +149,7 @@ class S3Storage(RemoteStorage):
         def delete(batch: Sequence[str]) -> None:
             self._store.delete(batch)
 
-        with translated(f"deleting {', '.join(checked[:3])}", self.url):
+        with translate_errors(f"deleting {', '.join(checked[:3])}", self.url):
             for start in range(0, len(checked), _DELETES):
                 batch = checked[start : start + _DELETES]
                 with contextlib.suppress(FileNotFoundError):
@@ -185,7 +185,7 @@ class S3Storage(RemoteStorage):
             key = f"{upload['Key']}/"
             return upload["Initiated"] <= latest and (not start or key.startswith(f"{start}/"))
 
-        with translated("looking for unfinished uploads", self.url):
+        with translate_errors("looking for unfinished uploads", self.url):
             found = self._retry(lambda: self._page("list_multipart_uploads", "Uploads", start))
             uploads = [upload for upload in found if is_abandoned(upload)]
             for upload in uploads:
@@ -223,7 +223,7 @@ class S3Storage(RemoteStorage):
             index = order[position]
             return self._get_parts(keys[index], large[index], paths[index], len(order), progress)
 
-        with translated(f"reading from {self._settings.root()}", self.url):
+        with translate_errors(f"reading from {self._settings.root()}", self.url):
             run_all(get, [0] * len(keys), workers=_MAX_SMALL)
             order = list(large)
             sizes = [large[index]["size"] for index in order]
@@ -361,7 +361,7 @@ class S3Storage(RemoteStorage):
 
     @contextlib.contextmanager
     def _writing(self, what: str) -> Iterator[None]:
-        with bucket_needed(self.url, self._settings.bucket), translated(what, self.url):
+        with bucket_needed(self.url, self._settings.bucket), translate_errors(what, self.url):
             yield
 
     def _retry(self, work: Callable[[], T]) -> T:

@@ -197,7 +197,7 @@ class RightController:
 
     def restore(self, directory: Path) -> None:
         self.take(read_json(directory))
-        own = self.context.own_folder(directory)
+        own = self.context.worker_directory(directory)
         if own is not None:
             self.noise.bit_generator.state = read_json(own)["noise"]
 

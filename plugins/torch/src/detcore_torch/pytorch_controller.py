@@ -147,7 +147,7 @@ class TorchController:
         Raises:
             InvalidCheckpointError: If it does not fit.
         """
-        own = self._context.own_folder(directory)
+        own = self._context.worker_directory(directory)
         worker = WorkerState(own or directory)
         folders = [] if own is not None else sorted((directory / "workers").glob("*"))
         self._state.restore(directory)

@@ -29,11 +29,11 @@ from detcore.launch.nodes import (
     RankPlace,
     RendezvousService,
     RendezvousStore,
+    drop_outer_job_variables,
+    find_interface,
     find_services,
-    interface_with,
     rank_variables,
     start_rank,
-    without_outer_job,
 )
 from detcore.types import TrialInfo
 from detcore_ray.worker_node.node_processes import describe_process, machine_id
@@ -222,7 +222,7 @@ class RankActor:
         elif start.machine != machine_id():
             variables.pop(_DEVICES, None)  # those of the runner's machine
         place = start.place
-        interface = interface_with(self._address)
+        interface = find_interface(self._address)
         told = rank_variables(
             place,
             key=start.key,
@@ -244,7 +244,7 @@ class RankActor:
             self._closed_at_end.append(opened)
             gradients = info.settings.gradients
             told.update(opened.variables(place, interface=interface, gradients=gradients))
-        found = without_outer_job(found, place, num_cores=start.num_cpus or None)
+        found = drop_outer_job_variables(found, place, num_cores=start.num_cpus or None)
         return {**found, **told, **variables}
 
     def prepare_stores(

@@ -21,7 +21,7 @@ from detcore.cli import (
     print_table,
 )
 from detcore.record_descriptions import (
-    duration_s,
+    compute_duration_s,
     format_duration,
     format_number,
 )
@@ -98,7 +98,7 @@ def _look(
                 "num_trials": counts.get(experiment.id, 0),
                 "num_running": len(running),
                 "progress": experiment.progress,
-                "elapsed_s": duration_s(experiment.created_at, None),
+                "elapsed_s": compute_duration_s(experiment.created_at, None),
             }
         )
     return rows, totals

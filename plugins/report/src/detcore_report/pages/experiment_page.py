@@ -6,7 +6,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from detcore.record_descriptions import describe_state, format_time, summarize_config, took_s
+from detcore.record_descriptions import (
+    describe_state,
+    format_time,
+    get_duration_s,
+    summarize_config,
+)
 from detcore_report.charts.importance import importance_table
 from detcore_report.charts.matplotlib_charts import draw_chart, draw_parallel, legend
 from detcore_report.pages.page_parts import STYLE, cut, fragment, templates
@@ -84,5 +89,5 @@ def _render(template: str, view: ExperimentView, **values: object) -> str:
     return templates().get_template(template).render(
         view=view, describe_state=describe_state, draw_chart=draw_chart,
         draw_parallel=draw_parallel, importance_table=importance_table, legend=legend,
-        took_s=took_s, **values,
+        get_duration_s=get_duration_s, **values,
     )  # fmt: skip

@@ -21,7 +21,7 @@ from detcore_server.users.authentication import LogInFirst
 # The first match counts. Any other error is a fault of the server, and is answered with 500.
 _STATUS = (
     (errors.UnauthenticatedError, 401),
-    (errors.LogInThrottledError, 429),
+    (errors.TooManyLoginAttemptsError, 429),
     (errors.ForbiddenError, 403),
     (errors.NotFoundError, 404),
     (errors.StorageFullError, 507),
@@ -78,7 +78,7 @@ def install_error_handlers(app: FastAPI) -> None:
         headers = {}
         if status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        if isinstance(error, errors.LogInThrottledError):
+        if isinstance(error, errors.TooManyLoginAttemptsError):
             headers["Retry-After"] = str(error.retry_after_s)
         details = {name: vars(error)[name] for name in _DETAILS if name in vars(error)}
         message = _hide_database(request, str(error))

@@ -14,9 +14,9 @@ from detcore.record_descriptions import (
     can_resume,
     describe_experiment,
     describe_state,
+    get_duration_s,
     metric_value,
     summarize_config,
-    took_s,
 )
 from detcore.types import TrialState
 from detcore_report import (
@@ -307,7 +307,7 @@ def _head_of(
             if is_queued
             else describe_state(row["state"], is_alive=row["is_alive"])
         ),
-        "took": took_s(row),
+        "took": get_duration_s(row),
         "best": best,
         "labels": [str(text) for text in config.get("labels") or ()],
         "may_control": state.jobs.may_control(user, row["id"]),

@@ -9,7 +9,12 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from detcore.record_descriptions import describe_experiment, describe_state, metric_value, took_s
+from detcore.record_descriptions import (
+    describe_experiment,
+    describe_state,
+    get_duration_s,
+    metric_value,
+)
 from detcore.types import ExperimentState
 from detcore_server.pages.render import render
 from detcore_server.users.authentication import Id, State
@@ -67,7 +72,7 @@ def show_experiments(
         row["labels"] = [str(text) for text in record.config.get("labels") or ()]
         row["told"] = describe_state(row["state"], is_alive=row["is_alive"])
         row["best"] = metric_value(row, row["metric"])
-        row["took"] = took_s(row)
+        row["took"] = get_duration_s(row)
         rows.append(row)
     return render(
         request, "experiments.html",

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from detcore.errors import ForbiddenError, LogInThrottledError
+from detcore.errors import ForbiddenError, TooManyLoginAttemptsError
 from detcore_server.pages.render import HOME, error_page, render
 from detcore_server.users.accounts import log_in, log_out
 from detcore_server.users.authentication import (
@@ -48,7 +48,7 @@ async def do_login(
         )
     except ForbiddenError as error:
         # Too many attempts are refused by an error of a class below.
-        wait_s = error.retry_after_s if isinstance(error, LogInThrottledError) else 0
+        wait_s = error.retry_after_s if isinstance(error, TooManyLoginAttemptsError) else 0
         response = render(
             request, "login.html", status=429 if wait_s else 403,
             next_page=next_page, name=name,

@@ -17,8 +17,8 @@ from pydantic import BaseModel, Field
 from detcore.errors import (
     ForbiddenError,
     InvalidArgumentError,
-    LogInThrottledError,
     NotFoundError,
+    TooManyLoginAttemptsError,
     describe,
 )
 from detcore_server.server_database import new_token, token_digest
@@ -216,7 +216,7 @@ async def log_in(
 
     Raises:
         ForbiddenError: If there is no such user, or the password is wrong; it does not say which.
-        LogInThrottledError: If too many wrong passwords were tried.
+        TooManyLoginAttemptsError: If too many wrong passwords were tried.
     """
     user = await check_password(state, name, password, is_prehashed=is_prehashed, address=address)
     return await anyio.to_thread.run_sync(_issue, state, user)
@@ -229,11 +229,11 @@ async def check_password(
 
     Raises:
         ForbiddenError: If there is no such user, or the password is wrong; it does not say which.
-        LogInThrottledError: If too many wrong passwords were tried.
+        TooManyLoginAttemptsError: If too many wrong passwords were tried.
     """
     wait_s = state.throttle.begin(name, address)
     if wait_s:
-        raise LogInThrottledError(
+        raise TooManyLoginAttemptsError(
             f"too many attempts to log in: try again in {wait_s} seconds.", retry_after_s=wait_s
         )
     user = await anyio.to_thread.run_sync(

@@ -27,7 +27,7 @@ def discover(arguments: Mapping[str, Any]) -> dict[str, Any]:
     modules = sorted(sys.modules)  # before anything of the framework is imported
     name = arguments["framework"]
     found = frameworks.get(name)
-    provider = plugins.provider_of_framework(name).name if found else None
+    provider = plugins.find_framework_provider(name).name if found else None
     problems = [str(problem) for problem in diagnose(plugins) if provider in (None, problem.plugin)]
     if found is None:
         return {"known": sorted(frameworks), "problems": problems}

@@ -257,7 +257,7 @@ def restore_callbacks(clock: PollingClock, checkpoint: Path, callbacks: Stateful
 
     With another number of workers than in the checkpoint, they get those of the chief.
     """
-    WorkerState(clock.own_folder(checkpoint) or checkpoint).restore_callbacks(callbacks)
+    WorkerState(clock.worker_directory(checkpoint) or checkpoint).restore_callbacks(callbacks)
 
 
 def generators_in(
@@ -272,7 +272,7 @@ def generators_in(
         checkpoint: The checkpoint.
         models: The models.
     """
-    own = clock.own_folder(checkpoint)
+    own = clock.worker_directory(checkpoint)
     if own is None:
         return lambda: None
     state = WorkerState(own)
