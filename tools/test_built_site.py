@@ -56,7 +56,7 @@ def test_the_search_knows_the_pages() -> None:
 @pytest.mark.parametrize(
     ("word", "page"),
     [
-        ("submit", "remote-runs.html"),
+        ("submit", "server.html"),
         ("resume", "running.html"),
         ("retry", "running.html"),
         ("pause", "running.html"),

@@ -16,16 +16,16 @@ PAGES = pages()
 # By the reason; a page is there once for each block.
 NOT_RUN = {
     "forever": [
-        "docs/operating.md",
         "docs/page.md",
+        "docs/server.md",
         "docs/server.md",
         "docs/server.md",
     ],
     "machines": [
         "docs/distributed.md",
         "docs/distributed.md",
-        "docs/operating.md",
-        "docs/operating.md",
+        "docs/server.md",
+        "docs/server.md",
         "examples/ray/README.md",
     ],
     "network": [
@@ -61,9 +61,9 @@ NOT_RUN = {
     "server": [
         "docs/migrating.md",
         "docs/migrating.md",
-        "docs/operating.md",
-        "docs/operating.md",
         "docs/records.md",
+        "docs/server.md",
+        "docs/server.md",
         "docs/server.md",
         "docs/trackers.md",
     ],

@@ -74,7 +74,7 @@ def restart(client: Determined, postgresql: PostgreSQLServer) -> None:
 
 
 def test_it_is_copied_with_its_own_tools(postgresql: PostgreSQLServer, tmp_path: Path) -> None:
-    """As docs/operating.md says."""
+    """As docs/server.md describes."""
     live, other = postgresql.create_database(), postgresql.create_database()
     with Database.open(postgresql.url(live)) as database:
         database.create_model("then")

@@ -1,4 +1,4 @@
-"""Behind nginx, with the configuration of docs/operating.md: TLS, uploads, what comes slowly."""
+"""Behind nginx, with the configuration of docs/server.md: TLS, uploads, what comes slowly."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def free_port() -> int:
 
 def page_configuration() -> str:
     """Return the block of the page."""
-    page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
     found = re.search(r"```text\n(server \{.*?\n\})\n```", page, re.DOTALL)
     assert found is not None
     return found[1]
