@@ -3,8 +3,8 @@
 # ///
 """The one way to run everything; CI calls ``nox -s tests`` and nothing else.
 
-The block above makes nox bring uv into an environment of its own, so that
-``python3 -m pip install nox`` is all a fresh machine needs.
+The block above makes nox install uv into a separate environment, so that a fresh machine needs
+only ``python3 -m pip install nox``.
 """
 
 from __future__ import annotations
@@ -42,32 +42,31 @@ REPLAY = ["-e", "plugins/replay"]
 SERVER = ["-e", "plugins/server"]
 DETERMINED = ["-e", "plugins/determined"]
 TESTING = ["-e", "plugins/testing"]
-# Installed in every environment of tests: the core, and what stands beside it.
-HOUSE = [
+# Installed in every test environment.
+FRAMEWORK_FREE = [
     *CORE, *STORAGE, *DETERMINED, *HOROVOD_PLUGIN, *REPLAY, *REPORT, *SERVER, *TESTING,
 ]  # fmt: skip
 ESTIMATOR_EXAMPLES = "tests/examples/test_estimator_examples.py"
 TORCH_EXAMPLES = "tests/examples/test_torch_examples.py"
 ENVIRONMENTS = ("bare", "torch", "tensorflow-2.15", "tensorflow")
-# Where a session that runs beside others writes.
+# Output of sessions that run in the background.
 LOGS = Path("build/logs")
-# Each environment has folders of tests of its own.
 TORCH_FAULTS = "plugins/replay/tests/test_torch_faults.py"
-NOT_BARE = (
+# Tests that need a framework.
+FRAMEWORK_TESTS = (
     "tests/examples", "tests/loops", "tests/example_plugins", "plugins/horovod/tests/with_horovod",
     TORCH_FAULTS,
 )  # fmt: skip
 DURATIONS = Path("build/durations")
 NUM_SLOWEST = 30
-# What tests start that is on no package index of Python's: a browser, and a proxy.
+# Programs that tests start and that PyPI does not have: a browser and a reverse proxy.
 DEBIAN_PROGRAMS = {"chromium": "chromium", "nginx": "nginx-light"}
-# More than there are cores, since tests wait for processes; a process that is done takes tests
-# from the others.
-AT_ONCE = ["--numprocesses=4", "--dist=worksteal"]
-# Files in memory, for tests that wait for fsync a third of their time on a disk.
+# More processes than cores, because tests wait for other processes.
+PARALLEL = ["--numprocesses=4", "--dist=worksteal"]
+# Temporary files are in memory, because tests spend a third of their time in fsync on a disk.
 MEMORY_FILES = Path("/dev/shm")
 MIN_MEMORY_BYTES = 8 << 30
-# Horovod has no wheels; without these settings its build looks for every framework there is.
+# Horovod has no wheels. Without these settings its build looks for every framework.
 HOROVOD = "horovod==0.28.1"
 HOROVOD_BUILD = {
     "HOROVOD_WITH_TENSORFLOW": "1",
@@ -75,18 +74,26 @@ HOROVOD_BUILD = {
     "HOROVOD_WITHOUT_MXNET": "1",
     "HOROVOD_WITH_GLOO": "1",
     "HOROVOD_WITHOUT_MPI": "1",
-    # Its own choice is eight compilers, on any machine.
+    # The build's default is eight compilers on any machine.
     "MAKEFLAGS": f"-j{os.cpu_count()}",
     "CMAKE_TOOLCHAIN_FILE": str(Path("tools/horovod.cmake").absolute()),
 }
-# Its CPU build is in an index of its own. A machine's configuration of pip may name one, and uv
-# does not read that; what it needs is in the lock.
+# PyTorch's CPU builds are in a separate index. pip's configuration may name that index, and uv does
+# not read pip's configuration. The dependencies of PyTorch are in the lock file.
 PYTORCH = (
     "torch==2.13.0", "torchdata==0.11.0", "accelerate==1.15.0", "lightning==2.6.6",
     "torchmetrics==1.9.0",
 )  # fmt: skip
-# The theme's advertisement of another tool, which is no warning about these pages.
-PLAIN_MKDOCS = {"NO_MKDOCS_2_WARNING": "1"}
+# The theme prints a notice about MkDocs 2, which --strict would count as a warning.
+MKDOCS_ENVIRONMENT = {"NO_MKDOCS_2_WARNING": "1"}
+DISTRIBUTIONS = Path("build/dist")
+# What a user of an example installs.
+FRAMEWORK_FREE_EXTRAS = "determined,horovod,optuna,replay,report,server,storage,testing"
+WHEEL_REQUIREMENTS = {
+    "core_api": [f"detcore[{FRAMEWORK_FREE_EXTRAS}]", "scikit-learn"],
+    "digits_keras": ["detcore[keras,estimator]", "tensorflow", "scikit-learn"],
+    "digits_torch": ["detcore[torch]", PYTORCH[0], "scikit-learn"],
+}
 QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 NEXT_STEPS = """
@@ -109,8 +116,8 @@ Next commands (detcore is installed in {bin}):
 def install_locked(session: nox.Session, lock: str, *distributions: str) -> None:
     """Install the exact versions of a lock file, then our distributions without resolving.
 
-    Python keeps what it compiled in all sessions, whatever the machine's settings are: each cold
-    start of TensorFlow takes 11 seconds instead of 3 where it may not.
+    Python writes its bytecode cache even where PYTHONDONTWRITEBYTECODE is set. Without the cache,
+    TensorFlow starts in 11 seconds instead of 3.
     """
     session.env["PYTHONDONTWRITEBYTECODE"] = None
     session.install("-r", f"locks/{lock}.txt")
@@ -128,10 +135,10 @@ def run_tests(
 
     Args:
         session: The session.
-        name: Names the file under ``build/durations`` that gets the duration of each test.
-        arguments: Of pytest.
-        env: Variables of its process.
-        log: Gets what it prints, instead of the terminal.
+        name: Name of the file under ``build/durations`` that receives the test durations.
+        arguments: Command-line arguments of pytest.
+        env: Environment variables of pytest.
+        log: Receives the output of pytest. Default: the terminal.
     """
     durations = DURATIONS / f"{name}.jsonl"
     durations.parent.mkdir(parents=True, exist_ok=True)
@@ -139,13 +146,13 @@ def run_tests(
     options = ["-p", "no:cacheprovider", f"--durations-file={durations}", *arguments]
     if not any(argument.startswith("--soak") for argument in arguments):
         options.append("--soak=none")
-    with temporary_folder() as folder:
+    with temporary_directory() as folder:
         session.run("pytest", *options, env={"TMPDIR": folder, **(env or {})}, stdout=log)
 
 
 @contextlib.contextmanager
-def tests_beside(session: nox.Session, name: str, *arguments: str) -> Iterator[None]:
-    """Run tests that wait most of the time beside those of the block, and show their output."""
+def run_tests_in_background(session: nox.Session, name: str, *arguments: str) -> Iterator[None]:
+    """Run tests concurrently with the block, and print their output at its end."""
     path = LOGS / f"{name}.log"
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -158,19 +165,19 @@ def tests_beside(session: nox.Session, name: str, *arguments: str) -> Iterator[N
 
 
 @contextlib.contextmanager
-def temporary_folder() -> Iterator[str]:
-    """Yield a folder for temporary files, in memory where there is enough of it, and remove it."""
+def temporary_directory() -> Iterator[str]:
+    """Yield a temporary directory, in memory if enough memory is free, and remove it."""
     memory = os.statvfs(MEMORY_FILES) if MEMORY_FILES.is_dir() else None
     large = memory and memory.f_bavail * memory.f_frsize >= MIN_MEMORY_BYTES
     usable = large and not memory.f_flag & os.ST_NOEXEC and os.access(MEMORY_FILES, os.W_OK)
     with tempfile.TemporaryDirectory(dir=MEMORY_FILES if usable else None, prefix="t") as folder:
-        # A server that does not run as root looks for its files in there.
+        # Servers that do not run as root read their files below this directory.
         os.chmod(folder, 0o711)
         yield folder
 
 
-def half(session: nox.Session, index: int) -> str:
-    """Return the option that divides the tests of a plugin between two versions of TensorFlow.
+def half_option(session: nox.Session, index: int) -> str:
+    """Return the option that splits the tests of a plugin between two versions of TensorFlow.
 
     ``nox -s tests`` runs each test with one of them, and ``nox -s soak`` with the other.
     """
@@ -179,12 +186,12 @@ def half(session: nox.Session, index: int) -> str:
 
 
 def install_pytorch(session: nox.Session) -> None:
-    """Install PyTorch's CPU build with pip, which reads where this machine gets it from."""
+    """Install PyTorch's CPU build with pip, which reads the index from its configuration."""
     session.run_install("python", "-m", "pip", "install", "--quiet", "--no-deps", *PYTORCH)
 
 
 def install_horovod(session: nox.Session) -> None:
-    """Build Horovod against the session's TensorFlow, with its cmake; needs a C++ compiler."""
+    """Build Horovod for the session's TensorFlow and cmake. Requires a C++ compiler."""
     session.install("--no-deps", "--no-build-isolation", HOROVOD, env=HOROVOD_BUILD)
 
 
@@ -209,19 +216,19 @@ def quickstart_torch(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """Everything that a commit must pass: lint, types, the site, and each environment's tests."""
+    """Run everything that a commit must pass: lint, types, docs and all environments."""
     first, *later = ENVIRONMENTS
     start_preparing(later)
     for name in ("lint", "types", "docs", first, "prepared", *later, "slowest"):
         session.notify(name)
 
 
-# The process that `tests` starts and `prepared` waits for.
+# The process that `tests` starts and that `prepared` waits for.
 preparing: list[subprocess.Popen[bytes]] = []
 
 
 def start_preparing(environments: list[str]) -> None:
-    """Install environments beside the sessions of one process, in the time that those leave."""
+    """Install environments in the background, with low priority."""
     LOGS.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "nox", "--install-only", "-s", *environments]
     with (LOGS / "prepare.log").open("wb") as log:
@@ -236,15 +243,15 @@ def start_preparing(environments: list[str]) -> None:
 
 @nox.session(venv_backend="none")
 def prepared(session: nox.Session) -> None:
-    """Wait for the environments that ``tests`` installs beside its first sessions."""
+    """Wait for the environments that ``tests`` installs in the background."""
     if preparing and preparing.pop().wait():
         print((LOGS / "prepare.log").read_text(errors="replace"))
-        session.warn("an environment could not be installed; its session tries again")
+        session.warn("installing an environment failed; its session installs it again")
 
 
 @nox.session(venv_backend="none")
 def soak(session: nox.Session) -> None:
-    """All that ``tests`` leaves out: storms, kills at every point, the other TensorFlow."""
+    """Run the remaining tests: storms, kills at every point, the other TensorFlow."""
     for name in ENVIRONMENTS:
         session.notify(name, posargs=["--soak=only", *session.posargs])
     session.notify("slowest")
@@ -252,7 +259,7 @@ def soak(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def slowest(session: nox.Session) -> None:
-    """Print what the tests of the last run took, by environment, and the slowest ones."""
+    """Print the durations of the last run by environment, and its slowest tests."""
     tests = []
     for path in sorted(DURATIONS.glob("*.jsonl")):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -265,16 +272,17 @@ def slowest(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """ruff: rules and layout."""
+    """Check rules and layout with ruff, and the names of changelog fragments."""
     session.install("-r", "locks/lint.txt")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    session.run("towncrier", "build", "--draft", "--version", "next", silent=True)
 
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """mypy --strict on the core, the plugins, the core's tests, the server's and the suites'."""
-    install_locked(session, "types", *HOUSE, *KERAS, *ESTIMATOR, *OPTUNA, *RAY, *TORCH)
+    """Check types with mypy --strict: the core, the plugins and most tests."""
+    install_locked(session, "types", *FRAMEWORK_FREE, *KERAS, *ESTIMATOR, *OPTUNA, *RAY, *TORCH)
     session.run("mypy", "src/detcore", *map(str, sorted(Path("plugins").glob("*/src/detcore_*"))))
     session.run(
         "mypy", "tests", "plugins/determined/tests/routes", "plugins/server/tests",
@@ -286,7 +294,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def bare(session: nox.Session) -> None:
-    """The core, the storage and the server with no framework; the page in a browser."""
+    """Test the core and the plugins without a framework, and the page in a browser."""
     for program, package in DEBIAN_PROGRAMS.items():
         if not any(shutil.which(program, path=path) for path in (None, "/usr/sbin")):
             session.run("apt-get", "update", "-qq", external=True)
@@ -294,27 +302,27 @@ def bare(session: nox.Session) -> None:
                 "apt-get", "install", "-qq", "-y", "--no-install-recommends", package,
                 external=True, env={"DEBIAN_FRONTEND": "noninteractive"},
             )  # fmt: skip
-    install_locked(session, "bare", *HOUSE, *OPTUNA)
+    install_locked(session, "bare", *FRAMEWORK_FREE, *OPTUNA)
     run_tests(
-        session, "bare", *AT_ONCE, "tests", "plugins/storage/tests", "plugins/testing/tests",
+        session, "bare", *PARALLEL, "tests", "plugins/storage/tests", "plugins/testing/tests",
         "plugins/determined/tests", "plugins/horovod/tests", "plugins/replay/tests",
         "plugins/report/tests", "plugins/server/tests",
-        *(f"--ignore={folder}" for folder in NOT_BARE), *session.posargs,
+        *(f"--ignore={folder}" for folder in FRAMEWORK_TESTS), *session.posargs,
     )  # fmt: skip
 
 
 @nox.session
 def torch(session: nox.Session) -> None:
-    """PyTorch trials; Ray clusters of several nodes; loops and example plugins."""
-    install_locked(session, "torch", *HOUSE, *RAY, *TORCH)
+    """Test PyTorch trials, Ray clusters of several nodes, loops and example plugins."""
+    install_locked(session, "torch", *FRAMEWORK_FREE, *RAY, *TORCH)
     install_pytorch(session)
-    # Tests of Ray wait for Ray most of the time; each file has a cluster of its own.
-    with tests_beside(
+    # Each test file of Ray starts a cluster and waits for it most of the time.
+    with run_tests_in_background(
         session, "ray", "--numprocesses=2", "--dist=loadfile", "plugins/ray/tests",
         "--ignore=plugins/ray/tests/test_horovod_on_ray.py", *session.posargs,
     ):  # fmt: skip
         run_tests(
-            session, "torch", *AT_ONCE, "plugins/torch/tests", TORCH_FAULTS, TORCH_EXAMPLES,
+            session, "torch", *PARALLEL, "plugins/torch/tests", TORCH_FAULTS, TORCH_EXAMPLES,
             "tests/loops", "tests/example_plugins", "tests/docs/test_pages.py", "tests/benchmarks",
             *session.posargs,
         )  # fmt: skip
@@ -322,31 +330,32 @@ def torch(session: nox.Session) -> None:
 
 @nox.session(name="tensorflow-2.15")
 def tensorflow_old(session: nox.Session) -> None:
-    """Keras 2 and ``tf.estimator`` on TensorFlow 2.15, with Horovod."""
-    install_locked(session, "tensorflow-2.15", *HOUSE, *KERAS, *ESTIMATOR, *RAY)
+    """Test Keras 2 and ``tf.estimator`` on TensorFlow 2.15, with Horovod."""
+    install_locked(session, "tensorflow-2.15", *FRAMEWORK_FREE, *KERAS, *ESTIMATOR, *RAY)
     install_horovod(session)
     run_tests(
-        session, "keras-2", *AT_ONCE, "plugins/keras/tests", half(session, 0), "tests/benchmarks",
-        "plugins/horovod/tests/with_horovod", "plugins/ray/tests/test_horovod_on_ray.py",
-        *session.posargs, env=QUIET_TENSORFLOW,
+        session, "keras-2", *PARALLEL, "plugins/keras/tests", half_option(session, 0),
+        "tests/benchmarks", "plugins/horovod/tests/with_horovod",
+        "plugins/ray/tests/test_horovod_on_ray.py", *session.posargs, env=QUIET_TENSORFLOW,
     )  # fmt: skip
     run_tests(
-        session, "estimator-2.15", *AT_ONCE, "plugins/estimator/tests", half(session, 0),
+        session, "estimator-2.15", *PARALLEL, "plugins/estimator/tests", half_option(session, 0),
         ESTIMATOR_EXAMPLES, "tests/docs/test_pages.py", *session.posargs, env=QUIET_TENSORFLOW,
     )  # fmt: skip
 
 
 @nox.session
 def tensorflow(session: nox.Session) -> None:
-    """Keras 3 and estimators without ``tf.estimator`` on the newest TensorFlow."""
-    install_locked(session, "tensorflow", *HOUSE, *KERAS, *ESTIMATOR)
+    """Test Keras 3 and estimators without ``tf.estimator`` on the newest TensorFlow."""
+    install_locked(session, "tensorflow", *FRAMEWORK_FREE, *KERAS, *ESTIMATOR)
     run_tests(
-        session, "keras-3", *AT_ONCE, "plugins/keras/tests", half(session, 1), "tests/examples",
-        "tests/benchmarks", f"--ignore={ESTIMATOR_EXAMPLES}", f"--ignore={TORCH_EXAMPLES}",
-        "tests/docs/test_pages.py", *session.posargs, env=QUIET_TENSORFLOW,
+        session, "keras-3", *PARALLEL, "plugins/keras/tests", half_option(session, 1),
+        "tests/examples", "tests/benchmarks", "tests/docs/test_pages.py",
+        f"--ignore={ESTIMATOR_EXAMPLES}", f"--ignore={TORCH_EXAMPLES}",
+        *session.posargs, env=QUIET_TENSORFLOW,
     )  # fmt: skip
     run_tests(
-        session, "estimator", *AT_ONCE, "plugins/estimator/tests", half(session, 1),
+        session, "estimator", *PARALLEL, "plugins/estimator/tests", half_option(session, 1),
         f"{ESTIMATOR_EXAMPLES}::test_digits_reach_97_percent_in_a_minute", *session.posargs,
         env=QUIET_TENSORFLOW,
     )  # fmt: skip
@@ -358,10 +367,11 @@ def bench(session: nox.Session) -> None:
     sys.path.append("benchmarks")
     import _report
 
-    names = session.posargs or [table.name for table in _report.TABLES]
+    defined = [table.name for table in _report.TABLES]
+    names = session.posargs or defined
     chosen = {name: table for table in _report.TABLES if (name := table.name) in names}
     if unknown := {*names} - {*chosen}:
-        session.error(f"no table {', '.join(unknown)}: {', '.join(t.name for t in _report.TABLES)}")
+        session.error(f"unknown tables {', '.join(unknown)}; defined: {', '.join(defined)}")
     peers = {}
     for option in sorted({table.peer for table in chosen.values() if table.peer}):
         folder = Path(f".nox/bench{option}")
@@ -369,30 +379,94 @@ def bench(session: nox.Session) -> None:
         packages = _report.PEERS[option].split()
         session.run(f"{folder}/bin/pip", "install", "--quiet", *packages, external=True)
         peers[option] = str(folder.absolute() / "bin/python")
-    given = [word for option, python in peers.items() for word in (option, python)]
+    peer_options = [word for option, python in peers.items() for word in (option, python)]
     for name in sorted({table.environment for table in chosen.values()}):
         session.run(sys.executable, "-m", "nox", "--install-only", "-s", name, external=True)
         python = f".nox/{name.replace('.', '-')}/bin/python"
-        mine = [table.name for table in chosen.values() if table.environment == name]
-        session.run(python, "benchmarks/_report.py", *mine, *given, external=True)
+        table_names = [table.name for table in chosen.values() if table.environment == name]
+        session.run(python, "benchmarks/_report.py", *table_names, *peer_options, external=True)
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The documentation site in build/site, warnings as errors; ``-- serve`` shows it."""
-    install_locked(session, "docs", *HOUSE)
-    session.run("mkdocs", *(session.posargs or ["build", "--strict"]), env=PLAIN_MKDOCS)
+    """Build the documentation in build/site. ``-- serve`` serves it. Warnings are errors."""
+    install_locked(session, "docs", *FRAMEWORK_FREE)
+    session.run("mkdocs", *(session.posargs or ["build", "--strict"]), env=MKDOCS_ENVIRONMENT)
     if not session.posargs:
         session.run("pytest", "tools/test_built_site.py")
 
 
 @nox.session
 def lock(session: nox.Session) -> None:
-    """Write the lock files anew; run it to move to newer versions, and commit the result."""
+    """Update the lock files to the newest versions."""
     session.install("uv")
-    for name in ("lint", "types", "docs", *ENVIRONMENTS):
+    for name in ("lint", "types", "docs", "release", *ENVIRONMENTS):
         session.run(
             "uv", "pip", "compile", "--quiet", "--upgrade", "--python-version", "3.11",
             "--no-emit-index-url", "--no-header", "--no-annotate",
             f"locks/{name}.in", "-o", f"locks/{name}.txt",
         )  # fmt: skip
+
+
+def build_distributions(session: nox.Session) -> list[str]:
+    """Build all distributions in build/dist, check their metadata, and return their paths."""
+    session.install("-r", "locks/release.txt")
+    shutil.rmtree(DISTRIBUTIONS, ignore_errors=True)
+    for project in (Path(), *sorted(Path("plugins").iterdir())):
+        session.run("uv", "build", "--quiet", "--out-dir", str(DISTRIBUTIONS), str(project))
+    paths = [str(path) for path in sorted(DISTRIBUTIONS.glob("detcore*"))]
+    session.run("twine", "check", "--strict", *paths)
+    return paths
+
+
+@nox.session
+def wheels(session: nox.Session) -> None:
+    """Build all distributions in build/dist, and check their metadata."""
+    build_distributions(session)
+
+
+@nox.session(reuse_venv=False)
+@nox.parametrize(
+    ("python", "example"),
+    [
+        ("3.10", "core_api"), ("3.12", "core_api"), ("3.13", "core_api"), ("3.14", "core_api"),
+        ("3.11", "digits_keras"), ("3.11", "digits_torch"),
+    ],
+)  # fmt: skip
+def installed(session: nox.Session, example: str) -> None:
+    """Install the wheels of ``nox -s wheels`` without the sources, and run the quick start."""
+    root = Path(__file__).parent
+    # pip instead of uv, because it reads the index of PyTorch's CPU builds from its configuration.
+    session.run_install("uv", "pip", "install", "--quiet", "pip", external=True)
+    session.run_install(
+        "python", "-m", "pip", "install", "--quiet", "--find-links", str(root / DISTRIBUTIONS),
+        *WHEEL_REQUIREMENTS[example],
+    )  # fmt: skip
+    with temporary_directory() as folder:
+        session.chdir(folder)
+        session.run("python", str(root / "tools/check_wheels.py"), example, env=QUIET_TENSORFLOW)
+
+
+@nox.session
+def bump(session: nox.Session) -> None:
+    """Set the version of all distributions, and write the changelog: ``nox -s bump -- 0.2.0``."""
+    session.install("-r", "locks/release.txt")
+    session.run("python", "tools/set_version.py", *session.posargs)
+    session.run("towncrier", "build", "--yes", "--version", *session.posargs)
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """Publish all distributions, and tag the version. ``-- --dry-run`` shows what it would do."""
+    paths = build_distributions(session)
+    session.run("towncrier", "build", "--draft", "--version", "unreleased changes")
+    version = nox.project.load_toml("pyproject.toml")["project"]["version"]
+    for path in paths:
+        print(f"publish {path} ({os.path.getsize(path):,} bytes)")
+    print(f"tag v{version}")
+    if session.posargs == ["--dry-run"]:
+        return
+    if list(Path("changes").glob("+*.md")):
+        session.error("changes/ has fragments; run first: nox -s bump -- VERSION")
+    session.run("twine", "upload", *paths)
+    session.run("git", "tag", f"v{version}", external=True)
