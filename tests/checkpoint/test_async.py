@@ -263,7 +263,7 @@ def test_one_that_is_given_up_leaves_nothing(desk: Any) -> None:
     gate = Gate()
     name = desk.save_async(gate, {"steps_completed": 2})
     gate.open_soon()
-    desk.give_up(TIMEOUT_S)
+    desk.cancel_save(TIMEOUT_S)
     assert desk.states() == {kept: "COMPLETED", name: "DELETED"}
     assert list_committed(desk.storage) == [kept]
     assert desk.names(name) == []
@@ -404,6 +404,6 @@ def test_given_up_within_an_upload(store: StorageBackend, database: Any, make_de
     desk._storage = Watched()
     name = desk.save_async(open_gate(os.urandom(40 << 20)), META)
     assert reached.wait(TIMEOUT_S)
-    desk.give_up(TIMEOUT_S)
+    desk.cancel_save(TIMEOUT_S)
     assert desk.states() == {name: "DELETED"}
     assert desk.names(name) == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from detcore.checkpoint import MANIFEST_FILE, copy_checkpoint, is_whole_copy
+from detcore.checkpoint import MANIFEST_FILE, copy_checkpoint, is_complete_copy
 from detcore.checkpoint.manifest import METADATA_FILE
 from detcore.errors import InvalidCheckpointError
 
@@ -20,16 +20,16 @@ def test_a_folder_becomes_a_whole_copy_and_is_kept(
     desk: Any, uuid: str, folder: Path, tmp_path: Path, tree: Any
 ) -> None:
     copy = tmp_path / "copies" / "one"
-    assert not is_whole_copy(copy, uuid)
+    assert not is_complete_copy(copy, uuid)
     copy_checkpoint(desk.storage, uuid, copy)
-    assert is_whole_copy(copy, uuid)
+    assert is_complete_copy(copy, uuid)
     assert tree(folder).items() <= tree(copy).items()
     before = {path: path.stat().st_ino for path in copy.rglob("*") if path.name != MANIFEST_FILE}
     (copy / MANIFEST_FILE).unlink()  # as what `detcore checkpoint download` leaves
     copy_checkpoint(desk.storage, uuid, copy)
     after = {path: path.stat().st_ino for path in copy.rglob("*") if path.name != MANIFEST_FILE}
     assert after == before
-    assert is_whole_copy(copy, uuid)
+    assert is_complete_copy(copy, uuid)
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
@@ -53,14 +53,14 @@ def test_a_damaged_copy_is_not_whole_until_it_is_copied_again(
     local_desk: Any, local_uuid: str, copy: Path, damage: str
 ) -> None:
     DAMAGE[damage](copy)
-    assert not is_whole_copy(copy, local_uuid)
+    assert not is_complete_copy(copy, local_uuid)
     copy_checkpoint(local_desk.storage, local_uuid, copy)
-    assert is_whole_copy(copy, local_uuid)
+    assert is_complete_copy(copy, local_uuid)
 
 
 def test_the_metadata_of_a_copy_may_be_changed(copy: Path, local_uuid: str) -> None:
     (copy / METADATA_FILE).write_text('{"note": "changed by hand"}')
-    assert is_whole_copy(copy, local_uuid)
+    assert is_complete_copy(copy, local_uuid)
 
 
 def test_a_copy_of_another_checkpoint_is_refused(
@@ -68,4 +68,4 @@ def test_a_copy_of_another_checkpoint_is_refused(
 ) -> None:
     other = local_desk.upload(folder, META)
     with pytest.raises(InvalidCheckpointError, match=f"holds another checkpoint, {local_uuid}"):
-        is_whole_copy(copy, other)
+        is_complete_copy(copy, other)

@@ -74,9 +74,9 @@ def test_the_clock_starts_at_the_signal(alone: Any) -> None:
         assert context.preempt.grace == Grace(50.0, "preemption_grace_s")
         assert 0.0 < left(context) <= 50.0
         # What comes later can only bring the kill closer.
-        context.preempt.note_kill(Grace(90.0, "another worker"), 90.0)
+        context.preempt.set_kill_time(Grace(90.0, "another worker"), 90.0)
         assert left(context) <= 50.0
-        context.preempt.note_kill(Grace(9.0, "another worker"), 3.0)
+        context.preempt.set_kill_time(Grace(9.0, "another worker"), 3.0)
         assert left(context) <= 3.0
 
 

@@ -21,7 +21,7 @@ from detcore.environment import read_environment
 from detcore.errors import ConfigError, InvalidHP, RunError
 from detcore.plugins import PluginManager
 from detcore.records import Database, ingest_event_logs
-from detcore.run import control_experiment, experiment_lock, settle_experiment
+from detcore.run import control_experiment, hold_experiment_lock, reconcile_experiment
 from detcore.run.script_runs import ScriptRuns, _identify_process
 from detcore.types import Control, ExperimentState, TrialState
 
@@ -309,7 +309,7 @@ def test_what_another_script_takes_over_meanwhile_is_left_alone(
         if state is not None:
             database.set_experiment_state(1, state)
         records = cast("Database", Meanwhile(database, "experiment_is_alive", another_starts))
-        ScriptRuns(records, environment, PluginManager(environment)).settle_killed()
+        ScriptRuns(records, environment, PluginManager(environment)).recover_killed_scripts()
         (other,) = others
         record, runner = database.get_experiment(1), database.find_runner(1)
         assert (record.state, runner.pid) == (ExperimentState.RUNNING, other.pid)
@@ -339,7 +339,7 @@ def test_what_another_script_settles_just_now_is_waited_for(home: Any) -> None:
     environment = read_environment({"DETCORE_HOME": str(home.path)})
     with home.database() as database:
         records = cast("Database", Meanwhile(database, "list_trials", the_same_starts))
-        ScriptRuns(records, environment, PluginManager(environment)).settle_killed()
+        ScriptRuns(records, environment, PluginManager(environment)).recover_killed_scripts()
         output = finish(others[0])
         assert output.startswith("from 10\n")
         assert output.endswith(f"total {TOTAL}\n")
@@ -374,7 +374,7 @@ def test_one_that_went_on_meanwhile_is_not_paused_for_a_dead_one(home: Any) -> N
     process = home.start(SAVING, until="saving")
     with home.database() as database:
         with pytest.raises(RunError, match=f"running already, under process {process.pid}"):
-            settle_experiment(
+            reconcile_experiment(
                 1,
                 database=database,
                 environment=read_environment({"DETCORE_HOME": str(home.path)}),
@@ -480,7 +480,7 @@ def test_a_run_of_a_live_process_is_not_taken_over(home: Any) -> None:
     script.communicate("\n", timeout=60)
     with home.database() as database:
         start = _identify_process(os.getpid())
-        with experiment_lock(database, read_environment({"DETCORE_HOME": str(home.path)}), 1):
+        with hold_experiment_lock(database, read_environment({"DETCORE_HOME": str(home.path)}), 1):
             database.claim_experiment(1, script_start=start)
             assert "from 0\n" in finish(home.start(SCRIPT))
             assert database.get_experiment(1).state is ExperimentState.RUNNING

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from detcore.core.trial_outcome import describe_cause, outcome_of
+from detcore.core.trial_outcome import derive_outcome, describe_cause
 from detcore.errors import ConfigError, DataError
 from detcore.launch.user_traceback import format_user_error
 from detcore.launch.worker import _is_out_of_memory
@@ -295,5 +295,5 @@ def test_errors_from_outside_are_no_fault_of_the_code(error: Exception, is_certa
     reported = DataError("the dataset failed")
     reported.__cause__ = error
     for each in (error, reported):
-        outcome = outcome_of(each, is_preempted=False, early_exit=None)
+        outcome = derive_outcome(each, is_preempted=False, early_exit=None)
         assert (outcome.fault is not None) is is_certain

@@ -15,13 +15,13 @@ from toy_command import MODEL_DIR, Detcore
 from detcore import core
 from detcore.config import load_mapping
 from detcore.errors import ConfigError, ScheduleError
-from detcore.trial import PollingClock, Step, open_clock, resumed_from
+from detcore.trial import PollingClock, Step, open_clock, restore_latest_checkpoint
 
 # A framework that owns its loop: the toy framework's controller, driven by the script.
 SCRIPT = """
 import os, signal
 from detcore import TrialContext, core
-from detcore.trial import Step, TrialSetup, open_clock, resumed_from
+from detcore.trial import Step, TrialSetup, open_clock, restore_latest_checkpoint
 from detcore_toy import ToyController
 from model_def import Line
 
@@ -32,7 +32,7 @@ with core.init(distributed=core.DistributedContext.from_env()) as context:
         distributed=context.distributed, info=info, steps_completed=info.steps_completed))
     controller = ToyController(Line(toy_context), toy_context)
     step = info.steps_completed
-    with resumed_from(context) as folder:
+    with restore_latest_checkpoint(context) as folder:
         clock = open_clock(context, framework="toy", checkpoint=folder,
                            steps_per_epoch=controller.batches_per_epoch())
         if folder is not None:
@@ -170,7 +170,7 @@ def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PollingCl
         }
     ).config
     script = core.ScriptExperiment(config=config.model_dump(mode="json"))
-    with core.init(script=script) as context, resumed_from(context) as folder:
+    with core.init(script=script) as context, restore_latest_checkpoint(context) as folder:
         yield open_clock(
             context,
             framework="loop",

@@ -22,7 +22,7 @@ from toy_command import MODEL_DIR, Detcore, NoWorkerError, worker_pids
 from detcore.environment import read_environment
 from detcore.errors import RunError
 from detcore.records import Database, RunnerLock
-from detcore.run import experiment_control, experiment_lock
+from detcore.run import experiment_control, hold_experiment_lock
 from detcore.types import ExperimentState
 
 IN_A_LONG_BATCH = """
@@ -254,7 +254,7 @@ def test_a_worker_does_not_outlive_its_runner(detcore: Detcore) -> None:
 def hold_lock(home: Path) -> AbstractContextManager[RunnerLock]:
     environment = read_environment({"DETCORE_HOME": str(home)})
     database = Database.open(environment.database_url)
-    return experiment_lock(database, environment, 7)
+    return hold_experiment_lock(database, environment, 7)
 
 
 def pretend_that_the_runner_is_gone(home: Path) -> None:

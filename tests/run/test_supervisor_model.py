@@ -123,8 +123,8 @@ MISTAKES = {
         "        return not state.starts_once\n", "        return True\n",
     ),
     "loses a script that was interrupted behind its training": (
-        "        turn.run_again(index)\n        turn.change(index, is_left_alone=True)\n",
-        "        turn.change(index, is_left_alone=True)\n",
+        "        turn.run_again(index)\n        turn.change(index, is_excluded=True)\n",
+        "        turn.change(index, is_excluded=True)\n",
     ),
     "does not run a script again that ended behind its training": (
         "        elif starts_once:\n", "        elif False:\n",
@@ -154,15 +154,15 @@ MISTAKES = {
         "(*state.again, *state.order)",
     ),
     "starts a trial that runs": (
-        "trial.place is not None or trial.is_left_alone", "trial.is_left_alone",
+        "trial.place is not None or trial.is_excluded", "trial.is_excluded",
     ),
     "starts a trial again that made way": (
-        "        turn.change(index, is_left_alone=True)\n"
+        "        turn.change(index, is_excluded=True)\n"
         "        turn.record(index, turn.state.stopped_state)\n",
         "        turn.record(index, turn.state.stopped_state)\n",
     ),
     "starts a trial again that stops the search": (
-        "            turn.change(exited.trial, is_left_alone=True)\n", "",
+        "            turn.change(exited.trial, is_excluded=True)\n", "",
     ),
     "restarts once more": ("trial.num_restarts >= most", "trial.num_restarts > most"),
     "does not count a restart": ("    turn.act(CountRestart(index))\n", ""),
@@ -171,7 +171,7 @@ MISTAKES = {
         "    if False:\n        turn.change(index, is_left",
     ),
     "restarts after a cancel": (
-        "    elif trial.unwanted is not None:\n        _drop(turn, index)\n", "",
+        "    elif trial.requested_end is not None:\n        _drop(turn, index)\n", "",
     ),
     "does not wait before a restart": ("if now < trial.starts_at", "if now < trial.starts_at - 99"),
     "loses a closed trial that crashed": (
@@ -199,7 +199,7 @@ MISTAKES = {
         "for trial in state.trials) and not is_left", "for trial in state.trials)",
     ),
     "takes the interrupt of a trial that was told to end for another end": (
-        "place=place, was_told_end=False", "place=place",
+        "place=place, was_notified_of_end=False", "place=place",
     ),
     "trains further while it stops": (
         "    if trains_on and not turn.state.is_stopping:\n", "    if trains_on:\n",
@@ -211,7 +211,7 @@ MISTAKES = {
         "not trial.is_closed and not trial.is_waiting and trial.length == report.length", "True",
     ),
     "lets a closed trial train on": (
-        "            elif not trial.was_told_end:\n"
+        "            elif not trial.was_notified_of_end:\n"
         "                turn.act(Signal(index, signal.SIGINT))\n",
         "",
     ),

@@ -511,7 +511,7 @@ class World:
     def _do_finish(self, index: int, starts_again: bool) -> None:
         state = self.rows[index].state
         may = index in (*self.state.order, *self.state.again) and not self.state.is_stopping
-        is_left = self.state.trials[index].is_left_alone or self.state.trials[index].is_waiting
+        is_left = self.state.trials[index].is_excluded or self.state.trials[index].is_waiting
         require(state is not RUNNING, f"trial {index} is over, and recorded as running")
         require(not starts_again or may or is_left, f"trial {index} does not start again")
 
@@ -568,7 +568,7 @@ class World:
             is_unwanted = state.is_stopping or self.rows[index].control
             is_over = plan.trials[index][2] and index not in state.again
             require(is_asked or not (is_unwanted or is_over), f"trial {index} is not asked to end")
-            is_urgent = state.was_cut_short or Control.KILL in (
+            is_urgent = state.was_killed or Control.KILL in (
                 state.control,
                 self.rows[index].control,
             )
@@ -595,7 +595,7 @@ class World:
         idle = [
             index
             for index in (*state.again, *state.order)
-            if state.trials[index].place is None and not state.trials[index].is_left_alone
+            if state.trials[index].place is None and not state.trials[index].is_excluded
         ]
         late = [index for index in idle if state.trials[index].starts_at <= self.now]
         first = idle[: len(state.free)]

@@ -11,7 +11,7 @@ import yaml
 
 from detcore.trial import code_copy
 from detcore.trial.code_copy import copy_code, list_code
-from detcore.trial.trial_loading import code_imported_from
+from detcore.trial.trial_loading import import_from_directory
 
 
 def write(root: Path, name: str, size_bytes: int = 3) -> None:
@@ -72,7 +72,7 @@ def test_only_folders_with_modules_hide_what_was_imported(tmp_path: Path) -> Non
     write(tmp_path, "yaml/words.txt")
     (tmp_path / "pytest").mkdir()
     (tmp_path / "pytest" / "__init__.py").touch()
-    with code_imported_from(tmp_path):
+    with import_from_directory(tmp_path):
         assert sys.modules["yaml"] is yaml
         assert importlib.import_module("pytest") is not pytest
     assert sys.modules["pytest"] is pytest

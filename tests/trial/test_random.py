@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from detcore.errors import InvalidCheckpointError
-from detcore.trial import capture_random_state, preserved_random_state, restore_random_state
+from detcore.trial import capture_random_state, preserve_random_state, restore_random_state
 
 
 @pytest.fixture(autouse=True)
 def _left_alone() -> Iterator[None]:
-    with preserved_random_state():
+    with preserve_random_state():
         yield
 
 
@@ -101,7 +101,7 @@ def test_a_damaged_state_changes_nothing(damage: Any) -> None:
 
 def test_preserved_also_after_an_error() -> None:
     before = draw_state()
-    with pytest.raises(KeyError), preserved_random_state():  # noqa: PT012
+    with pytest.raises(KeyError), preserve_random_state():  # noqa: PT012
         draw()
         raise KeyError
     assert draw_state() == before

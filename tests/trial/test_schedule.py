@@ -54,8 +54,8 @@ def drive(
             "preempt": preempt_at is not None and now >= preempt_at,
             "stop_requested": stop_at is not None and now >= stop_at,
         }
-        decision = schedule.what_now(**flags)
-        assert schedule.what_now(**flags) == decision, "asking must not change the answer"
+        decision = schedule.find_due_work(**flags)
+        assert schedule.find_due_work(**flags) == decision, "asking must not change the answer"
         decisions_here += 1
         assert decisions_here <= MAX_DECISIONS_PER_BATCH, log.did[-10:]
         if decision.step is Step.TRAIN:
@@ -230,7 +230,7 @@ def test_a_validation_that_cannot_be_compared_is_not_best() -> None:
     schedule.trained(10)
     schedule.reported()
     schedule.validated(is_best=None)
-    assert schedule.what_now().step is Step.TRAIN
+    assert schedule.find_due_work().step is Step.TRAIN
 
 
 def test_initial_validation_is_not_repeated_after_a_resume() -> None:
@@ -259,14 +259,14 @@ def test_resumed_at_a_boundary_does_what_was_not_done_and_nothing_else() -> None
 
 def test_an_operation_whose_work_is_done_completes_even_when_preempted() -> None:
     schedule = Schedule(SchedulePlan(length=10), steps_completed=10, last_checkpoint=10)
-    assert schedule.what_now(preempt=True) == Decision(Step.STOP, 10, "preempted")
+    assert schedule.find_due_work(preempt=True) == Decision(Step.STOP, 10, "preempted")
     schedule.validated(is_best=True)
-    assert schedule.what_now(preempt=True).step is Step.COMPLETE
+    assert schedule.find_due_work(preempt=True).step is Step.COMPLETE
 
 
 def test_a_stop_request_counts_before_a_preemption() -> None:
     schedule = Schedule(SchedulePlan(length=10), steps_completed=5, last_checkpoint=5)
-    assert schedule.what_now(preempt=True, stop_requested=True).reason == "stop requested"
+    assert schedule.find_due_work(preempt=True, stop_requested=True).reason == "stop requested"
 
 
 def test_resumed_beyond_a_shortened_length_it_validates_and_completes() -> None:

@@ -1,4 +1,4 @@
-"""`checkpoint_folder` and `read_trial_file`, with which plugins load their checkpoints."""
+"""`find_checkpoint_directory` and `read_trial_file`, with which plugins load their checkpoints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError
-from detcore.trial import checkpoint_folder, read_trial_file
+from detcore.trial import find_checkpoint_directory, read_trial_file
 
 WRITTEN = {
     "framework": "toy",
@@ -21,7 +21,7 @@ WRITTEN = {
 
 def test_the_configuration_holds_the_values_of_the_trial(tmp_path: Path) -> None:
     (tmp_path / "trial.json").write_text(json.dumps(WRITTEN))
-    record = read_trial_file(checkpoint_folder(str(tmp_path)), "toy")
+    record = read_trial_file(find_checkpoint_directory(str(tmp_path)), "toy")
     assert record["config"] == {"name": "first", "hyperparameters": {"rate": 0.5}}
     assert record["trial_class"] == "model_def:Toy"
 
@@ -30,7 +30,7 @@ def test_a_folder_that_does_not_exist_is_named_with_the_command_that_makes_it(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(CheckpointNotFoundError, match=r"no folder .*gone(.|\n)*download UUID"):
-        checkpoint_folder(tmp_path / "gone")
+        find_checkpoint_directory(tmp_path / "gone")
 
 
 @pytest.mark.parametrize(

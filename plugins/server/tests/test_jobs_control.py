@@ -21,7 +21,7 @@ from detcore.client.http import send_submission
 from detcore.client.http.http_transport import HttpTransport
 from detcore.environment import read_environment
 from detcore.plugins import PluginManager
-from detcore.run import experiment_lock
+from detcore.run import hold_experiment_lock
 from detcore.types import Control, ExperimentState
 from detcore_server import ServerSettings
 from detcore_server.api.job_routes import Submission
@@ -251,7 +251,7 @@ def test_a_kill_while_the_workers_of_a_dead_runner_end_is_taken(
     subprocess.run([sys.executable, "-c", died, environment.database_url], check=True)
     assert database.experiment_is_alive(number) is False
     jobs = state.jobs
-    with experiment_lock(database, environment, number):
+    with hold_experiment_lock(database, environment, number):
         jobs.control(requester, number, "kill")
         jobs.start()
     wait_for(lambda: database.get_experiment(number).state is ExperimentState.CANCELED)

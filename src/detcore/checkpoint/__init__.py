@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from detcore.checkpoint.prune import apply_retention
     from detcore.checkpoint.recover import (
         Repair,
-        find_whole_checkpoint,
+        find_intact_checkpoint,
+        reconcile_checkpoints,
         recover_checkpoints,
         repair_checkpoint,
-        settle_checkpoints,
     )
     from detcore.checkpoint.restore import (
         DownloadMode,
         copy_checkpoint,
         download_checkpoint,
-        is_whole_copy,
+        is_complete_copy,
     )
     from detcore.checkpoint.verify import Fault, verify_checkpoint
     from detcore.log.events import CheckpointDamaged
@@ -47,14 +47,14 @@ __all__ = [
     "copy_checkpoint",
     "delete_checkpoint",
     "download_checkpoint",
-    "find_whole_checkpoint",
+    "find_intact_checkpoint",
     "has_manifest",
-    "is_whole_copy",
+    "is_complete_copy",
     "list_committed",
     "read_manifest",
+    "reconcile_checkpoints",
     "recover_checkpoints",
     "repair_checkpoint",
-    "settle_checkpoints",
     "verify_checkpoint",
 ]
 
@@ -63,10 +63,11 @@ __getattr__, __dir__ = lazy_names(
     {
         "checkpoint_context": "CheckpointContext",
         "delete": "delete_checkpoint",
-        "restore": "DownloadMode copy_checkpoint download_checkpoint is_whole_copy",
+        "restore": "DownloadMode copy_checkpoint download_checkpoint is_complete_copy",
         "manifest": "MANIFEST_FILE Manifest has_manifest list_committed read_manifest",
         "recover": (
-            "Repair find_whole_checkpoint recover_checkpoints repair_checkpoint settle_checkpoints"
+            "Repair find_intact_checkpoint reconcile_checkpoints recover_checkpoints "
+            "repair_checkpoint"
         ),
         "prune": "apply_retention",
         "verify": "Fault verify_checkpoint",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint.commit import Selector, scan_folder
+from detcore.checkpoint.commit import Selector, scan_directory
 from detcore.checkpoint.delete import delete_checkpoint
 from detcore.checkpoint.manifest import Manifest, read_manifest
 from detcore.checkpoint.manifest_fields import check_metadata
@@ -108,7 +108,7 @@ class CheckpointContext(Saver):
                 "have nothing to save"
             )
         plain = check_metadata(metadata)
-        scan = scan_folder(Path(ckpt_dir), selector)
+        scan = scan_directory(Path(ckpt_dir), selector)
         return self._save_copies(scan, plain)
 
     def download(

@@ -17,7 +17,7 @@ from detcore.checkpoint.manifest import (
     encode_manifest,
 )
 from detcore.checkpoint.manifest_fields import MANIFEST_FILE
-from detcore.checkpoint.verify import kind_of, stored_sizes
+from detcore.checkpoint.verify import describe_file_kind, stored_sizes
 from detcore.contract.errors import (
     CheckpointConflictError,
     CheckpointCorruptError,
@@ -52,7 +52,7 @@ class Scan:
         return sum(path.stat().st_size for path in self.files.values())
 
 
-def scan_folder(folder: Path, selector: Selector | None = None) -> Scan:
+def scan_directory(folder: Path, selector: Selector | None = None) -> Scan:
     """List the files below a folder, and refuse what cannot be saved safely.
 
     Links to files inside the folder count as files.
@@ -103,7 +103,7 @@ def _walk(
             elif entry.is_file():
                 files[name] = Path(entry.path)
             else:
-                kind = kind_of(entry.stat(follow_symlinks=False).st_mode)
+                kind = describe_file_kind(entry.stat(follow_symlinks=False).st_mode)
                 raise InvalidCheckpointError(
                     f"{entry.path} is {kind}, which cannot be saved.\n"
                     "A checkpoint holds files and folders."
@@ -264,7 +264,7 @@ def _named(uuid: str, digests: Mapping[str, FileDigest]) -> dict[str, FileDigest
 
 
 @contextlib.contextmanager
-def staging_folder(storage: StorageBackend, key: str) -> Iterator[tuple[Path, bool]]:
+def open_staging_directory(storage: StorageBackend, key: str) -> Iterator[tuple[Path, bool]]:
     """Yield a new folder, and whether it is on the storage's own file system.
 
     If so, it is the path of the key, and stays; otherwise it is removed after the block.

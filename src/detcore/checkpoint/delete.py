@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from detcore.checkpoint.commit import CheckpointRecords, make_folders
 from detcore.checkpoint.manifest import Manifest, encode_manifest, read_manifest
-from detcore.checkpoint.manifest_fields import MANIFEST_FILE, check_id, parents_of
+from detcore.checkpoint.manifest_fields import MANIFEST_FILE, check_id, list_parent_names
 from detcore.contract.errors import NotFoundError, UnsafePathError
 from detcore.log import events
 
@@ -160,7 +160,7 @@ def split_by_globs(
         UnsafePathError: If a pattern is absolute or has a part ``..``.
     """
     patterns = [_parts(pattern) for pattern in globs]
-    folders = {parent for name in (*files, *directories) for parent in parents_of(name)}
+    folders = {parent for name in (*files, *directories) for parent in list_parent_names(name)}
     folders.update(directories)
 
     def is_named(name: str, *, is_folder: bool) -> bool:
@@ -168,14 +168,16 @@ def split_by_globs(
         return any(_matches(pieces, parts, is_folder=is_folder) for parts in patterns)
 
     named = {folder for folder in ("", *folders) if is_named(folder, is_folder=True)}
-    gone_folders = {f for f in folders if f in named or not named.isdisjoint(("", *parents_of(f)))}
+    gone_folders = {
+        f for f in folders if f in named or not named.isdisjoint(("", *list_parent_names(f)))
+    }
     gone_files = {
         file
         for file in files
-        if not named.isdisjoint(("", *parents_of(file))) or is_named(file, is_folder=False)
+        if not named.isdisjoint(("", *list_parent_names(file))) or is_named(file, is_folder=False)
     }
     left = (set(files) - gone_files) | (folders - gone_folders)
-    filled = {parent for name in left for parent in parents_of(name)}
+    filled = {parent for name in left for parent in list_parent_names(name)}
     return Split(
         gone_files=frozenset(gone_files),
         gone_folders=frozenset(gone_folders),

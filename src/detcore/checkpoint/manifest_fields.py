@@ -49,7 +49,7 @@ def check_id(storage_id: str) -> str:
     )
 
 
-def parents_of(name: str) -> Iterator[str]:
+def list_parent_names(name: str) -> Iterator[str]:
     """Yield the folders that contain a name, innermost first."""
     while name := name.rpartition("/")[0]:
         yield name
@@ -155,7 +155,7 @@ def _check_places(files: Iterable[str], folders: Iterable[str]) -> None:
         if name in taken:
             raise ValueError(f"{shown(name)} is a file and a folder at once")
     for name in (*files, *folders):
-        for folder in parents_of(name):
+        for folder in list_parent_names(name):
             if folder in taken:
                 raise ValueError(
                     f"{shown(folder)} is a file and a folder at once: it also holds {shown(name)}"

@@ -15,7 +15,7 @@ from detcore.log import events
 from detcore.storage import StorageBackend, is_safe_key
 
 if TYPE_CHECKING:
-    from detcore.contract.values import UnsettledCheckpoint
+    from detcore.contract.values import UnfinishedCheckpoint
     from detcore.records import CheckpointRecord, Database
     from detcore.storage import TransferObserver
 
@@ -58,13 +58,13 @@ def recover_checkpoints(
         for record in database.list_checkpoints(trial_id=trial_id, states=_UNSETTLED)
         if record.storage_url == storage.url and (uuids is None or record.uuid in uuids)
     ]
-    return settle_checkpoints(records or database, storage, unsettled)
+    return reconcile_checkpoints(records or database, storage, unsettled)
 
 
-def settle_checkpoints(
+def reconcile_checkpoints(
     records: CheckpointRecords,
     storage: StorageBackend,
-    unsettled: Sequence[UnsettledCheckpoint | CheckpointRecord],
+    unsettled: Sequence[UnfinishedCheckpoint | CheckpointRecord],
 ) -> list[str]:
     """Settle checkpoints of one trial in its storage; see `recover_checkpoints`."""
     if not unsettled:
@@ -103,7 +103,7 @@ def _check_present(storage: StorageBackend) -> None:
         )
 
 
-def find_whole_checkpoint(
+def find_intact_checkpoint(
     database: Database, storage: StorageBackend, trial_id: int, *, reads_files: bool
 ) -> CheckpointRecord | None:
     """Return the checkpoint that a trial resumes from: the newest that is whole.

@@ -126,7 +126,7 @@ def download_checkpoint(
     return manifest
 
 
-def is_whole_copy(folder: Path, uuid: str) -> bool:
+def is_complete_copy(folder: Path, uuid: str) -> bool:
     """Whether a folder holds all files of a checkpoint, according to the manifest in it.
 
     Every file is read and compared with its digest, except ``metadata.json``, which users may

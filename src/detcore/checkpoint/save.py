@@ -22,9 +22,9 @@ from detcore.checkpoint.commit import (
     Scan,
     add_metadata,
     commit,
+    open_staging_directory,
     record_committed,
-    scan_folder,
-    staging_folder,
+    scan_directory,
     write_files,
 )
 from detcore.checkpoint.delete import remove_files
@@ -258,7 +258,7 @@ class Saver:
             raise CheckpointTimeoutError(_describe_delay(save, waited_s), uuid=save.uuid)
         self._collect(save)
 
-    def give_up(self, timeout_s: float = 2.0) -> None:
+    def cancel_save(self, timeout_s: float = 2.0) -> None:
         """Cancel the asynchronous save under way, and remove the files that it wrote.
 
         If its commit has started, it may still complete, and the checkpoint then counts.
@@ -294,7 +294,7 @@ class Saver:
             try:
                 self.wait(timeout_s)
             except CheckpointTimeoutError:
-                self.give_up(0.0)
+                self.cancel_save(0.0)
                 raise
         except Exception as failure:
             if error is None:
@@ -339,7 +339,7 @@ class Saver:
         with self._started(metadata) as save, self._staged(save):
             yield save.folder, save.uuid
             save.freeze(tensors)
-            self._seal(save, scan_folder(save.folder), self._observer)
+            self._seal(save, scan_directory(save.folder), self._observer)
         self._record_end(save)
 
     def _save_in_background(
@@ -369,7 +369,7 @@ class Saver:
             write()
         del write
         save.check()
-        scan = scan_folder(save.folder)
+        scan = scan_directory(save.folder)
         save.size_bytes = scan.size_bytes()
         self._seal(save, scan)
         self._record_end(save)
@@ -419,7 +419,7 @@ class Saver:
             yield save
         except BaseException as error:
             last = None if self._last_save is None else self._last_save.manifest
-            explained = explain_full(error, self._storage, save.uuid, last)
+            explained = explain_full_disk(error, self._storage, save.uuid, last)
             self._try_abandon(save.uuid)
             if explained is not None:
                 raise explained from error
@@ -444,7 +444,7 @@ class Saver:
     @contextlib.contextmanager
     def _staged(self, save: Save) -> Iterator[None]:
         """Provide the folder to write a checkpoint to."""
-        with staging_folder(self._storage, save.uuid) as (save.folder, save.is_in_place):
+        with open_staging_directory(self._storage, save.uuid) as (save.folder, save.is_in_place):
             yield
 
     def _record(self, change: events.CheckpointEvent) -> None:
@@ -500,7 +500,7 @@ def _describe_delay(save: Save, waited_s: float) -> str:
     )
 
 
-def explain_full(
+def explain_full_disk(
     error: BaseException, storage: StorageBackend, uuid: str, last: Manifest | None
 ) -> StorageFullError | None:
     """Return an error that says how much space is missing, if a full disk caused the failure.

@@ -11,8 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint.commit import Scan, make_folders, scan_folder, staging_folder, write_files
-from detcore.checkpoint.manifest_fields import check_metadata, parents_of, plain_metadata
+from detcore.checkpoint.commit import (
+    Scan,
+    make_folders,
+    open_staging_directory,
+    scan_directory,
+    write_files,
+)
+from detcore.checkpoint.manifest_fields import check_metadata, list_parent_names, plain_metadata
 from detcore.checkpoint.restore import together
 from detcore.contract.errors import CheckpointConflictError, InvalidCheckpointError
 from detcore.storage import FileDigest, StorageBackend, digest_file
@@ -66,7 +72,7 @@ class ShardedSaver:
             nonlocal scan
             if folder is None and selector is not None:
                 raise InvalidCheckpointError("upload() was given a selector but no ckpt_dir")
-            scan = _NOTHING if folder is None else scan_folder(folder, selector)
+            scan = _NOTHING if folder is None else scan_directory(folder, selector)
             identity = None if folder is None or selector is not None else _identity(folder)
             return self._tell(scan, identity, metadata)
 
@@ -94,7 +100,7 @@ class ShardedSaver:
                 nonlocal scan
                 if failure is not None:
                     raise failure
-                scan = scan_folder(folder)
+                scan = scan_directory(folder)
                 return self._tell(scan, None, metadata)
 
             told = self._together(look)
@@ -158,7 +164,7 @@ class ShardedSaver:
 
             def make() -> None:
                 key = f"{uuid}/.worker-{self._distributed.rank}"
-                made.append(stack.enter_context(staging_folder(self._storage, key)))
+                made.append(stack.enter_context(open_staging_directory(self._storage, key)))
 
             self._together(make)
             yield made[0]
@@ -352,7 +358,7 @@ def _differ(first: object, second: object) -> bool:
 
 
 def _parents(names: Iterable[str]) -> set[str]:
-    return {parent for name in names for parent in parents_of(name)}
+    return {parent for name in names for parent in list_parent_names(name)}
 
 
 def _conflict(what: str) -> CheckpointConflictError:

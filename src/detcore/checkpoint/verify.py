@@ -199,7 +199,7 @@ def _no_file(root: Path, name: str) -> str | None:
     if stat.S_ISREG(mode):
         return None
     if not stat.S_ISLNK(mode):
-        return f"is {kind_of(mode)}, not a file"
+        return f"is {describe_file_kind(mode)}, not a file"
     target = os.path.realpath(path)
     if os.path.commonpath([os.path.realpath(root), target]) != os.path.realpath(root):
         return f"is a link that leads out of the checkpoint, to {shown(target)}"
@@ -221,7 +221,7 @@ def _missing_directories(storage: StorageBackend, manifest: Manifest) -> list[Fa
     return faults
 
 
-def kind_of(mode: int) -> str:
+def describe_file_kind(mode: int) -> str:
     """Return a description of a special file, by its mode."""
     kinds = {
         stat.S_IFDIR: "a folder",

@@ -127,7 +127,7 @@ def _control(
 def _wait(obj: CliContext, experiment_id: int, what: str) -> None:
     """Wait until the runner has ended the trials, or is gone itself."""
     from detcore.contract.values import Control
-    from detcore.run import settle_experiment
+    from detcore.run import reconcile_experiment
 
     with open_records(obj) as database:
         while True:
@@ -135,7 +135,7 @@ def _wait(obj: CliContext, experiment_id: int, what: str) -> None:
             if record.state.value != "RUNNING":
                 return
             if not is_alive:
-                settle_experiment(
+                reconcile_experiment(
                     experiment_id,
                     control=Control(what),
                     database=database,

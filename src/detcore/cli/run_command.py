@@ -266,7 +266,7 @@ def _make_display(options: _Options) -> Any:
 def _exit_code(result: ExperimentResult) -> int:
     from detcore.launch.worker import EXIT_ERROR, EXIT_TEMPFAIL
 
-    if result.was_cut_short:
+    if result.was_killed:
         return _EXIT_INTERRUPTED
     codes = {"COMPLETED": 0, "PAUSED": EXIT_TEMPFAIL}
     return codes.get(result.state.value, EXIT_ERROR)

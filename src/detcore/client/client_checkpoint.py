@@ -22,7 +22,7 @@ from detcore.contract.errors import (
 from detcore.contract.values import Framework
 from detcore.environment import read_environment
 from detcore.plugins import PluginManager
-from detcore.trial import check_requirements, checkpoint_folder, import_object
+from detcore.trial import check_requirements, find_checkpoint_directory, import_object
 
 if TYPE_CHECKING:
     from detcore.client.documents import Document
@@ -252,7 +252,7 @@ class Checkpoint(Connected):
                 missing; the message says which one would.
             InvalidArgumentError: If the plugin's function does not take these arguments.
         """
-        folder = checkpoint_folder(path)
+        folder = find_checkpoint_directory(path)
         written_by = _written_by(folder)
         framework = _find_framework(written_by, folder)
         check_requirements(framework)

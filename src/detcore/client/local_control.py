@@ -69,7 +69,7 @@ def control(database: Database, environment: Environment, experiment_id: int, ac
 
 
 def _activate(database: Database, environment: Environment, experiment_id: int) -> None:
-    from detcore.run import experiment_folder
+    from detcore.run import get_experiment_dir
 
     if database.get_experiment(experiment_id).state is ExperimentState.COMPLETED:
         raise RunError(
@@ -79,7 +79,7 @@ def _activate(database: Database, environment: Environment, experiment_id: int) 
     if _is_at_work(database, experiment_id):
         return
     record = database.get_experiment(experiment_id)
-    folder = experiment_folder(environment, experiment_id)
+    folder = get_experiment_dir(environment, experiment_id)
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / _LOG
     begin = log.stat().st_size if log.exists() else 0
@@ -166,11 +166,11 @@ def _delete(database: Database, environment: Environment, experiment_id: int) ->
     meanwhile. The records go last, so that the number is not given to another experiment while its
     event logs are still there.
     """
-    from detcore.run import experiment_folder, experiment_lock
+    from detcore.run import get_experiment_dir, hold_experiment_lock
 
     check_deletable(database, experiment_id)
-    folder = experiment_folder(environment, experiment_id)
-    with experiment_lock(database, environment, experiment_id):
+    folder = get_experiment_dir(environment, experiment_id)
+    with hold_experiment_lock(database, environment, experiment_id):
         checkpoints = check_deletable(database, experiment_id)
         doomed = [found.uuid for found in checkpoints if found.state != "DELETED"]
         with CheckpointFiles(database, environment) as files:

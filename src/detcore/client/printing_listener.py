@@ -78,7 +78,7 @@ def raise_unless_complete(
         if is_interactive():
             raise RunError(text)
         print(text, flush=True)
-        raise SystemExit(130 if result.was_cut_short else _EXIT_TEMPFAIL)
+        raise SystemExit(130 if result.was_killed else _EXIT_TEMPFAIL)
     if result.state == "CANCELED":
         raise RunError(f"{name} was canceled.\nIts checkpoints stay.")
     raise RunError(

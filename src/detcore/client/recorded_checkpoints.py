@@ -115,7 +115,7 @@ class CheckpointFiles:
             CheckpointStateError: If it is not complete, or was deleted.
             DetcoreError: As `detcore.checkpoint.copy_checkpoint`.
         """
-        if not checkpoint.is_whole_copy(folder, uuid):
+        if not checkpoint.is_complete_copy(folder, uuid):
             record = self.readable(uuid)
             checkpoint.copy_checkpoint(self.storage(record), record.uuid, folder)
 
@@ -130,7 +130,7 @@ class CheckpointFiles:
 
     def settle(self, records: Iterable[CheckpointRecord]) -> None:
         """Settle the unfinished ones among checkpoints, of trials whose processes are gone."""
-        from detcore.run import experiment_lock, recover_trial
+        from detcore.run import hold_experiment_lock, recover_trial
 
         unsettled = [record for record in records if record.state in _UNSETTLED]
         uuids = {record.uuid for record in unsettled}
@@ -139,7 +139,7 @@ class CheckpointFiles:
             trial = self.database.get_trial(trial_id)
             if self.database.experiment_is_alive(record.experiment_id):
                 continue
-            with experiment_lock(self.database, self._environment, record.experiment_id):
+            with hold_experiment_lock(self.database, self._environment, record.experiment_id):
                 recover_trial(self.database, self.storage(record), trial, uuids=uuids)
 
     def repair(self, record: CheckpointRecord, *, remove_strays: bool) -> checkpoint.Repair:

@@ -11,9 +11,23 @@ from typing import Any, Literal, TypeAlias, Union
 from detcore.contract.errors import ScheduleError
 
 __all__ = [
-    "RETENTION_DEFAULTS", "Control", "ExperimentState", "Framework", "GradientSettings",
-    "JSONValue", "Length", "MetricKind", "ModelOrderBy", "ModelSortBy", "SaveTimes", "TensorInfo",
-    "TrialInfo", "TrialSettings", "TrialState", "Unit", "UnsettledCheckpoint",
+    "RETENTION_DEFAULTS",
+    "Control",
+    "ExperimentState",
+    "Framework",
+    "GradientSettings",
+    "JSONValue",
+    "Length",
+    "MetricKind",
+    "ModelOrderBy",
+    "ModelSortBy",
+    "SaveTimes",
+    "TensorInfo",
+    "TrialInfo",
+    "TrialSettings",
+    "TrialState",
+    "UnfinishedCheckpoint",
+    "Unit",
 ]  # fmt: skip
 
 JSONValue: TypeAlias = Union[bool, int, float, str, "list[JSONValue]", "dict[str, JSONValue]", None]
@@ -74,7 +88,7 @@ class SaveTimes:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class UnsettledCheckpoint:
+class UnfinishedCheckpoint:
     """A recorded checkpoint whose process may be gone.
 
     Attributes:

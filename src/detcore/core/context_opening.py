@@ -178,10 +178,12 @@ class Opening:
         """
         if self._settings.checkpoint_storage is None or self._environment.trial_info is None:
             return
-        from detcore.checkpoint import settle_checkpoints
+        from detcore.checkpoint import reconcile_checkpoints
 
         try:
-            settle_checkpoints(records, storage, records.unsettled_checkpoints(storage.url))
+            reconcile_checkpoints(
+                records, storage, records.list_unfinished_checkpoints(storage.url)
+            )
         except UnavailableError as away:
             import logging
 

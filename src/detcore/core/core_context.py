@@ -27,7 +27,7 @@ from detcore.core.context_options import (
 )
 from detcore.core.preempt_context import Grace, PreemptContext, find_grace
 from detcore.core.searcher_context import set_length
-from detcore.core.trial_outcome import WorkerFault, is_failure, outcome_of
+from detcore.core.trial_outcome import WorkerFault, derive_outcome, is_failure
 from detcore.distributed import DistributedContext, check_assigned
 from detcore.environment import Environment, read_environment
 
@@ -244,7 +244,7 @@ class Context:
         except BaseException as raised:  # noqa: BLE001  (raised below, once it is recorded)
             error = failure = raised
             self.distributed.__exit__(type(error), error, error.__traceback__)
-        outcome = outcome_of(
+        outcome = derive_outcome(
             error,
             is_preempted=self.preempt.is_acknowledged,
             early_exit=parts.train.early_exit_reason,
@@ -263,7 +263,7 @@ class Context:
         if failure is not None:
             raise failure
 
-    def settle_checkpoint(self) -> bool:
+    def wait_for_checkpoint(self) -> bool:
         """Wait for the checkpoint under way, before the trial says that it ends; on the chief.
 
         Returns:
@@ -278,7 +278,7 @@ class Context:
             self.checkpoint.wait(self._exit_deadline())
         except CheckpointTimeoutError as late:
             self._excuse(late)
-            self.checkpoint.give_up(0.0)
+            self.checkpoint.cancel_save(0.0)
             return False
         return True
 

@@ -152,9 +152,9 @@ class PreemptContext:
     def _note_time(self, number: int) -> None:
         grace = self._find_grace(number) if self._find_grace is not None else None
         if grace is not None:
-            self.note_kill(grace, grace.seconds)
+            self.set_kill_time(grace, grace.seconds)
 
-    def note_kill(self, grace: Grace, left_s: float) -> None:
+    def set_kill_time(self, grace: Grace, left_s: float) -> None:
         """Remember when the kill comes; later calls can only bring it closer.
 
         Args:

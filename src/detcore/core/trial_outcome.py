@@ -115,7 +115,7 @@ def is_failure(error: BaseException | None) -> bool:
     return error is not None and not isinstance(error, GeneratorExit)
 
 
-def outcome_of(
+def derive_outcome(
     error: BaseException | None, *, is_preempted: bool, early_exit: EarlyExitReason | None
 ) -> ScriptOutcome:
     """Return how a trial ended.
@@ -163,7 +163,7 @@ def describe_cause(error: BaseException) -> str:
     Args:
         error: Any exception. The first line of a `DetcoreError` stands without its class.
     """
-    lines = [line for line in plain_message(str(error)).splitlines() if line.strip()]
+    lines = [line for line in strip_colours(str(error)).splitlines() if line.strip()]
     name = type(error).__name__
     if not lines:
         return name
@@ -171,19 +171,19 @@ def describe_cause(error: BaseException) -> str:
     if isinstance(error, DetcoreError):
         return first
     if _ANNOUNCEMENT.fullmatch(first):
-        rest = (line.strip() for line in without_frames(lines[1:]))
+        rest = (line.strip() for line in drop_traceback_frames(lines[1:]))
         cause = next((line for line in rest if not _ANNOUNCEMENT.fullmatch(line)), None)
         if cause is not None:
             first = f"{first.rstrip('.:')}: {cause}"
     return f"{name}: {first}"
 
 
-def plain_message(text: str) -> str:
+def strip_colours(text: str) -> str:
     """Return a message without the colours that some frameworks write into theirs."""
     return _COLOUR.sub("", text)
 
 
-def without_frames(
+def drop_traceback_frames(
     lines: Iterable[str], *, is_kept: Callable[[str], bool] = lambda path: False
 ) -> Iterator[str]:
     """Yield lines, leaving out the frames of tracebacks that are part of a message.

@@ -12,7 +12,7 @@ from detcore.contract.errors import (
     StorageFullError,
     UnavailableError,
 )
-from detcore.contract.values import UnsettledCheckpoint
+from detcore.contract.values import UnfinishedCheckpoint
 from detcore.core.context_options import EarlyExitReason
 from detcore.log import events
 
@@ -156,18 +156,18 @@ class TrialRecords:
         elif isinstance(change, events.CheckpointDeleted) and change.resources:
             self._require_state(change.uuid, ("PARTIALLY_DELETED",))
 
-    def unsettled_checkpoints(self, storage_url: str) -> Sequence[UnsettledCheckpoint]:
+    def list_unfinished_checkpoints(self, storage_url: str) -> Sequence[UnfinishedCheckpoint]:
         """Return the trial's checkpoints in a storage that a killed process left unsettled.
 
         Raises:
             UnavailableError: If the records do not answer now.
         """
         answer = self._channel.ask(
-            "unsettled_checkpoints", timeout_s=_SETTLE_S, storage_url=storage_url
+            "unfinished_checkpoints", timeout_s=_SETTLE_S, storage_url=storage_url
         )
         if answer is None:
             raise UnavailableError("the records of the trial do not answer")
-        return [UnsettledCheckpoint(**found) for found in answer["checkpoints"]]
+        return [UnfinishedCheckpoint(**found) for found in answer["checkpoints"]]
 
     def _require_state(self, uuid: str, states: Sequence[str]) -> None:
         """Wait until the records have decided on a deletion; raise unless they allow it."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from detcore.contract.errors import DetcoreError
-from detcore.core.trial_outcome import describe_cause, plain_message, without_frames
+from detcore.core.trial_outcome import describe_cause, drop_traceback_frames, strip_colours
 
 
 def format_user_error(error: BaseException, model_dir: Path, *, full: Path) -> str:
@@ -66,7 +66,7 @@ def _is_raised_in(error: BaseException, is_own: Callable[[str], bool]) -> bool:
 def _quotes(error: BaseException, is_own: Callable[[str], bool]) -> bool:
     """Return whether the message of an error has a traceback with own code."""
     lines = str(error).splitlines()
-    return list(without_frames(lines, is_kept=is_own)) != list(without_frames(lines))
+    return list(drop_traceback_frames(lines, is_kept=is_own)) != list(drop_traceback_frames(lines))
 
 
 def _format_one(
@@ -87,9 +87,9 @@ def _format_one(
         lines.append(f"  ({left_out} {frames_word} outside {model_dir} left out{where})")
     if is_ours:
         return "\n".join([*lines, f"{type(error).__name__}: {error}"])
-    text = plain_message("".join(traceback.format_exception_only(error)))
+    text = strip_colours("".join(traceback.format_exception_only(error)))
     message = text.rstrip().splitlines()
-    lines.extend(message if is_syntax else without_frames(message, is_kept=is_own))
+    lines.extend(message if is_syntax else drop_traceback_frames(message, is_kept=is_own))
     cause = describe_cause(error)
     # Without frames it is the traceback of another process, which ends with the cause.
     if frames and not (lines[-1].endswith(cause) or cause.startswith(lines[-1])):

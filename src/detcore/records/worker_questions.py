@@ -24,7 +24,7 @@ def answer_question(
         trial_id: The trial that asks.
         question: ``"best_of_others"``: the best value of a validation metric over the other trials
             of its experiment. ``"checkpoint"``: the state of a checkpoint.
-            ``"unsettled_checkpoints"``: those of the trial in one storage that a killed process
+            ``"unfinished_checkpoints"``: those of the trial in one storage that a killed process
             left.
         fields: Arguments of the question.
 
@@ -42,7 +42,7 @@ def answer_question(
         if question == "checkpoint":
             ingest_event_logs(database, home, trial_id=trial_id)
             return _describe_checkpoint(database, str(fields["uuid"]))
-        if question == "unsettled_checkpoints":
+        if question == "unfinished_checkpoints":
             url = fields["storage_url"]
             return {
                 "checkpoints": [

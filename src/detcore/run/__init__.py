@@ -4,8 +4,8 @@ from detcore.run.checkpoint_source import recover_trial
 from detcore.run.experiment_control import (
     control_experiment,
     control_trial,
-    experiment_lock,
-    settle_experiment,
+    hold_experiment_lock,
+    reconcile_experiment,
 )
 from detcore.run.experiment_run import (
     check_experiment,
@@ -16,7 +16,7 @@ from detcore.run.experiment_run import (
 from detcore.run.results import ExperimentResult, TrialResult, read_results
 from detcore.run.run_listener import NullListener, RunListener, RunSettings, TrialStatus
 from detcore.run.script import ScriptRun
-from detcore.run.trial_start import experiment_folder
+from detcore.run.trial_start import get_experiment_dir
 
 __all__ = [
     "ExperimentResult",
@@ -29,12 +29,12 @@ __all__ = [
     "check_experiment",
     "control_experiment",
     "control_trial",
-    "experiment_folder",
-    "experiment_lock",
     "find_refusals",
+    "get_experiment_dir",
+    "hold_experiment_lock",
     "read_results",
+    "reconcile_experiment",
     "recover_trial",
     "resume_experiment",
-    "settle_experiment",
     "start_experiment",
 ]

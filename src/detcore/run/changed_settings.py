@@ -13,7 +13,7 @@ from detcore.contract.values import ExperimentState, JSONValue
 from detcore.masking import MASK, mask_config
 from detcore.record_descriptions import flatten, visible_config
 from detcore.records import keep_secrets, restore_secrets
-from detcore.run.named_parts import make_method
+from detcore.run.named_parts import create_search_method
 from detcore.search import Search, Validated, event_from_json
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def change_settings(
         return []
     # The search must come out as it is logged, or the experiment could not be resumed any more.
     seed = loaded.config.reproducibility.experiment_seed
-    Search.replay(make_method(loaded.config, plugins), events, seed=seed)
+    Search.replay(create_search_method(loaded.config, plugins), events, seed=seed)
     keep_secrets(environment.home, record.id, new)
     hidden = flatten(visible_config(old))
     told = {name: [hidden.get(name), shown.get(name)] for name in names}

@@ -39,7 +39,7 @@ class CheckpointSource:
     storage: str | Mapping[str, Any] | None = None
 
     @property
-    def pinned(self) -> dict[str, str | None]:
+    def searcher_fields(self) -> dict[str, str | None]:
         """Fields of ``searcher`` that name it: a trial's latest one may be another one later."""
         return {_TRIAL: None, _UUID: self.checkpoint}
 

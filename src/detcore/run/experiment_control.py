@@ -66,7 +66,7 @@ def control_experiment(
                 f"{control.value}.\nThose that can be: detcore experiment list"
             )
         if not is_alive:
-            settle_experiment(
+            reconcile_experiment(
                 experiment_id, control=control, database=database, environment=environment
             )
             return False
@@ -128,7 +128,7 @@ def _is_alone(experiment: ExperimentRecord) -> bool:
     return experiment.searcher.name in (None, "single")
 
 
-def settle_experiment(
+def reconcile_experiment(
     experiment_id: int,
     *,
     database: Database,
@@ -154,7 +154,7 @@ def settle_experiment(
         RunError: If its runner, or one of its workers, is still there.
     """
     database.get_experiment(experiment_id)
-    with experiment_lock(database, environment, experiment_id):
+    with hold_experiment_lock(database, environment, experiment_id):
         ingest_event_logs(database, environment.home)
         record = database.get_experiment(experiment_id)
         if record.state in _OVER:
@@ -162,14 +162,14 @@ def settle_experiment(
         state = ExperimentState.PAUSED
         if control is not Control.PAUSE:
             state = ExperimentState.CANCELED
-        settle_trials(database, experiment_id, state)
+        set_open_trial_states(database, experiment_id, state)
         if record.state is not state:
             database.set_experiment_state(experiment_id, state)
         database.request_control(experiment_id, None)
         return state
 
 
-def settle_killed(
+def recover_killed_script(
     experiment_id: int, *, database: Database, environment: Environment, plugins: PluginManager
 ) -> None:
     """Settle the leftovers of a script that was killed, or that ended while it saved a checkpoint.
@@ -186,7 +186,7 @@ def settle_killed(
         DetcoreError: If its storage cannot be used now, or the script is still there.
     """
     home = environment.home
-    with experiment_lock(database, environment, experiment_id):
+    with hold_experiment_lock(database, environment, experiment_id):
         record = database.get_experiment(experiment_id)
         was_killed = record.state is ExperimentState.RUNNING
         ingest_event_logs(database, home, experiment_id=experiment_id)
@@ -197,19 +197,19 @@ def settle_killed(
                 if was_killed:
                     database.set_trial_state(trial.id, TrialState.ERROR, error=_KILLED)
         if was_killed:
-            report_ends(database, experiment_id)
+            log_trial_ends(database, experiment_id)
             database.set_experiment_state(experiment_id, ExperimentState.ERROR, error=_KILLED)
 
 
-def settle_trials(database: Database, experiment_id: int, state: ExperimentState) -> None:
+def set_open_trial_states(database: Database, experiment_id: int, state: ExperimentState) -> None:
     """Record a state of the trials of an experiment that are not over."""
     for trial in database.list_trials(experiment_id):
         if trial.state not in (*_OVER, state):
             database.set_trial_state(trial.id, state)
-    report_ends(database, experiment_id)
+    log_trial_ends(database, experiment_id)
 
 
-def report_ends(
+def log_trial_ends(
     database: Database, experiment_id: int, storage: StorageBackend | None = None
 ) -> None:
     """Append the recorded ends of killed runs to their logs, for observers.
@@ -229,7 +229,7 @@ def report_ends(
 
 
 @contextlib.contextmanager
-def experiment_lock(
+def hold_experiment_lock(
     database: Database, environment: Environment, experiment_id: int
 ) -> Iterator[RunnerLock]:
     """Hold an experiment's lock, which the chief workers of its trials inherit.
@@ -260,14 +260,14 @@ def experiment_lock(
 
 
 @contextlib.contextmanager
-def create_locked(
+def create_locked_experiment(
     database: Database, environment: Environment, *, model_dir: str, **recorded: Any
 ) -> Iterator[tuple[int, RunnerLock]]:
     """Record a new experiment; hold its lock from before other processes see it.
 
     Args:
         database: Where it is recorded.
-        environment: As for `experiment_lock`.
+        environment: As for `hold_experiment_lock`.
         model_dir: Folder of the user's code.
         recorded: Further arguments of `Database.create_experiment`.
 

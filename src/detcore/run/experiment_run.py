@@ -23,13 +23,17 @@ from detcore.records import (
 )
 from detcore.run.changed_settings import change_settings
 from detcore.run.checkpoint_source import find_source
-from detcore.run.experiment_control import create_locked, experiment_lock, settle_trials
+from detcore.run.experiment_control import (
+    create_locked_experiment,
+    hold_experiment_lock,
+    set_open_trial_states,
+)
 from detcore.run.interrupts import Interrupts, Requests
 from detcore.run.live_retention import Retention
 from detcore.run.named_parts import (
+    create_search_method,
     find_launcher,
-    make_method,
-    ready_launcher,
+    open_launcher,
 )
 from detcore.run.results import ExperimentResult, read_results
 from detcore.run.search_log import SearchLog
@@ -40,8 +44,8 @@ from detcore.run.trial_start import (
     TrialStarter,
     copy_model_code,
     count_slots,
-    experiment_folder,
-    trials_folder,
+    get_experiment_dir,
+    get_trials_dir,
 )
 from detcore.search import Search
 
@@ -75,8 +79,8 @@ def start_experiment(
     with _open_checked(loaded, settings, test_mode=test_mode) as (config, database, storage):
         plain = config.model_dump(mode="json")
         with (
-            ready_launcher(config, model_dir, settings) as launcher,
-            create_locked(
+            open_launcher(config, model_dir, settings) as launcher,
+            create_locked_experiment(
                 database,
                 settings.environment,
                 config=plain,
@@ -126,7 +130,9 @@ def _open_checked(
 ) -> Iterator[tuple[ExperimentConfig, Database, StorageBackend]]:
     """Check an experiment as `check_experiment` does; yield the open records and storage, too."""
     config = smoke_config(loaded.config) if test_mode else loaded.config
-    Search(make_method(config, settings.plugins), seed=config.reproducibility.experiment_seed)
+    Search(
+        create_search_method(config, settings.plugins), seed=config.reproducibility.experiment_seed
+    )
     find_launcher(config, settings.plugins)
     count_slots(config, max_slots=settings.max_slots)
     with (
@@ -142,7 +148,7 @@ def _open_checked(
             plugins=settings.plugins,
         )
         if source is not None:
-            searcher = config.searcher.model_copy(update=source.pinned)
+            searcher = config.searcher.model_copy(update=source.searcher_fields)
             config = config.model_copy(update={"searcher": searcher})
         yield config, database, storage
 
@@ -162,7 +168,9 @@ def find_refusals(loaded: LoadedConfig, plugins: PluginManager) -> dict[str, Det
     def check_searcher() -> None:
         method = plugins.searchers().get(config.searcher.name)
         if method is not None and not method.method.startswith("detcore."):
-            Search(make_method(config, plugins), seed=config.reproducibility.experiment_seed)
+            Search(
+                create_search_method(config, plugins), seed=config.reproducibility.experiment_seed
+            )
 
     checks: dict[str, Callable[[], object]] = {
         "searcher": check_searcher,
@@ -208,7 +216,7 @@ def resume_experiment(
     environment = settings.environment
     with Database.open(environment.database_url) as database:
         _check_resumable(database.get_experiment(experiment_id))
-        with experiment_lock(database, environment, experiment_id) as lock:
+        with hold_experiment_lock(database, environment, experiment_id) as lock:
             ingest_event_logs(database, environment.home)
             # Read again: the process that held the lock until now may have completed it.
             record = database.get_experiment(experiment_id)
@@ -223,15 +231,15 @@ def resume_experiment(
                 model_dir=Path(record.model_dir),
                 test_mode=test_mode,
             )
-            if settings.is_looked_after and record.state is not ExperimentState.RUNNING:
+            if settings.is_server_managed and record.state is not ExperimentState.RUNNING:
                 return run.result()  # it was ended while this process started
             if record.state == ExperimentState.COMPLETED:
                 settings.listener.notice(f"experiment {experiment_id} is complete already")
                 run.clean_up()
                 return run.result()
-            if settings.is_looked_after:
+            if settings.is_server_managed:
                 return run.run()  # its record then says why it was refused
-            with ready_launcher(run.config, run.model_dir, settings) as ready:
+            with open_launcher(run.config, run.model_dir, settings) as ready:
                 return run.run(ready)
 
 
@@ -310,7 +318,7 @@ class ExperimentRun:
         self._database = database.waiting(
             settings.listener.notice, should_stop=lambda: self._interrupts.is_urgent
         )
-        self._impatient = database
+        self._no_wait_database = database
         self._settings = settings
         self._experiment_id = experiment_id
         self._lock = lock
@@ -338,22 +346,22 @@ class ExperimentRun:
             storage: Holds the checkpoints; default: the storage that the experiment names.
         """
         database, experiment_id = self._database, self._experiment_id
-        if not self._settings.is_looked_after:
+        if not self._settings.is_server_managed:
             database.request_control(experiment_id, None)
         database.set_experiment_state(experiment_id, ExperimentState.RUNNING)
         conclusion = Conclusion(state=ExperimentState.ERROR)
         try:
-            with _deliver(self._impatient, self._settings, experiment_id):
+            with _deliver(self._no_wait_database, self._settings, experiment_id):
                 conclusion = self._run(launcher, storage)
         except KeyboardInterrupt:  # before the first trial was started
-            conclusion = Conclusion(state=ExperimentState.PAUSED, is_from_outside=True)
+            conclusion = Conclusion(state=ExperimentState.PAUSED, is_external=True)
             raise
         except DetcoreError as error:
             conclusion = Conclusion(
                 state=ExperimentState.ERROR, error=str(error).partition("\n")[0]
             )
-            if isinstance(error, DatabaseUnavailableError) and self._settings.is_looked_after:
-                conclusion = Conclusion(state=ExperimentState.PAUSED, is_from_outside=True)
+            if isinstance(error, DatabaseUnavailableError) and self._settings.is_server_managed:
+                conclusion = Conclusion(state=ExperimentState.PAUSED, is_external=True)
             raise
         finally:
             state = self._record_end(conclusion)
@@ -366,7 +374,7 @@ class ExperimentRun:
     def _record_end(self, conclusion: Conclusion) -> ExperimentState:
         """Record the end, or a request since the last trial's end; return the recorded state."""
         database, experiment_id = self._database, self._experiment_id
-        goes_on = conclusion.is_from_outside and self._settings.is_looked_after
+        goes_on = conclusion.is_external and self._settings.is_server_managed
         while True:
             state = conclusion.state
             asked = database.requested_control(experiment_id)
@@ -375,7 +383,7 @@ class ExperimentRun:
             if state is ExperimentState.PAUSED:
                 if asked in (Control.CANCEL, Control.KILL):
                     state = ExperimentState.CANCELED
-                    settle_trials(database, experiment_id, state)
+                    set_open_trial_states(database, experiment_id, state)
                 elif asked is None and goes_on:
                     # The machine ended it, its records were away, or the user who paused it
                     # has resumed it. A request that comes now stays for the server.
@@ -390,7 +398,7 @@ class ExperimentRun:
         code_dir: Path | None = None
         if self._script is None:
             num_workers, slots = count_slots(config, max_slots=settings.max_slots)
-            folder = experiment_folder(settings.environment, self._experiment_id)
+            folder = get_experiment_dir(settings.environment, self._experiment_id)
             code_dir = copy_model_code(self.model_dir, folder, config)
         else:
             num_workers, slots = self._script.num_workers, Slots(1, 1)
@@ -403,18 +411,18 @@ class ExperimentRun:
                 self._experiment_id,
                 config,
                 settings.plugins,
-                trials_dir=trials_folder(settings.environment, self._experiment_id),
+                trials_dir=get_trials_dir(settings.environment, self._experiment_id),
             )
             if self._script is None:
                 _tell_if_crowded(num_workers, slots, log, listener)
             if launcher is None:
-                ready = ready_launcher(config, self.model_dir, settings)
+                ready = open_launcher(config, self.model_dir, settings)
                 launcher = stack.enter_context(ready)
-            follower = LogFollower(self._impatient)
+            follower = LogFollower(self._no_wait_database)
             stack.callback(follower.stop, _JOIN_S)
             starter = TrialStarter(
                 database=self._database,
-                impatient=self._impatient,
+                no_wait_database=self._no_wait_database,
                 run=settings,
                 experiment_id=self._experiment_id,
                 config=config,
@@ -433,7 +441,7 @@ class ExperimentRun:
                 log,
                 slots,
                 interrupts=self._interrupts,
-                requests=Requests(self._impatient, self._experiment_id, self._lock),
+                requests=Requests(self._no_wait_database, self._experiment_id, self._lock),
                 max_restarts=config.max_restarts,
                 starts_once=self._script is not None,
             )
@@ -483,7 +491,7 @@ class ExperimentRun:
                 for kind, name in self._database.metric_names(self._experiment_id)
                 if kind == "validation"
             ),
-            was_cut_short=conclusion.was_cut_short if conclusion else False,
+            was_killed=conclusion.was_killed if conclusion else False,
         )
 
 

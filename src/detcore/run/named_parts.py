@@ -59,7 +59,7 @@ def _make_launcher(
 
 
 def choose_launcher(config: ExperimentConfig, model_dir: Path, settings: RunSettings) -> Launcher:
-    """Return the launcher for the trials of an experiment; see `ready_launcher`.
+    """Return the launcher for the trials of an experiment; see `open_launcher`.
 
     With detcore's own the trials of a search are forked from a process that has imported their
     framework.
@@ -91,7 +91,7 @@ def _find_named_frameworks(
 
 
 @contextlib.contextmanager
-def ready_launcher(
+def open_launcher(
     config: ExperimentConfig, model_dir: Path, settings: RunSettings
 ) -> Iterator[Launcher]:
     """Open the launcher for the trials of an experiment; refuse trials that it can never start.
@@ -111,7 +111,7 @@ def ready_launcher(
         yield launcher
 
 
-def make_method(config: ExperimentConfig, plugins: PluginManager) -> SearchMethod:
+def create_search_method(config: ExperimentConfig, plugins: PluginManager) -> SearchMethod:
     """Make the search method of an experiment, new.
 
     Args:

@@ -46,7 +46,7 @@ class ExperimentResult:
         smaller_is_better: Its direction.
         error: The error in one line, or None.
         reported_metrics: Names of the metrics that validations reported.
-        was_cut_short: Whether a second Ctrl-C ended it without a checkpoint.
+        was_killed: Whether a second Ctrl-C ended it without a checkpoint.
     """
 
     experiment_id: int
@@ -56,7 +56,7 @@ class ExperimentResult:
     smaller_is_better: bool = True
     error: str | None = None
     reported_metrics: tuple[str, ...] = ()
-    was_cut_short: bool = False
+    was_killed: bool = False
 
     @property
     def ranked(self) -> list[TrialResult]:

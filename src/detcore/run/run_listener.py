@@ -94,7 +94,7 @@ class RunSettings:
     Attributes:
         max_slots: Slots for all trials together; default: ``resources.max_slots``, else the
             accelerators of this machine, else those of one trial.
-        is_looked_after: Whether a server resumes the experiment when this process ends before it
+        is_server_managed: Whether a server resumes the experiment when this process ends before it
             does. Then only requests in the records pause it, and they may have been made before
             this process began.
         is_verbose: Whether the messages of frameworks at every start are displayed, too.
@@ -105,6 +105,6 @@ class RunSettings:
     plugins: PluginManager
     listener: RunListener
     max_slots: int | None = None
-    is_looked_after: bool = False
+    is_server_managed: bool = False
     is_verbose: bool = False
     seconds_left: Callable[[], float | None] = lambda: None

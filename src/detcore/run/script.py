@@ -30,11 +30,11 @@ from detcore.launch.local_launcher import ChannelEnd
 from detcore.record_descriptions import describe_start
 from detcore.records import Database, TrialDraft, keep_secrets
 from detcore.run.checkpoint_source import find_source
-from detcore.run.experiment_control import create_locked
+from detcore.run.experiment_control import create_locked_experiment
 from detcore.run.experiment_run import ExperimentRun, ScriptTrial
 from detcore.run.run_listener import RunListener, RunSettings
 from detcore.run.script_runs import ScriptCall, ScriptRuns, record_end_at_exit
-from detcore.run.trial_start import trials_folder
+from detcore.run.trial_start import get_trials_dir
 
 if TYPE_CHECKING:
     from detcore.contract.launch import WorkerEvent
@@ -230,7 +230,7 @@ class ScriptRun:
                 environment.master,
             )
         runs = ScriptRuns(database, environment, self._settings.plugins)
-        runs.settle_killed()
+        runs.recover_killed_scripts()
         config = _configure(script, self._checkpoint_storage)
         source = find_source(
             config.trial_settings(),
@@ -240,11 +240,11 @@ class ScriptRun:
             plugins=self._settings.plugins,
         )
         if source is not None:
-            searcher = config.searcher.model_copy(update=source.pinned)
+            searcher = config.searcher.model_copy(update=source.searcher_fields)
             config = config.model_copy(update={"searcher": searcher})
         call = ScriptCall.find(database)
         recorded = _document(script, config, call)
-        found = runs.take_over(script, recorded, call, stack) if self._resumes else None
+        found = runs.claim_run(script, recorded, call, stack) if self._resumes else None
         if found is None:
             experiment_id, lock = self._create(recorded, call, stack)
         else:
@@ -279,7 +279,7 @@ class ScriptRun:
         """Record an experiment with one trial; return its id, and its lock, which is held."""
         database, environment, script = self._database, self._settings.environment, self._script
         experiment_id, lock = stack.enter_context(
-            create_locked(
+            create_locked_experiment(
                 database,
                 environment,
                 config=recorded,
@@ -295,7 +295,7 @@ class ScriptRun:
             number=0,
             event=None,
             created=[TrialDraft(search_index=0, hparams=script.hparams, seed=script.seed)],
-            folder=trials_folder(environment, experiment_id),
+            folder=get_trials_dir(environment, experiment_id),
         )
         return experiment_id, lock
 

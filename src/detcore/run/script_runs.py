@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from detcore.contract.errors import DetcoreError, RunError
 from detcore.contract.values import ExperimentState
 from detcore.records import Database, hide_secrets
-from detcore.run.experiment_control import experiment_lock, settle_killed
+from detcore.run.experiment_control import hold_experiment_lock, recover_killed_script
 
 if TYPE_CHECKING:
     from detcore.core import ScriptExperiment
@@ -138,7 +138,7 @@ def _identify_process(pid: int) -> str:
     return f"{socket.gethostname()} {pid} {stat} {boot}"
 
 
-class TakenOver(NamedTuple):
+class ClaimedRun(NamedTuple):
     """A run that a script continues; this process holds its lock."""
 
     experiment_id: int
@@ -161,7 +161,7 @@ class ScriptRuns:
         self._environment = environment
         self._plugins = plugins
 
-    def settle_killed(self) -> None:
+    def recover_killed_scripts(self) -> None:
         """Settle what scripts of this machine have left that were killed, or ended while saving."""
         database = self._database
         running = database.list_experiments(states=[ExperimentState.RUNNING])
@@ -175,7 +175,7 @@ class ScriptRuns:
             if not is_here or database.experiment_is_alive(number):
                 continue
             try:
-                settle_killed(
+                recover_killed_script(
                     number,
                     database=database,
                     environment=self._environment,
@@ -190,13 +190,13 @@ class ScriptRuns:
                     "the leftovers of experiment %s could not be settled yet: %s", number, failure
                 )
 
-    def take_over(
+    def claim_run(
         self,
         script: ScriptExperiment,
         config: Mapping[str, Any],
         call: ScriptCall,
         stack: contextlib.ExitStack,
-    ) -> TakenOver | None:
+    ) -> ClaimedRun | None:
         """Take over the run that a call of the script continues.
 
         The first call of a start continues the newest start whose first call had the same settings,
@@ -231,7 +231,7 @@ class ScriptRuns:
         for experiment, lock in self._find_unfinished(matches, call, stack):
             _refuse_ambiguous(experiment, matches)
             if self._claim(experiment, call):
-                return TakenOver(experiment.id, lock)
+                return ClaimedRun(experiment.id, lock)
         if not call.session:
             self._refuse_other_order(matches)
             if not matches:
@@ -300,7 +300,7 @@ class ScriptRuns:
         while not self._is_in_progress(experiment):
             try:
                 return stack.enter_context(
-                    experiment_lock(self._database, self._environment, experiment.id)
+                    hold_experiment_lock(self._database, self._environment, experiment.id)
                 )
             except RunError:
                 # Another script settles the leftovers of a killed run, or was faster.
@@ -340,7 +340,7 @@ class ScriptRuns:
         first: ExperimentRecord,
         call: ScriptCall,
         stack: contextlib.ExitStack,
-    ) -> TakenOver | None:
+    ) -> ClaimedRun | None:
         """Take over the run of a call after the first one."""
         runs = self._database.list_runs_after(first)
         former = [run for run in runs if run.script_call == call.number and not run.archived]
@@ -363,7 +363,7 @@ class ScriptRuns:
         lock = self._try_lock(experiment, stack)
         if lock is None or self._is_rejected(experiment) or not self._claim(experiment, call):
             return None
-        return TakenOver(experiment.id, lock)
+        return ClaimedRun(experiment.id, lock)
 
     def _is_rejected(self, experiment: ExperimentRecord) -> bool:
         """Whether a run was canceled, or its script rejected its hyperparameters."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import DetcoreError
 from detcore.records import TrialDraft, TrialTarget
-from detcore.run.named_parts import make_method
+from detcore.run.named_parts import create_search_method
 from detcore.run.supervisor import LogEntry
 from detcore.search import (
     Create,
@@ -62,7 +62,7 @@ class SearchLog:
     ) -> None:
         self._database = database
         self._experiment_id = experiment_id
-        self._make_method = functools.partial(make_method, config, plugins)
+        self._create_search_method = functools.partial(create_search_method, config, plugins)
         self._seed = config.reproducibility.experiment_seed
         self._trials_dir = trials_dir
         self._pick = min if config.searcher.smaller_is_better else max
@@ -70,7 +70,7 @@ class SearchLog:
         self.rungs: dict[int, int] = {}
         self._exits: dict[int, ExitReason] = {}
         self.best: dict[int, float] = {}
-        self.search = Search(self._make_method(), seed=self._seed)
+        self.search = Search(self._create_search_method(), seed=self._seed)
         self.trial_ids = {
             trial.search_index: trial.id
             for trial in database.list_trials(experiment_id)
@@ -120,7 +120,7 @@ class SearchLog:
         others = [index for index in range(len(self.search.trials)) if index != event.trial]
         if any(self._exits.get(each, ExitReason.STOPPED) is ExitReason.STOPPED for each in others):
             return False
-        search = Search.replay(self._make_method(), self.search.events, seed=self._seed)
+        search = Search.replay(self._create_search_method(), self.search.events, seed=self._seed)
         try:
             search.apply(event)
         except DetcoreError:

@@ -13,7 +13,7 @@ from detcore.contract.values import TrialState
 from detcore.log.events import CheckpointDamaged, TrialFinished
 from detcore.plugins.delivery import append_to_killed
 from detcore.record_descriptions import flatten
-from detcore.run.experiment_control import report_ends
+from detcore.run.experiment_control import log_trial_ends
 from detcore.run.run_listener import TrialStatus
 from detcore.run.running_trial import RunningTrial
 from detcore.run.supervisor import (
@@ -127,7 +127,7 @@ class SearchLoop:
         )
         for action in actions:
             self._perform(action)
-        report_ends(self._database, self._experiment_id, self._starter.storage)
+        log_trial_ends(self._database, self._experiment_id, self._starter.storage)
         self._tell_progress()
 
     def _observe_workers(self) -> None:
@@ -173,7 +173,7 @@ class SearchLoop:
             self._percent = int(progress * 100)
             # Progress is only displayed: waiting would hold up signals to the trials.
             with contextlib.suppress(DatabaseError, StorageFullError):
-                self._starter.impatient.set_search_progress(self._experiment_id, progress)
+                self._starter.no_wait_database.set_search_progress(self._experiment_id, progress)
         if abs(progress - self._told_progress) >= _MIN_PROGRESS:
             self._tell_progress()
 
@@ -226,7 +226,7 @@ class SearchLoop:
             self._database.record_checkpoint(CheckpointDamaged(uuid=trial.damaged[0]))
         if trial.ending in (Ending.CRASHED, Ending.DAMAGED):
             latest = self._database.latest_checkpoint(trial.info.trial_id)
-        if trial.early_end and not self._state.trials[trial.index].was_told_end:
+        if trial.early_end and not self._state.trials[trial.index].was_notified_of_end:
             trial.output.say(trial.early_end)
         if trial.ending is Ending.WELL:
             self._check_reports(trial)

@@ -41,9 +41,9 @@ class SupervisedTrial(NamedTuple):
     error: str | None = None  # as recorded
     num_restarts: int = 0  # over all runs; as recorded
     place: int | None = None  # where its workers run; None while it has no workers
-    was_told_end: bool = False
-    unwanted: Control | None = None  # how another process wants it to end for good
-    is_left_alone: bool = False  # it does not start again in this run
+    was_notified_of_end: bool = False
+    requested_end: Control | None = None  # how another process wants it to end for good
+    is_excluded: bool = False  # it does not start again in this run
     fault: tuple[str, int] | None = None  # ended the last start, and may recur
     next_pause_s: float = 0.0  # how long it waits after the next crash without progress
     starts_at: float = 0.0  # when the present wait is over
@@ -91,7 +91,7 @@ class State(NamedTuple):
     again: tuple[int, ...] = ()  # closed trials that failed after their last report; they go first
     ending: int | None = None  # its workers have just ended, and its fate is undecided
     is_interrupted: bool = False  # by a signal
-    was_cut_short: bool = False  # by a second Ctrl-C
+    was_killed: bool = False  # by a second Ctrl-C
     control: Control | None = None  # the last request for the whole experiment
     failure: DetcoreError | None = None  # why the search cannot continue
     last_error: str | None = None  # of the trial that failed last in this run
@@ -247,8 +247,8 @@ class Conclusion(NamedTuple):
 
     state: TrialState = TrialState.PAUSED  # of the experiment
     error: str | None = None
-    was_cut_short: bool = False  # a second Ctrl-C killed the workers
-    is_from_outside: bool = False  # a signal or another process ended the run
+    was_killed: bool = False  # a second Ctrl-C killed the workers
+    is_external: bool = False  # a signal or another process ended the run
     failure: DetcoreError | None = None  # to raise
 
 
@@ -327,7 +327,7 @@ def decide(state: State, event: Event) -> tuple[State, Sequence[Action]]:
             _heed_trial_request(turn, trial, control)
         case Advanced(exited, error, None, failure=None):
             # There would be nothing to show for: --resume tries this trial again.
-            turn.change(exited.trial, is_left_alone=True)
+            turn.change(exited.trial, is_excluded=True)
             turn.record(exited.trial, TrialState.ERROR, error)
         case Advanced():
             _follow_search(turn, event)
@@ -412,7 +412,7 @@ def _start_trials(turn: _Decisions, now: float) -> None:
     state, kept, free = turn.state, [], list(turn.state.free)
     for index in () if state.is_stopping else (*state.again, *state.order):
         trial = state.trials[index]
-        if trial.place is not None or trial.is_left_alone:
+        if trial.place is not None or trial.is_excluded:
             continue
         if not free:
             break
@@ -421,7 +421,7 @@ def _start_trials(turn: _Decisions, now: float) -> None:
             # Its place is kept: a search must not depend on which trial came in between.
             kept.append(place)
         else:
-            turn.change(index, place=place, was_told_end=False)
+            turn.change(index, place=place, was_notified_of_end=False)
             turn.change(index, state=TrialState.RUNNING, error=None)  # by the start itself
             turn.act(Start(index, trial.length, place))
             turn.record(index, TrialState.RUNNING)
@@ -447,7 +447,7 @@ def _reply(turn: _Decisions, index: int, length: int) -> None:
         turn.act(Reply(index, trial.length))
         turn.record(index, TrialState.RUNNING)
     else:
-        turn.change(index, was_told_end=True)
+        turn.change(index, was_notified_of_end=True)
         turn.act(Reply(index, None))
 
 
@@ -467,7 +467,7 @@ def _follow_search(turn: _Decisions, advanced: Advanced) -> None:
         elif isinstance(operation, Close) and index != event.trial:
             if trial.place is None:
                 turn.record(index, TrialState.COMPLETED)
-            elif not trial.was_told_end:
+            elif not trial.was_notified_of_end:
                 turn.act(Signal(index, signal.SIGINT))
     _complete_event(turn, event, error)
 
@@ -480,7 +480,7 @@ def _complete_event(turn: _Decisions, event: SearchEvent, error: str | None) -> 
     trial = turn.state.trials[event.trial]
     if event.reason is not ExitReason.STOPPED:
         turn.act(Say(f"trial {trial.id} failed: {turn.state.last_error}", event.trial))
-    _record_exit(turn, LogEntry(event, (), error), is_unwanted=trial.unwanted is not None)
+    _record_exit(turn, LogEntry(event, (), error), is_unwanted=trial.requested_end is not None)
 
 
 def _record_exit(turn: _Decisions, entry: LogEntry, *, is_unwanted: bool) -> None:
@@ -503,9 +503,9 @@ def _end_workers(turn: _Decisions, ended: WorkersEnded) -> None:
     if trial.is_closed and _is_done(turn.state, trial, how):
         turn.run_no_more(index)
         turn.record(index, TrialState.COMPLETED)
-    elif trial.unwanted is not None:
+    elif trial.requested_end is not None:
         _drop(turn, index)
-    elif trial.was_told_end and not trial.is_closed:
+    elif trial.was_notified_of_end and not trial.is_closed:
         if not is_orderly:
             text = in_one_line(f"trial {trial.id}: {ended.error}", "Its result counts")
             turn.act(Say(text, index))
@@ -514,7 +514,7 @@ def _end_workers(turn: _Decisions, ended: WorkersEnded) -> None:
         turn.advance(Exited(index, ExitReason.STOPPED))
     elif how is Ending.INTERRUPTED:
         turn.run_again(index)
-        turn.change(index, is_left_alone=True)
+        turn.change(index, is_excluded=True)
         turn.record(index, turn.state.stopped_state)
     elif how is Ending.INVALID_HP:
         _fail(turn, index, ended.error, ExitReason.INVALID_HP)
@@ -556,7 +556,7 @@ def _restart(turn: _Decisions, ended: WorkersEnded) -> None:
     index, error, most = ended.trial, ended.error, turn.state.max_restarts
     trial = turn.state.trials[index]
     if turn.state.is_stopping:
-        turn.change(index, is_left_alone=True)
+        turn.change(index, is_excluded=True)
         turn.set(last_error=error)
         turn.record(index, TrialState.ERROR, error)
         return
@@ -603,7 +603,7 @@ def _fail(turn: _Decisions, index: int, error: str, reason: ExitReason) -> None:
 def _pass_on_signal(turn: _Decisions, signaled: Signaled) -> None:
     turn.set(is_interrupted=True)
     if signaled.is_urgent:
-        turn.set(was_cut_short=True)
+        turn.set(was_killed=True)
         turn.signal_all(signal.SIGKILL)
         return
     # Passed on unchanged: a machine that ends gives less time than a person does.
@@ -630,9 +630,9 @@ def _heed_request(turn: _Decisions, control: Control) -> None:
 
 def _heed_trial_request(turn: _Decisions, index: int, control: Control) -> None:
     trial = turn.state.trials[index]
-    if trial.unwanted is control:
+    if trial.requested_end is control:
         return
-    turn.change(index, unwanted=control)
+    turn.change(index, requested_end=control)
     name = f"trial {trial.id}"
     if trial.place is None:
         _drop(turn, index)
@@ -673,7 +673,7 @@ def _conclude(turn: _Decisions) -> None:
         turn.act(
             Conclusion(
                 TrialState.PAUSED,
-                was_cut_short=state.was_cut_short,
-                is_from_outside=state.is_stopping,
+                was_killed=state.was_killed,
+                is_external=state.is_stopping,
             )
         )

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint import find_whole_checkpoint
+from detcore.checkpoint import find_intact_checkpoint
 from detcore.contract.errors import CheckpointCorruptError, RunError, StorageError
 from detcore.contract.values import TrialInfo
 from detcore.environment import read_variables
@@ -96,14 +96,14 @@ def _accelerators() -> list[str]:
     return sorted((match[1] for match in found if match), key=int)
 
 
-def experiment_folder(environment: Environment, experiment_id: int) -> Path:
+def get_experiment_dir(environment: Environment, experiment_id: int) -> Path:
     """Return the folder of an experiment's own files."""
     return environment.home / "experiments" / str(experiment_id)
 
 
-def trials_folder(environment: Environment, experiment_id: int) -> Path:
+def get_trials_dir(environment: Environment, experiment_id: int) -> Path:
     """Return the folder with the folders of an experiment's trials."""
-    return experiment_folder(environment, experiment_id) / "trials"
+    return get_experiment_dir(environment, experiment_id) / "trials"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class TrialStarter:
 
     Attributes:
         database: The records; a call waits while they are away.
-        impatient: The same, for calls that must not wait.
+        no_wait_database: The same, for calls that must not wait.
         run: The settings of the run.
         experiment_id: Which experiment.
         config: Its configuration, with secrets.
@@ -131,7 +131,7 @@ class TrialStarter:
     """
 
     database: Database
-    impatient: Database
+    no_wait_database: Database
     run: RunSettings
     experiment_id: int
     config: ExperimentConfig
@@ -202,7 +202,7 @@ class TrialStarter:
     ) -> TrialInfo:
         trial = self.database.get_trial(trial_id)
         settings = self.config.trial_settings()
-        folder = trials_folder(self.run.environment, self.experiment_id) / str(trial_id)
+        folder = get_trials_dir(self.run.environment, self.experiment_id) / str(trial_id)
         latest = best = None
         if trial.run_id:  # else it has neither checkpoints nor values
             # Checkpoints that a killed worker left half written are settled first.
@@ -259,7 +259,7 @@ class TrialStarter:
         """
         is_script = self.code_dir is None
         try:
-            return find_whole_checkpoint(
+            return find_intact_checkpoint(
                 self.database, self.storage, trial_id, reads_files=is_script
             )
         except CheckpointCorruptError:
@@ -306,7 +306,7 @@ class TrialStarter:
             question: Its message: ``question``, ``number`` and ``fields``.
         """
         found = answer_question(
-            self.impatient,
+            self.no_wait_database,
             self.run.environment.home,
             info.trial_id,
             str(question["question"]),

@@ -41,20 +41,24 @@ if TYPE_CHECKING:
     from detcore.trial.native_start import NativeStart, start_native
     from detcore.trial.random_state import (
         capture_random_state,
-        preserved_random_state,
+        preserve_random_state,
         restore_random_state,
     )
     from detcore.trial.schedule import Schedule
-    from detcore.trial.trial_loading import checkpoint_folder, made_from_code, read_trial_file
+    from detcore.trial.trial_loading import (
+        create_trial_from_code,
+        find_checkpoint_directory,
+        read_trial_file,
+    )
     from detcore.trial.trial_loop import (
         Outcome,
         open_clock,
         open_trial,
         prepare_process,
-        resumed_from,
+        restore_latest_checkpoint,
         run_trial,
     )
-    from detcore.trial.trial_saving import trial_record
+    from detcore.trial.trial_saving import build_trial_record
 
 __all__ = [
     "AttributeCodec",
@@ -82,27 +86,27 @@ __all__ = [
     "TrialContext",
     "TrialSetup",
     "ValidationResult",
+    "build_trial_record",
     "capture_random_state",
     "check_requirements",
-    "checkpoint_folder",
     "copy_code",
+    "create_trial_from_code",
+    "find_checkpoint_directory",
     "find_framework",
     "import_object",
     "import_trial_class",
     "is_importing_trial",
     "list_code",
     "list_function_variables",
-    "made_from_code",
     "open_clock",
     "open_trial",
     "prepare_process",
-    "preserved_random_state",
+    "preserve_random_state",
     "read_trial_file",
+    "restore_latest_checkpoint",
     "restore_random_state",
-    "resumed_from",
     "run_trial",
     "start_native",
-    "trial_record",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -111,14 +115,16 @@ __getattr__, __dir__ = lazy_names(
         "attribute_state": "AttributeCodec AttributeTracker",
         "code_copy": "copy_code list_code",
         "function_state": "FunctionTracker list_function_variables",
-        "trial_loading": "checkpoint_folder made_from_code read_trial_file",
-        "trial_loop": "Outcome open_clock open_trial prepare_process resumed_from run_trial",
-        "random_state": "capture_random_state preserved_random_state restore_random_state",
+        "trial_loading": "find_checkpoint_directory create_trial_from_code read_trial_file",
+        "trial_loop": (
+            "Outcome open_clock open_trial prepare_process restore_latest_checkpoint run_trial"
+        ),
+        "random_state": "capture_random_state preserve_random_state restore_random_state",
         "entrypoint": (
             "ImportEnded check_requirements find_framework import_object "
             "import_trial_class is_importing_trial"
         ),
-        "trial_saving": "trial_record",
+        "trial_saving": "build_trial_record",
         "schedule": "Schedule",
         "native_start": "NativeStart start_native",
     },

@@ -179,13 +179,13 @@ class ScheduledPollingClock(PollingClock):
         while True:
             interrupts = self._agreement.interrupts(self._interrupts()) if known is None else known
             known = None  # outdated after the work below, which may take long
-            decision = self._schedule.what_now(
+            decision = self._schedule.find_due_work(
                 preempt=interrupts.preempt, stop_requested=interrupts.stop
             )
             if decision.step is Step.STOP:
-                return self._stop(decision.reason if self._settle_checkpoint() else "preempted")
+                return self._stop(decision.reason if self._wait_for_checkpoint() else "preempted")
             if decision.step is Step.COMPLETE:
-                if not self._settle_checkpoint():
+                if not self._wait_for_checkpoint():
                     return self._stop("preempted")
                 if not self._complete():
                     return self._stop("completed")
@@ -283,9 +283,9 @@ class ScheduledPollingClock(PollingClock):
             )
         return Decision(Step.STOP, self.steps_completed, reason)
 
-    def _settle_checkpoint(self) -> bool:
+    def _wait_for_checkpoint(self) -> bool:
         """Wait for the checkpoint under way; return whether it was committed before the kill."""
-        is_settled = self._core.settle_checkpoint() if self._is_chief else None
+        is_settled = self._core.wait_for_checkpoint() if self._is_chief else None
         return bool(self._agreement.from_chief(is_settled))
 
     def _is_previous_settled(self) -> bool:
@@ -316,7 +316,7 @@ class ScheduledPollingClock(PollingClock):
         if known is None:
             return True
         left_s, grace = known
-        preempt.note_kill(grace, left_s)
+        preempt.set_kill_time(grace, left_s)
         is_in_time = None
         if self._is_chief:
             is_in_time = self._prepare_last_save(grace)
@@ -346,7 +346,7 @@ class ScheduledPollingClock(PollingClock):
         except CheckpointTimeoutError as error:
             say(f"no time is left: {str(error).partition(chr(10))[0]}")
             # Its files are removed in the background: there is no time to wait for that.
-            checkpoint.give_up(0.0)
+            checkpoint.cancel_save(0.0)
             return False
         has_time = left_s() > 0
         say("the present state is saved" if has_time else "nothing more is saved")

@@ -55,7 +55,7 @@ def restore_random_state(state: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def preserved_random_state() -> Iterator[None]:
+def preserve_random_state() -> Iterator[None]:
     """Restore ``random`` and ``numpy.random`` after the block to their state before it."""
     python, numpy = random.getstate(), np.random.get_state(legacy=False)
     try:

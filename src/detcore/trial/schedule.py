@@ -47,7 +47,7 @@ _BEFORE_INTERRUPTS = (Step.REPORT, Step.COMPLETE, Step.STOP)
 class Schedule:
     """Decides which work is due, given the work done so far.
 
-    `what_now` changes nothing: it gives the same answer until a call of `trained`, `reported`,
+    `find_due_work` changes nothing: it gives the same answer until a call of `trained`, `reported`,
     `validated`, `checkpointed`, `completed` or `extended`. No work is due twice at one batch.
     Periods count from batch 0 of the trial, not from the start of the process, so a resumed trial
     validates, checkpoints and reports at the same batches as an uninterrupted one.
@@ -86,14 +86,14 @@ class Schedule:
 
     @property
     def next_boundary(self) -> int:
-        """Absolute batch at which `what_now` must be called next.
+        """Absolute batch at which `find_due_work` must be called next.
 
         It equals `steps_completed` while work other than training is due.
         """
         now = self.steps_completed
         return now if self._due() is not None else self._next_cut()
 
-    def what_now(self, *, preempt: bool = False, stop_requested: bool = False) -> Decision:
+    def find_due_work(self, *, preempt: bool = False, stop_requested: bool = False) -> Decision:
         """Return the work that is due.
 
         Args:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from detcore.contract.trial import TrialContext
 
 
-def checkpoint_folder(path: str | os.PathLike[str]) -> Path:
+def find_checkpoint_directory(path: str | os.PathLike[str]) -> Path:
     """Return the folder of a downloaded checkpoint.
 
     Raises:
@@ -75,7 +75,7 @@ def read_trial_file(folder: Path, framework: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def made_from_code(
+def create_trial_from_code(
     folder: Path,
     trial_class: str,
     context: TrialContext,
@@ -104,12 +104,12 @@ def made_from_code(
             f"{folder} has no folder 'code', from which {trial_class!r} would be imported.\n"
             f"{instead}"
         )
-    with code_imported_from(code, aliases):
+    with import_from_directory(code, aliases):
         yield import_trial_class(trial_class, code)(context)
 
 
 @contextlib.contextmanager
-def code_imported_from(
+def import_from_directory(
     code: Path, aliases: Mapping[str, ModuleType] | None = None
 ) -> Iterator[None]:
     """Make imports search a folder first, and undo all changes afterwards.

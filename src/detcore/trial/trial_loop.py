@@ -26,7 +26,7 @@ from detcore.trial.clock import ScheduledClock, ScheduledPollingClock
 from detcore.trial.code_copy import list_code
 from detcore.trial.entrypoint import find_framework, import_object
 from detcore.trial.trial_loading import read_trial_file
-from detcore.trial.trial_saving import TrialSaver, read_clock, trial_record
+from detcore.trial.trial_saving import TrialSaver, build_trial_record, read_clock
 
 if TYPE_CHECKING:
     from detcore.contract.controllers import Clock, PollingClock
@@ -117,7 +117,7 @@ class OpenTrial:
         assert core.info is not None  # checked by open_trial
         controller: Controller = import_object(framework.controller)(trial, self.context)
         core.checkpoint.versions.update(_versions(core, framework))
-        record = trial_record(core.info, framework.name, _entrypoint(core.info, type(trial)))
+        record = build_trial_record(core.info, framework.name, _entrypoint(core.info, type(trial)))
         try:
             return self._drive(controller, _make_saver(core, core.info, record, code_files))
         except BaseException as error:
@@ -311,7 +311,7 @@ def open_clock(
     Args:
         core: The script's open context.
         framework: Name of the framework, recorded in the checkpoints.
-        checkpoint: The folder that `resumed_from` provides.
+        checkpoint: The folder that `restore_latest_checkpoint` provides.
         steps_per_epoch: Steps in one pass over the training data; None if unknown.
         code_files: Files to copy into each checkpoint, as for `OpenTrial.train`.
 
@@ -366,7 +366,7 @@ def _restore(core: Context, controller: Controller, framework: Framework) -> dic
 
     Without a checkpoint, start from another trial's, if the configuration says so.
     """
-    with resumed_from(core) as path:
+    with restore_latest_checkpoint(core) as path:
         if path is not None and core.info is not None:
             state = read_clock(path, str(core.info.latest_checkpoint))
             controller.restore(path)
@@ -376,7 +376,7 @@ def _restore(core: Context, controller: Controller, framework: Framework) -> dic
 
 
 @contextlib.contextmanager
-def resumed_from(core: Context) -> Iterator[Path | None]:
+def restore_latest_checkpoint(core: Context) -> Iterator[Path | None]:
     """Provide the folder of the checkpoint from which a trial resumes; None at its first start.
 
     A trial whose checkpoint is damaged resumes from the previous one at its next start.

@@ -100,7 +100,7 @@ class TrialSaver:
         return controller.save
 
 
-def trial_record(info: TrialInfo, framework: str, trial_class: str) -> dict[str, object]:
+def build_trial_record(info: TrialInfo, framework: str, trial_class: str) -> dict[str, object]:
     """Return the description of a trial for its checkpoints.
 
     Args:

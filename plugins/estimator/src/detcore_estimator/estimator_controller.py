@@ -15,7 +15,7 @@ from detcore.errors import DataError, InvalidCheckpointError
 from detcore.trial import (
     ValidationResult,
     capture_random_state,
-    preserved_random_state,
+    preserve_random_state,
     restore_random_state,
 )
 from detcore_estimator.checkpoint.model_files import (
@@ -139,7 +139,7 @@ class EstimatorController:
         """Train inside one session until the clock says stop."""
         with self._graph.graph.as_default():
             training = self._open()
-            with preserved_random_state():
+            with preserve_random_state():
                 self._evaluation.prepare(training)
             if self._random_state is not None:
                 restore_random_state(self._random_state)
@@ -158,7 +158,7 @@ class EstimatorController:
         Each worker evaluates its part of the data; the result is over all of it, and on all workers
         the same.
         """
-        with self._graph.graph.as_default(), preserved_random_state():
+        with self._graph.graph.as_default(), preserve_random_state():
             training = self._open()
             training.take_from_chief()
             values, num_records = self._evaluation.run(training)
@@ -180,7 +180,7 @@ class EstimatorController:
         Workers other than the chief write their data position, their random states, and the
         variables that only they have.
         """
-        with self._graph.graph.as_default(), preserved_random_state():
+        with self._graph.graph.as_default(), preserve_random_state():
             training = self._open()
             random_state = capture_random_state()
             step = training.global_step()
@@ -212,7 +212,7 @@ class EstimatorController:
         if not self._is_chief or self._listeners or any(map(_is_told_of_files, self._run_hooks)):
             self.save(directory)
             return lambda: None  # everything has been written
-        with self._graph.graph.as_default(), preserved_random_state():
+        with self._graph.graph.as_default(), preserve_random_state():
             training = self._open()
             random_state = capture_random_state()
             write = self._copy_model(training, directory)

@@ -12,7 +12,7 @@ from google.protobuf import message, text_format  # type: ignore[import-untyped]
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from detcore.errors import InvalidCheckpointError, UnsafePathError
-from detcore.trial import checkpoint_folder, read_trial_file
+from detcore.trial import find_checkpoint_directory, read_trial_file
 from detcore_estimator.checkpoint.bundle_index import index_fault
 from detcore_estimator.checkpoint.tensorflow_files import checked_inside, readable_by_tensorflow
 from detcore_estimator.tensorflow_versions import tf
@@ -197,7 +197,7 @@ def check_is_estimator_checkpoint(folder: Path) -> None:
         InvalidCheckpointError: If it describes a checkpoint of something else, or its description
             cannot be read.
     """
-    if (checkpoint_folder(folder) / "trial.json").exists():
+    if (find_checkpoint_directory(folder) / "trial.json").exists():
         read_trial_file(folder, _FRAMEWORK)
         return
     load_data = _read(folder / "load_data.json")

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from detcore.errors import InvalidCheckpointError, InvalidModelError, describe
-from detcore.trial import checkpoint_folder, made_from_code, read_trial_file
+from detcore.trial import create_trial_from_code, find_checkpoint_directory, read_trial_file
 from detcore_keras.frameworks import keras
 from detcore_keras.keras_context import TFKerasTrialContext
 from detcore_keras.state.determined_checkpoint import (
@@ -51,7 +51,7 @@ def load_model_from_checkpoint_path(
             model that its code builds. Also for the checkpoint of a script that called
             ``detcore_keras.init``: it has no ``build_model``.
     """
-    folder = checkpoint_folder(path)
+    folder = find_checkpoint_directory(path)
     if not (folder / _TRIAL_FILE).exists():
         check_legacy(folder)
         model = _build(folder, *read_legacy_trial(folder), make_aliases())
@@ -75,7 +75,7 @@ def _build(
 ) -> Any:
     """Import the trial class from the checkpoint and let it build its model."""
     context = TFKerasTrialContext.from_config(config)
-    with made_from_code(
+    with create_trial_from_code(
         folder, entrypoint, context, instead=LOAD_INSTEAD, aliases=aliases
     ) as trial:
         returned = trial.build_model()

@@ -160,13 +160,13 @@ class _Checkpoints(InstanceCheckpoints):
 
     def save(self, steps_completed: int | None = None) -> Path:
         from detcore.checkpoint import CheckpointContext
-        from detcore.trial import copy_code, list_code, trial_record
+        from detcore.trial import build_trial_record, copy_code, list_code
 
         controller, context = self._built(), self._trial.context
         assert context.info is not None  # given above
         entrypoint, is_in_code = self._entrypoint()
         steps = self._steps_completed if steps_completed is None else steps_completed
-        record = trial_record(context.info, self._framework.name, entrypoint)
+        record = build_trial_record(context.info, self._framework.name, entrypoint)
         record["steps_completed"] = steps
         provider = self._plugins.find_framework_provider(self._framework.name)
         code = Path.cwd()

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from detcore.trial import checkpoint_folder, made_from_code, read_trial_file
+from detcore.trial import create_trial_from_code, find_checkpoint_directory, read_trial_file
 from detcore_torch.pytorch_context import PyTorchTrialContext
 from detcore_torch.state.shared_state import load_models
 
@@ -58,10 +58,10 @@ def load_trial_from_checkpoint_path(path: str | os.PathLike[str]) -> Any:
         InvalidCheckpointError: If it is not a checkpoint of a ``PyTorchTrial``, or does not fit the
             models that its code makes.
     """
-    folder = checkpoint_folder(path)
+    folder = find_checkpoint_directory(path)
     record = read_trial_file(folder, _FRAMEWORK)
     context = PyTorchTrialContext.from_config(record["config"])
-    with made_from_code(folder, record["trial_class"], context, instead=_INSTEAD) as trial:
+    with create_trial_from_code(folder, record["trial_class"], context, instead=_INSTEAD) as trial:
         pass
     load_models(context.models, folder)
     trial.context = context
@@ -85,6 +85,6 @@ def load_weights_from_checkpoint_path(path: str | os.PathLike[str], model: Any) 
         InvalidCheckpointError: If it is not a checkpoint of a ``PyTorchTrial``, or does not fit;
             then the model stays unchanged.
     """
-    folder = checkpoint_folder(path)
+    folder = find_checkpoint_directory(path)
     load_models(model if isinstance(model, list | tuple) else [model], folder)
     return model

@@ -192,9 +192,9 @@ class HttpTransport:
 
     def download_checkpoint(self, uuid: str, folder: str) -> None:
         """Put a checkpoint's files into a folder, unless they are there."""
-        from detcore.checkpoint import copy_checkpoint, is_whole_copy
+        from detcore.checkpoint import copy_checkpoint, is_complete_copy
 
-        if not is_whole_copy(Path(folder), uuid):
+        if not is_complete_copy(Path(folder), uuid):
             storage = HttpStorage(self._session, uuid)
             copy_checkpoint(storage, storage.uuid, Path(folder))
 

@@ -12,7 +12,7 @@ from detcore.errors import InvalidCheckpointError
 from detcore.trial import (
     ValidationResult,
     capture_random_state,
-    preserved_random_state,
+    preserve_random_state,
     restore_random_state,
 )
 from detcore.types import TensorInfo
@@ -84,13 +84,13 @@ class SklearnController:
                 raise InvalidHP(f"scikit-learn rejects the model's parameters: {error}") from error
             raise
         self._step += 1
-        with preserved_random_state():
+        with preserve_random_state():
             return self._trial.evaluate(self._model, x, y)
 
     def validate(self) -> ValidationResult:
         """Evaluate the model on all validation data; before its first batch, as it begins."""
         x, y = self._validation
-        with preserved_random_state():
+        with preserve_random_state():
             model = self._model
             if not hasattr(model, "n_features_in_"):
                 some = slice(self._sampler.batch_size)

@@ -9,7 +9,7 @@ from typing import Any
 
 from detcore.data import CacheKey, DatasetCache, with_key_order
 from detcore.errors import ContextStateError, DataError, InvalidDataTypeError, describe
-from detcore.trial import preserved_random_state
+from detcore.trial import preserve_random_state
 from detcore_estimator.tensorflow_versions import tf, tf1
 
 
@@ -100,7 +100,7 @@ class CachedDataset:
             )
         # A trial that finds the dataset in the cache must continue with the same random numbers.
         with (
-            preserved_random_state(),
+            preserve_random_state(),
             tf.Graph().as_default(),
             tf.device("/CPU:0"),
             tf1.Session(config=session_config) as session,

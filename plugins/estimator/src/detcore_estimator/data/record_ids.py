@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detcore.trial import preserved_random_state
+from detcore.trial import preserve_random_state
 from detcore_estimator.data.graph_iterator import DatasetHolder, GraphIterator
 from detcore_estimator.tensorflow_versions import tf
 
@@ -30,7 +30,7 @@ class Census:
 
         Python's and NumPy's random numbers are restored afterwards.
         """
-        with preserved_random_state():
+        with preserve_random_state():
             session = self._holder.session
             self._holder.make(session)
             self._iterator.begin()

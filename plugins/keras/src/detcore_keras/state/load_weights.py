@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from detcore.errors import InvalidCheckpointError, InvalidModelError, describe
-from detcore.trial import checkpoint_folder
+from detcore.trial import find_checkpoint_directory
 from detcore_keras.frameworks import keras
 from detcore_keras.state.determined_checkpoint import check_legacy, load_legacy_weights
 from detcore_keras.state.input_spec import build_from_record
@@ -33,7 +33,7 @@ def load_weights_from_checkpoint_path(path: str | os.PathLike[str], model: Any) 
             model; the model stays unchanged.
         InvalidModelError: If `model` is not a Keras model.
     """
-    folder = checkpoint_folder(path)
+    folder = find_checkpoint_directory(path)
     if not isinstance(model, keras.Model):
         raise InvalidModelError(
             f"load_weights_from_checkpoint_path was given {describe(model)}, not a Keras model"

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from detcore.client.http.journal import journal_path, read_journal
 from detcore.errors import InvalidArgumentError
-from detcore.run import TrialResult, experiment_folder, read_results
+from detcore.run import TrialResult, get_experiment_dir, read_results
 from detcore.types import ExperimentState
 from detcore_server.http.responses import AsciiJson
 from detcore_server.jobs import submit
@@ -209,7 +209,7 @@ def _read_events(state: ServerState, experiment_id: int, position: int) -> dict[
         is_running = is_alive
     elif is_running:
         num_before = state.jobs.num_before(experiment_id)
-    path = journal_path(experiment_folder(state.settings.environment, experiment_id))
+    path = journal_path(get_experiment_dir(state.settings.environment, experiment_id))
     lines, behind = read_journal(path, position, most_bytes=_PAGE_BYTES)
     return {
         "lines": lines,

@@ -23,7 +23,7 @@ from detcore.environment import child_environment
 from detcore.errors import DetcoreError, ForbiddenError, RunError
 from detcore.launch.worker import EXIT_TEMPFAIL
 from detcore.records import SERVER_QUEUE
-from detcore.run import experiment_folder, settle_experiment
+from detcore.run import get_experiment_dir, reconcile_experiment
 from detcore.types import Control, ExperimentState
 from detcore_server.jobs.submission_runner import RunnerInstructions
 from detcore_server.jobs.uploads import remove_leftovers
@@ -308,7 +308,7 @@ class Jobs:
     def _settle(self, experiment_id: int, control: Control) -> None:
         """Carry out a request for an experiment without a runner."""
         with contextlib.suppress(RunError):  # its last workers are still ending
-            settle_experiment(
+            reconcile_experiment(
                 experiment_id,
                 control=control,
                 database=self._database,
@@ -370,7 +370,7 @@ class Jobs:
         return process
 
     def _folder(self, experiment_id: int) -> Path:
-        return experiment_folder(self._settings.environment, experiment_id)
+        return get_experiment_dir(self._settings.environment, experiment_id)
 
 
 def _is_owner(requester: TokenRecord, submission: SubmissionRecord | None) -> bool:

@@ -57,7 +57,7 @@ def main() -> int:
 def _run(told: RunnerInstructions) -> ExperimentResult:
     from detcore.client.http.journal import JournalListener, journal_path
     from detcore.plugins import PluginManager
-    from detcore.run import RunSettings, experiment_folder, resume_experiment
+    from detcore.run import RunSettings, get_experiment_dir, resume_experiment
 
     environment = read_environment(
         child_environment({"DETCORE_HOME": told.home, "DETCORE_DB": told.database_url})
@@ -68,9 +68,9 @@ def _run(told: RunnerInstructions) -> ExperimentResult:
         disabled=frozenset(told.disabled_plugins),
         allowed=None if allowed is None else frozenset(allowed),
     )
-    listener = JournalListener(journal_path(experiment_folder(environment, told.experiment_id)))
+    listener = JournalListener(journal_path(get_experiment_dir(environment, told.experiment_id)))
     settings = RunSettings(
-        environment=environment, plugins=plugins, listener=listener, is_looked_after=True
+        environment=environment, plugins=plugins, listener=listener, is_server_managed=True
     )
     try:
         return resume_experiment(told.experiment_id, settings, test_mode=told.test_mode)

@@ -20,7 +20,7 @@ from detcore.config import load_text, ranges
 from detcore.errors import RunError, StorageError, StorageFullError
 from detcore.plugins import PluginManager
 from detcore.records import keep_secrets
-from detcore.run import NullListener, RunSettings, check_experiment, experiment_folder
+from detcore.run import NullListener, RunSettings, check_experiment, get_experiment_dir
 from detcore_server.jobs.unpack import UnpackLimits, sync_path, unpack
 from detcore_server.jobs.uploads import incoming_folder
 
@@ -245,7 +245,7 @@ def _place_code(
     code: Path, environment: Environment, config: dict[str, Any], experiment_id: int
 ) -> str:
     """Move the code of a submission to its experiment's folder; return its path there."""
-    folder = experiment_folder(environment, experiment_id)
+    folder = get_experiment_dir(environment, experiment_id)
     # Left by a server that was killed at this very point: the number was not used.
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

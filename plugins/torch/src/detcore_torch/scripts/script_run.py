@@ -15,7 +15,7 @@ from detcore import core
 from detcore.config import load_mapping
 from detcore.environment import read_environment
 from detcore.errors import InvalidExperimentError
-from detcore.trial import open_clock, resumed_from
+from detcore.trial import open_clock, restore_latest_checkpoint
 from detcore.types import Length
 from detcore_torch.state.worker_state import StatefulCallbacks, WorkerState
 
@@ -171,7 +171,7 @@ def open_run(
             batches_per_epoch=steps_per_epoch,
         )
         with contextlib.ExitStack() as stack:
-            checkpoint = stack.enter_context(resumed_from(context))
+            checkpoint = stack.enter_context(restore_latest_checkpoint(context))
             clock = open_clock(
                 context,
                 framework=framework,
