@@ -64,8 +64,8 @@ def test_the_search_knows_the_pages() -> None:
         ("container", "installation.html"),
         ("notebook", "installation.html"),
         ("gpu", "installation.html"),
-        ("early stopping", "troubleshooting.html"),
-        ("longer", "troubleshooting.html"),
+        ("early stopping", "errors.html"),
+        ("longer", "errors.html"),
     ],
 )
 def test_words_that_people_search_for_are_in_a_heading_of_the_right_guide(

@@ -142,7 +142,7 @@ def test_every_error_is_explained(name: str) -> None:
         return
     about = section(text, f"### {name}")
     assert "- **Why:** " in about
-    assert "- **What to do:** " in about
+    assert "- **Fix:** " in about
     for base in ERRORS[name].__bases__:
         if base not in (errors.DetcoreError, Exception):
             assert re.search(rf"\b{base.__name__}\b", about), f"{name} is also a {base.__name__}"
