@@ -100,7 +100,7 @@ def managed(
                     experiment_id=trials["experiment"], hparams={}, seed=3
                 )
             # As the runner does, which knows only what earlier runs reported.
-            best = database.best_until(trials["id"], settings, steps_completed)
+            best = database.get_best_value_until(trials["id"], settings, steps_completed)
             run_id = database.start_run(trials["id"])
         info = TrialInfo(
             experiment_id=trials["experiment"],

@@ -308,7 +308,7 @@ def test_what_another_script_takes_over_meanwhile_is_left_alone(
     with home.database() as database:
         if state is not None:
             database.set_experiment_state(1, state)
-        records = cast("Database", Meanwhile(database, "experiment_is_alive", another_starts))
+        records = cast("Database", Meanwhile(database, "is_experiment_alive", another_starts))
         ScriptRuns(records, environment, PluginManager(environment)).recover_killed_scripts()
         (other,) = others
         record, runner = database.get_experiment(1), database.find_runner(1)

@@ -79,11 +79,11 @@ def test_deleting_a_registered_checkpoint_is_refused(store: Store) -> None:
     with pytest.raises(CheckpointStateError, match=message):
         database.record_checkpoint(CheckpointDeleted(uuid="c", resources={"a": 5}))
     assert database.get_checkpoint("c").state == "COMPLETED"
-    assert list(database.registered_checkpoints()) == ["c"]
+    assert list(database.list_registered_checkpoints()) == ["c"]
     database.delete_model("m")
     database.delete_version("n", 1)
     database.record_checkpoint(CheckpointDeleting(uuid="c"))
-    assert database.registered_checkpoints() == {}
+    assert database.list_registered_checkpoints() == {}
 
 
 def test_a_registered_checkpoint_can_be_deleted_by_force(store: Store) -> None:

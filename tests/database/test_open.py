@@ -55,7 +55,7 @@ def test_the_newest_migration_is_the_version_that_the_code_knows() -> None:
     config.set_main_option("script_location", str(engine.MIGRATIONS))
     scripts = ScriptDirectory.from_config(config)
     known = [script.revision for script in scripts.walk_revisions()]
-    assert tuple(reversed(known)) == engine.revisions()
+    assert tuple(reversed(known)) == engine.list_revisions()
 
 
 def test_new_database_needs_no_alembic(store: Store, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def write_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     """Return a function that adds a migration to those of the code."""
     folder = tmp_path / "migrations"
     shutil.copytree(engine.MIGRATIONS, folder)
-    before = engine.revisions()[-1]
+    before = engine.list_revisions()[-1]
 
     def write(fails: bool) -> None:
         text = MIGRATION.format(before=before, fails=fails)

@@ -83,7 +83,7 @@ def test_one_of_several_processes_gets_the_lock(store: Store, lock: RunnerLock) 
         assert sorted(answers) == ["0", "0", "1"]
         holder = others[answers.index("1")]
         assert store.database.find_runner(store.experiment_id) == Runner(os.uname()[1], holder.pid)
-        assert store.database.experiment_is_alive(store.experiment_id)
+        assert store.database.is_experiment_alive(store.experiment_id)
         assert store.database.observe_experiment(store.experiment_id)[1]
         assert not lock.acquire()
         assert lock.find_holder().pid == holder.pid
@@ -93,7 +93,7 @@ def test_one_of_several_processes_gets_the_lock(store: Store, lock: RunnerLock) 
         for other in others:
             other.kill()
     lock.close()
-    assert not store.database.experiment_is_alive(store.experiment_id)
+    assert not store.database.is_experiment_alive(store.experiment_id)
 
 
 def test_children_of_a_killed_process_do_not_hold_its_lock(store: Store, lock: RunnerLock) -> None:
@@ -134,14 +134,14 @@ def test_a_submitted_experiment_is_alive_while_a_server_has_the_queue(store: Sto
                 created_at=0.0,
             )
         )
-    assert not database.experiment_is_alive(number)
+    assert not database.is_experiment_alive(number)
     queue = database.open_lock(SERVER_QUEUE, store.home)
     with contextlib.closing(queue):
         assert queue.acquire()
-        assert database.experiment_is_alive(number)
+        assert database.is_experiment_alive(number)
         with database.transaction(write=True) as connection:
             connection.execute(submissions.update().values(phase="ENDED"))
-        assert not database.experiment_is_alive(number)
+        assert not database.is_experiment_alive(number)
 
 
 def test_a_lost_session_is_renewed(postgresql_store: Store, server_lock: RunnerLock) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from detcore.errors import StorageError
-from detcore.records import keep_secrets, restore_secrets
+from detcore.records import restore_secrets, save_secrets
 
 if TYPE_CHECKING:
     from tests.database.conftest import Store
@@ -60,7 +60,7 @@ def test_they_are_kept_for_the_owner_and_put_back(store: Store) -> None:
     number = store.database.create_experiment(
         config=CONFIG, config_text=TEXT, model_dir="/m", name="n"
     )
-    keep_secrets(store.home, number, CONFIG)
+    save_secrets(store.home, number, CONFIG)
     restored = restore_secrets(store.home, number, store.database.get_experiment(number).config)
     assert restored.config == CONFIG
     assert restored.missing == ()
@@ -79,22 +79,22 @@ def test_without_the_file_the_storage_goes_by_the_environment(store: Store) -> N
 
 
 def test_what_was_changed_since_then_is_not_overwritten(tmp_path: Path) -> None:
-    keep_secrets(tmp_path, 3, CONFIG)
+    save_secrets(tmp_path, 3, CONFIG)
     changed = {"checkpoint_storage": "/folder", "environment": {"environment_variables": ["A=1"]}}
     assert restore_secrets(tmp_path, 3, changed).config == changed
 
 
 def test_an_experiment_without_secrets_has_no_file_also_not_an_old_one(tmp_path: Path) -> None:
-    keep_secrets(tmp_path, 3, CONFIG)
+    save_secrets(tmp_path, 3, CONFIG)
     path = restore_secrets(tmp_path, 3, {}).path
     assert path.exists()
-    keep_secrets(tmp_path, 3, {"checkpoint_storage": {"type": "s3", "bucket": "b"}})
+    save_secrets(tmp_path, 3, {"checkpoint_storage": {"type": "s3", "bucket": "b"}})
     assert not path.exists()
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"secrets": [1]}'])
 def test_a_damaged_file_is_named(tmp_path: Path, content: str) -> None:
-    keep_secrets(tmp_path, 3, CONFIG)
+    save_secrets(tmp_path, 3, CONFIG)
     path = restore_secrets(tmp_path, 3, {}).path
     path.write_text(content)
     with pytest.raises(StorageError, match=r"secrets\.json cannot be read"):

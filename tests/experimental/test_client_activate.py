@@ -106,7 +106,7 @@ class EndsWhenLookedAt:
 
     def observe_experiment(self, experiment_id: int) -> tuple[ExperimentRecord, bool]:
         found = self._database.observe_experiment(experiment_id)
-        if self._database.requested_control(experiment_id) is Control.PAUSE:
+        if self._database.get_control_request(experiment_id) is Control.PAUSE:
             self._database.set_experiment_state(experiment_id, ExperimentState.PAUSED)
             self._database.request_control(experiment_id, None)
             self._store.release_lock(experiment_id)

@@ -18,7 +18,7 @@ from detcore.errors import (
     RunError,
 )
 from detcore.log.writing import EventLog
-from detcore.records import keep_secrets
+from detcore.records import save_secrets
 from detcore.types import Control, ExperimentState
 
 RUNNING, PAUSED = ExperimentState.RUNNING, ExperimentState.PAUSED
@@ -249,7 +249,7 @@ def test_the_first_trial_is_waited_for(client: Determined, store: ClientStore) -
 def test_a_runner_is_asked(client: Determined, store: ClientStore, action: str) -> None:
     number = store.experiment(state=RUNNING)
     getattr(client.get_experiment(number), action)()
-    assert store.database.requested_control(number) is Control(action)
+    assert store.database.get_control_request(number) is Control(action)
 
 
 def test_without_a_runner_the_records_are_settled(client: Determined, store: ClientStore) -> None:
@@ -278,7 +278,7 @@ def test_delete_leaves_nothing(client: Determined, store: ClientStore) -> None:
     trial = store.trial(number)
     uuid = store.checkpoint(trial, 10, {"loss": 1.0})
     kept = store.checkpoint(store.trial(other), 10, {"loss": 1.0})
-    keep_secrets(store.home, number, {"checkpoint_storage": {"secret_key": "hush"}})
+    save_secrets(store.home, number, {"checkpoint_storage": {"secret_key": "hush"}})
     experiment = client.get_experiment(number)
     experiment.delete()
     assert not store.files(uuid).exists()

@@ -232,7 +232,7 @@ def test_the_only_trial_can_be_killed(client: Determined, store: ClientStore) ->
     experiment = store.experiment(state=RUNNING)
     trial = client.get_trial(store.trial(experiment))
     trial.kill()
-    assert store.database.requested_control(experiment) is Control.KILL
+    assert store.database.get_control_request(experiment) is Control.KILL
 
 
 @pytest.mark.parametrize("action", ["cancel", "kill"])
@@ -244,7 +244,7 @@ def test_a_trial_of_a_search_is_ended_alone(
     getattr(client.get_trial(second), action)()
     assert store.database.get_trial(second).control is Control(action)
     assert store.database.get_trial(first).control is None
-    assert store.database.requested_control(experiment) is None
+    assert store.database.get_control_request(experiment) is None
     store.database.set_trial_state(second, ExperimentState.COMPLETED)
     with pytest.raises(RunError, match=rf"trial {second} is over \(COMPLETED\)"):
         client.get_trial(second).kill()

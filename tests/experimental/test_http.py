@@ -19,7 +19,7 @@ from http_face import make_token
 
 from detcore.client import Determined, EmbeddedTransport, Transport, TrialReference
 from detcore.client.http import (
-    ServerRefused,
+    ServerRefusedError,
     ServerUnavailableError,
     Session,
     decode_value,
@@ -364,7 +364,7 @@ def test_event_files_are_copied_and_nothing_else(
         "tensorboard", "a" * 5000 + ".tfevents", "./b.tfevents", "b.tfevents/",
     ):  # fmt: skip
         with pytest.raises(NotFoundError, match="has no event file"):
-            session.ask(
+            session.request(
                 "GET", f"/api/detcore/v1/trials/{number}/event-files/content", params={"name": name}
             )
 
@@ -418,7 +418,7 @@ def test_a_forked_child_goes_on(store: ClientStore, pair: tuple[Transport, Trans
     [None, [], "text", {}, {"id": 1, "experiment_id": 1, "state": "ERROR"}],
 )
 def test_a_wrong_answer_is_named(answer: Any) -> None:
-    with pytest.raises(ServerRefused, match="what is no trial: it"):
+    with pytest.raises(ServerRefusedError, match="what is no trial: it"):
         read_document("trial", answer)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from detcore.client.http import ServerRefused, ServerUnavailableError, Session
+from detcore.client.http import ServerRefusedError, ServerUnavailableError, Session
 from detcore.errors import (
     ConfigError,
     DetcoreError,
@@ -108,7 +108,7 @@ def failure(script: Script, method: str = "GET", **options: float) -> DetcoreErr
     """Ask, and return what was raised; whatever it is, the token is not in it."""
     session = Session(script.url, TOKEN)
     with pytest.raises(DetcoreError) as caught:
-        session.ask(method, "/x", **options)  # type: ignore[arg-type]  # timeouts, numbers
+        session.request(method, "/x", **options)  # type: ignore[arg-type]  # timeouts, numbers
     session.close()
     seen: BaseException | None = caught.value
     while seen is not None:
@@ -123,9 +123,11 @@ def failure(script: Script, method: str = "GET", **options: float) -> DetcoreErr
 def test_an_answer_and_nothing() -> None:
     with scripted(answer(200, {"a": [1]}), answer(200, raw=b""), answer(204, raw=b"")) as script:
         session = Session(script.url, TOKEN)
-        assert session.ask("GET", "/x", params={"a": 1, "b": None, "c": ["d", "é"]}) == {"a": [1]}
-        assert session.ask("POST", "/x", json_body={}) is None
-        assert session.ask("DELETE", "/x") is None
+        assert session.request("GET", "/x", params={"a": 1, "b": None, "c": ["d", "é"]}) == {
+            "a": [1]
+        }
+        assert session.request("POST", "/x", json_body={}) is None
+        assert session.request("DELETE", "/x") is None
         session.close()
     assert script.asked[0].startswith("GET /x?a=1&c=d&c=%C3%A9 HTTP/1.1\r\n")
     assert f"Authorization: Bearer {TOKEN}" in script.asked[0]
@@ -140,12 +142,12 @@ def test_an_answer_and_nothing() -> None:
         (401, {"detail": "who?"}, UnauthenticatedError, "who[?]"),
         (403, {"detail": "no"}, ForbiddenError, "no"),
         (422, {"detail": [{"loc": ["a"]}]}, InvalidArgumentError, "loc"),
-        (500, {"error": {"type": "Zebra", "message": "m"}}, ServerRefused, "with 500: m"),
-        (500, {"error": {"type": "describe", "message": "m"}}, ServerRefused, "with 500: m"),
-        (500, {"error": {"type": ["x"], "message": 3}}, ServerRefused, "with 500"),
-        (500, {"error": "text"}, ServerRefused, "with 500: text"),
-        (418, [1, 2], ServerRefused, "with 418: .1, 2"),
-        (418, None, ServerRefused, "with 418: null"),
+        (500, {"error": {"type": "Zebra", "message": "m"}}, ServerRefusedError, "with 500: m"),
+        (500, {"error": {"type": "describe", "message": "m"}}, ServerRefusedError, "with 500: m"),
+        (500, {"error": {"type": ["x"], "message": 3}}, ServerRefusedError, "with 500"),
+        (500, {"error": "text"}, ServerRefusedError, "with 500: text"),
+        (418, [1, 2], ServerRefusedError, "with 418: .1, 2"),
+        (418, None, ServerRefusedError, "with 418: null"),
     ],
 )
 def test_errors_are_raised_as_what_they_were(
@@ -170,7 +172,7 @@ def test_a_redirect_is_not_followed() -> None:
         to_thief = answer(307, None, f"Location: {thief.url}/x")
         with scripted(to_thief) as script:
             error = failure(script)
-    assert isinstance(error, ServerRefused)
+    assert isinstance(error, ServerRefusedError)
     assert "is redirected (307)" in str(error)
     assert thief.asked == []
 
@@ -179,7 +181,10 @@ def test_a_redirect_is_not_followed() -> None:
     "raw", [b"<html>hello", b"{", b"\xff\xfe", b"[" * 100_000, b"HTTP", b"NaN nonsense"]
 )
 def test_what_is_no_json(raw: bytes) -> None:
-    with scripted(answer(200, raw=raw)) as script, pytest.raises(ServerRefused, match="not JSON"):
+    with (
+        scripted(answer(200, raw=raw)) as script,
+        pytest.raises(ServerRefusedError, match="not JSON"),
+    ):
         raise failure(script)
 
 
@@ -192,7 +197,7 @@ def test_an_answer_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("detcore.client.http.http_session._MAX_BYTES", 65536)
     with (
         scripted(answer(200, raw=b"[" + b"1," * 50_000 + b"1]")) as script,
-        pytest.raises(ServerRefused, match="more than 65536 bytes"),
+        pytest.raises(ServerRefusedError, match="more than 65536 bytes"),
     ):
         raise failure(script)
 
@@ -201,14 +206,14 @@ def test_an_answer_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
         while True:
             link.sendall(b"x" * 65536)
 
-    with scripted(flood) as script, pytest.raises(ServerRefused, match="with 500: xxx"):
+    with scripted(flood) as script, pytest.raises(ServerRefusedError, match="with 500: xxx"):
         raise failure(script)
 
 
 def test_compressed_answers_are_not_unpacked() -> None:
     with (
         scripted(answer(200, None, "Content-Encoding: gzip", raw=b"\x1f\x8b000")) as script,
-        pytest.raises(ServerRefused, match="not JSON"),
+        pytest.raises(ServerRefusedError, match="not JSON"),
     ):
         raise failure(script)
 
@@ -252,7 +257,7 @@ def test_questions_are_asked_again_and_a_long_wait_says_why_once(
     cut_off = b"HTTP/1.1 200 X\r\nContent-Length: 50\r\n\r\n{"
     with scripted(*AWAY, lambda link: link.sendall(cut_off), answer(200, [1])) as script:
         session = Session(script.url, TOKEN)
-        assert session.ask("GET", "/x") == [1]
+        assert session.request("GET", "/x") == [1]
         assert caplog.messages == [f"{script.url} does not answer; trying again"]
         session.close()
     assert len(script.asked) == 6
@@ -266,7 +271,7 @@ def test_changes_are_asked_once(number: int) -> None:
         assert error.may_have_arrived
         assert len(script.asked) == 1
         session = Session(script.url, TOKEN)
-        assert session.ask("POST", "/x", is_repeatable=True) == [1]
+        assert session.request("POST", "/x", is_repeatable=True) == [1]
         session.close()
 
 
@@ -277,7 +282,7 @@ def test_a_change_is_asked_again_where_it_cannot_have_arrived() -> None:
     with pytest.raises(
         ServerUnavailableError, match=r"connection refused\nIs it running"
     ) as caught:
-        session.ask("POST", "/x")
+        session.request("POST", "/x")
     assert not caught.value.may_have_arrived
 
 
@@ -292,11 +297,11 @@ def test_a_connection_that_was_idle_is_not_used_again(monkeypatch: pytest.Monkey
     """The server may be closing it just now, and what is sent then is lost."""
     with scripted(answer(200, {})) as script:
         session = Session(script.url, TOKEN)
-        session.ask("POST", "/x")
-        session.ask("POST", "/x")
+        session.request("POST", "/x")
+        session.request("POST", "/x")
         assert script.connections == 1
         monkeypatch.setattr("detcore.client.http.http_session._IDLE_S", -1.0)
-        session.ask("POST", "/x")
+        session.request("POST", "/x")
         assert script.connections == 2
         session.close()
 
@@ -315,10 +320,10 @@ def test_a_token_is_fetched_late_and_again_once_it_expired() -> None:
     with scripted(answer(200, 1), refused, answer(200, 2), refused) as script:
         session = Session(script.url, log_in)
         assert given == []
-        assert session.ask("GET", "/x") == 1
-        assert session.ask("POST", "/x", json_body={"a": 1}) == 2
+        assert session.request("GET", "/x") == 1
+        assert session.request("POST", "/x", json_body={"a": 1}) == 2
         with pytest.raises(UnauthenticatedError):
-            session.ask("GET", "/x")
+            session.request("GET", "/x")
         session.close()
     assert [asked.partition("Bearer ")[2].partition("\r")[0] for asked in script.asked] == [
         *("token-0", "token-0", "token-1", "token-1", "token-2")
@@ -332,7 +337,7 @@ def test_a_token_that_is_none_is_not_shown(token: str) -> None:
     assert token not in str(caught.value)
     session = Session("http://127.0.0.1:1", lambda: token)
     with pytest.raises(ConfigError, match="holds characters"):
-        session.ask("GET", "/x")
+        session.request("GET", "/x")
 
 
 # -- TLS ------------------------------------------------------------------------------------------
@@ -342,7 +347,7 @@ def test_https_to_a_server_without_tls() -> None:
     with scripted(answer(200, {})) as script:
         session = Session(script.url.replace("http:", "https:"), TOKEN)
         with pytest.raises(DetcoreError, match=r"does not speak TLS|does not answer"):
-            session.ask("GET", "/x", num_tries=1)
+            session.request("GET", "/x", num_tries=1)
         assert TOKEN not in "".join(script.asked)
 
 

@@ -12,7 +12,7 @@ from toy_command import MODEL_DIR, Detcore
 from detcore.environment import Environment, read_environment
 from detcore.errors import ConfigError, RunError
 from detcore.plugins import PluginManager
-from detcore.records import Database, keep_secrets, restore_secrets
+from detcore.records import Database, restore_secrets, save_secrets
 from detcore.run.changed_settings import change_settings
 from detcore.search import Validated, event_to_json
 from detcore.types import ExperimentState
@@ -47,7 +47,7 @@ def record(environment: Environment, *, searcher: Mapping[str, object] = {}) -> 
         number = database.create_experiment(
             config=plain, config_text=None, model_dir="/code", name="repaired"
         )
-        keep_secrets(environment.home, number, plain)
+        save_secrets(environment.home, number, plain)
         database.create_trial(experiment_id=number, hparams={}, seed=1)
         database.set_experiment_state(number, ExperimentState.ERROR)
     return number

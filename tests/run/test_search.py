@@ -187,7 +187,7 @@ def test_all_trials_end_when_a_search_is_told_to(
     checkpoints = searches.detcore.committed()
     assert len(checkpoints) == (0 if what == "kill" else 2)
     with searches.database() as database:
-        assert database.requested_control(1) is None
+        assert database.get_control_request(1) is None
     finish(searches)
     from_ = {start["trial"]: start["from"] for start in searches.starts()}
     assert from_[1] == from_[2] == (0 if what == "kill" else 1)

@@ -14,7 +14,7 @@ import yaml
 from running_server import PASSWORD, USER, RunningServer, quick_hash
 from toy_command import MODEL_DIR, TOY_PLUGIN, toy_config
 
-from detcore.client.http import PackedContext, Session, Submission, open_session, pack
+from detcore.client.http import PackedContext, Session, Submission, open_session, pack_directory
 from detcore.environment import read_environment
 from detcore_server.server_database import ServerDatabase
 from detcore_testing import DetcoreCommand
@@ -95,7 +95,7 @@ class JobServer:
         given = Submission(
             text=text, name="toy.yaml", overrides={}, environment={}, test_mode=False
         )
-        return given, pack(MODEL_DIR)
+        return given, pack_directory(MODEL_DIR)
 
     def runner_of(self, experiment_id: int) -> int:
         """Return the process that runs an experiment, which is not the server."""

@@ -17,14 +17,14 @@ from running_server import PASSWORD, USER, RunningServer
 
 from detcore.cli import main
 from detcore.client.http import (
-    KeptToken,
     Session,
+    StoredToken,
+    delete_token,
     find_credentials,
-    forget_token,
-    keep_token,
-    normal_url,
+    normalize_url,
+    store_token,
 )
-from detcore.client.http.credentials import kept_token
+from detcore.client.http.credentials import read_stored_token
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, ForbiddenError, StorageError, UnauthenticatedError
 from detcore_server.server_database import ServerDatabase
@@ -156,7 +156,7 @@ def test_a_token_is_kept_until_logging_out(desk: Desk, shared_server: RunningSer
     assert sorted(os.listdir(desk.home)) == ["credentials.json", "credentials.json.lock"]
     text = desk.file.read_text()
     assert PASSWORD not in text
-    kept = kept_token(desk.home, url)
+    kept = read_stored_token(desk.home, url)
     assert kept is not None
     assert kept.token not in repr(kept)
 
@@ -166,7 +166,7 @@ def test_a_token_is_kept_until_logging_out(desk: Desk, shared_server: RunningSer
     assert desk.does("logout", url) == f"logged out of {url} as {USER}\n"
     assert kept.token not in desk.file.read_text()
     with pytest.raises(UnauthenticatedError, match="no longer, good"):
-        Session(url, kept.token).ask("GET", "/api/detcore/v1/me")
+        Session(url, kept.token).request("GET", "/api/detcore/v1/me")
     assert "nobody is logged in" in desk.does("logout", url)
     assert desk.run("whoami", url).exit_code == 1
 
@@ -177,14 +177,14 @@ def test_one_changes_ones_own_password(desk: Desk, shared_server: RunningServer)
         database.create_user("gina", password_hash=hash_password(PASSWORD))
     assert "nobody is logged in" in desk.run("change-password", url).output
     desk.does("login", url, "--user", "gina", "--password-stdin", said=PASSWORD)
-    before = kept_token(desk.home, url)
+    before = read_stored_token(desk.home, url)
     refused = desk.run("change-password", url, "--password-stdin", said="wrong\nOther-horse-8\n")
     assert (refused.exit_code, refused.output) == (1, "error: invalid credentials\n")
     said = f"{PASSWORD}\nOther-horse-8\n"
     assert desk.does("change-password", url, "--password-stdin", said=said) == (
         f"gina has another password at {url}\n"
     )
-    after = kept_token(desk.home, url)
+    after = read_stored_token(desk.home, url)
     assert before is not None
     assert after is not None
     assert before.token != after.token
@@ -201,12 +201,12 @@ def test_a_wrong_password_keeps_nothing(desk: Desk, shared_server: RunningServer
 
 
 def test_logging_out_forgets_the_token_also_when_the_server_is_away(desk: Desk) -> None:
-    keep_token(desk.home, NOWHERE, KeptToken(user="ada", token="t", expires_at=2e9))
+    store_token(desk.home, NOWHERE, StoredToken(user="ada", token="t", expires_at=2e9))
     result = desk.run("logout", NOWHERE)
     assert result.exit_code == 1
     assert "is forgotten here" in result.output
     assert "A copy of it would be good until 2033-" in result.output
-    assert kept_token(desk.home, NOWHERE) is None
+    assert read_stored_token(desk.home, NOWHERE) is None
 
 
 @pytest.mark.soak
@@ -232,7 +232,7 @@ class TestFindCredentials:
         return find_credentials(self.url, user, environment)
 
     def keep(self, user: str, token: str, expires_at: float = LATER) -> None:
-        keep_token(self.home, self.url, KeptToken(user=user, token=token, expires_at=expires_at))
+        store_token(self.home, self.url, StoredToken(user=user, token=token, expires_at=expires_at))
 
     def test_the_variable_comes_first(self) -> None:
         self.keep("ada", "kept")
@@ -244,7 +244,7 @@ class TestFindCredentials:
         self.keep("ada", "of ada")
         assert self.find() == "of ada"
         assert self.find("bob") == self.find(DETCORE_USER="bob") == "of bob"
-        forget_token(self.home, self.url, "ada")
+        delete_token(self.home, self.url, "ada")
         assert self.find() == "of bob"
 
     def test_a_kept_token_that_expires_is_not_used(self) -> None:
@@ -258,7 +258,7 @@ class TestFindCredentials:
     )
     def test_a_password_of_the_environment_logs_in(self, names: tuple[str, str]) -> None:
         token = self.find(**dict(zip(names, (USER, PASSWORD), strict=True)))
-        assert Session(self.url, token).ask("GET", "/api/detcore/v1/me")["name"] == USER
+        assert Session(self.url, token).request("GET", "/api/detcore/v1/me")["name"] == USER
         assert os.listdir(self.home) == []
         with pytest.raises(ForbiddenError, match="invalid credentials"):
             self.find(**dict(zip(names, (USER, "wrong"), strict=True)))
@@ -291,7 +291,7 @@ class TestFindCredentials:
     ],
 )
 def test_one_server_has_one_url(text: str, url: str) -> None:
-    assert normal_url(text) == normal_url(url) == url
+    assert normalize_url(text) == normalize_url(url) == url
 
 
 @pytest.mark.parametrize(
@@ -299,17 +299,17 @@ def test_one_server_has_one_url(text: str, url: str) -> None:
 )
 def test_what_is_no_server(text: str) -> None:
     with pytest.raises(ConfigError, match="is not the address of a server"):
-        normal_url(text)
+        normalize_url(text)
 
 
 def test_tokens_that_others_can_read_are_not_used(tmp_path: Path) -> None:
-    keep_token(tmp_path, "u", KeptToken(user="ada", token="t", expires_at=LATER))
+    store_token(tmp_path, "u", StoredToken(user="ada", token="t", expires_at=LATER))
     file = tmp_path / "credentials.json"
     file.chmod(0o640)
     with pytest.raises(ConfigError, match=f"chmod 600 {file}"):
-        kept_token(tmp_path, "u")
+        read_stored_token(tmp_path, "u")
     file.chmod(0o600)
-    assert kept_token(tmp_path, "u") is not None
+    assert read_stored_token(tmp_path, "u") is not None
 
 
 @pytest.mark.parametrize(
@@ -320,25 +320,25 @@ def test_a_damaged_file_of_tokens_is_told_without_what_is_in_it(tmp_path: Path, 
     file.touch(0o600)
     file.write_text(text)
     with pytest.raises(ConfigError, match=r"is damaged.\nRemove it") as caught:
-        kept_token(tmp_path, "u")
+        read_stored_token(tmp_path, "u")
     assert "secret" not in str(caught.value)
     with pytest.raises(ConfigError, match="is damaged"):
-        keep_token(tmp_path, "u", KeptToken(user="a", token="t", expires_at=LATER))
+        store_token(tmp_path, "u", StoredToken(user="a", token="t", expires_at=LATER))
     assert file.read_text() == text
 
 
 def test_a_crash_leaves_the_tokens_of_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep_token(tmp_path, "u", KeptToken(user="ada", token="old", expires_at=LATER))
+    store_token(tmp_path, "u", StoredToken(user="ada", token="old", expires_at=LATER))
 
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(StorageError, match=r"cannot be kept in .*: .*No space left"):
-        keep_token(tmp_path, "u", KeptToken(user="ada", token="new", expires_at=LATER))
-    kept = kept_token(tmp_path, "u")
+        store_token(tmp_path, "u", StoredToken(user="ada", token="new", expires_at=LATER))
+    kept = read_stored_token(tmp_path, "u")
     assert kept is not None
     assert kept.token == "old"
     assert sorted(os.listdir(tmp_path)) == ["credentials.json", "credentials.json.lock"]
@@ -346,8 +346,8 @@ def test_a_crash_leaves_the_tokens_of_before(
 
 def test_two_who_log_in_at_once_are_both_kept(tmp_path: Path) -> None:
     def keep(number: int) -> None:
-        kept = KeptToken(user=f"user {number}", token=str(number), expires_at=LATER)
-        keep_token(tmp_path, f"u{number % 3}", kept)
+        kept = StoredToken(user=f"user {number}", token=str(number), expires_at=LATER)
+        store_token(tmp_path, f"u{number % 3}", kept)
 
     threads = [threading.Thread(target=keep, args=(number,)) for number in range(24)]
     for thread in threads:
@@ -355,6 +355,6 @@ def test_two_who_log_in_at_once_are_both_kept(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     for number in range(24):
-        kept = kept_token(tmp_path, f"u{number % 3}", f"user {number}")
+        kept = read_stored_token(tmp_path, f"u{number % 3}", f"user {number}")
         assert kept is not None
         assert kept.token == str(number)

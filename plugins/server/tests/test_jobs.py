@@ -81,8 +81,8 @@ class Forgetful(Session):
 
     lost: tuple[str, ...] = ()
 
-    def ask(self, method: str, path: str, **request: Any) -> Any:
-        answer = super().ask(method, path, **request)
+    def request(self, method: str, path: str, **request: Any) -> Any:
+        answer = super().request(method, path, **request)
         if (method, path) != self.lost and method != "GET":
             self.lost = (method, path)
             raise ServerUnavailableError("the connection broke before the answer came")
@@ -218,7 +218,7 @@ def test_what_cannot_be_run_is_not_recorded(
     with context.file, pytest.raises(error, match=words):
         send_submission(jobs.session(), given, context)
     assert num_experiments(jobs) == before
-    said = jobs.session().ask("GET", f"{API}/uploads/{context.digest}")
+    said = jobs.session().request("GET", f"{API}/uploads/{context.digest}")
     assert said == {"size": 0}  # judged before it was uploaded
 
 
@@ -248,7 +248,7 @@ def test_hostile_and_damaged_archives_leave_nothing(jobs: JobServer) -> None:
     wrong = hashlib.sha256(b"something else").hexdigest()
     with pytest.raises(InvalidArgumentError, match="damaged on its way"):
         send_bytes(jobs, raw.getvalue(), wrong)
-    assert jobs.session().ask("GET", f"{API}/uploads/{wrong}") == {"size": 0}
+    assert jobs.session().request("GET", f"{API}/uploads/{wrong}") == {"size": 0}
     assert before == (num_experiments(jobs), sorted((jobs.server.home / "experiments").iterdir()))
 
 
@@ -256,7 +256,7 @@ def test_an_upload_goes_on_where_it_was_cut(jobs: JobServer) -> None:
     session, path = jobs.session(), f"{API}/uploads/{'5' * 64}"
 
     def put(offset: int, data: bytes, user: Session = session) -> int:
-        said = user.ask("PUT", path, body=data, params={"offset": offset})
+        said = user.request("PUT", path, body=data, params={"offset": offset})
         return int(said["size"])
 
     assert put(0, b"12345") == 5
@@ -269,10 +269,12 @@ def test_an_upload_goes_on_where_it_was_cut(jobs: JobServer) -> None:
     with pytest.raises(ConfigError, match="more than 128000000 bytes"):
         put(128_000_000, b"1")
     for number in range(6):
-        session.ask("PUT", f"{API}/uploads/{number:064}", body=b"1", params={"offset": 0})
+        session.request("PUT", f"{API}/uploads/{number:064}", body=b"1", params={"offset": 0})
     assert len(list(kept.parent.iterdir())) == 4  # of each user the newest
     with pytest.raises(DetcoreError):
-        session.ask("PUT", f"{API}/uploads/..%2f..%2fdetcore.db", body=b"1", params={"offset": 0})
+        session.request(
+            "PUT", f"{API}/uploads/..%2f..%2fdetcore.db", body=b"1", params={"offset": 0}
+        )
 
 
 def write_config(jobs: JobServer, **changes: Any) -> Path:

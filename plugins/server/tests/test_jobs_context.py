@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from detcore.client.http import MAX_CONTEXT_BYTES, pack
+from detcore.client.http import MAX_CONTEXT_BYTES, pack_directory
 from detcore.errors import ConfigError
 
 FILES = (
@@ -55,7 +55,7 @@ def fill(folder: Path, *names: str) -> Path:
 
 def packed(folder: Path) -> dict[str, bytes | None]:
     """Return what is in the archive of a folder; folders have no content."""
-    context = pack(folder)
+    context = pack_directory(folder)
     with context.file, tarfile.open(fileobj=context.file, mode="r:gz") as archive:
         found: dict[str, bytes | None] = {}
         for member in archive:
@@ -89,12 +89,12 @@ def test_the_same_files_are_the_same_archive(tmp_path: Path) -> None:
         folder = fill(tmp_path / str(number), *names)
         (folder / "model_def.py").chmod(0o600 if number else 0o644)
         os.utime(folder / "model_def.py", (number, number))
-        context = pack(folder)
+        context = pack_directory(folder)
         context.file.close()
         digests.add(context.digest)
     assert len(digests) == 1
     (folder / "model_def.py").chmod(0o700)
-    context = pack(folder)
+    context = pack_directory(folder)
     context.file.close()
     assert context.digest not in digests
 
@@ -113,7 +113,7 @@ def test_what_is_too_big_is_named(tmp_path: Path) -> None:
         sparse(tmp_path / "data" / f"part{number}.bin", 10_000_000)
     sparse(tmp_path / "movie.mp4", 7_000_000)
     with pytest.raises(ConfigError) as raised:
-        pack(tmp_path)
+        pack_directory(tmp_path)
     text = str(raised.value)
     assert "its files have 97 MB, and at most 96 MB are taken" in text
     listed = [line.split() for line in text.splitlines() if line.startswith("  ")]
@@ -127,10 +127,10 @@ def test_what_is_too_big_is_named(tmp_path: Path) -> None:
 
 def test_the_limit_itself_is_taken(tmp_path: Path) -> None:
     sparse(tmp_path / "weights.h5", MAX_CONTEXT_BYTES)
-    pack(tmp_path).file.close()
+    pack_directory(tmp_path).file.close()
     (tmp_path / "one").write_text("1")
     with pytest.raises(ConfigError, match="too big"):
-        pack(tmp_path)
+        pack_directory(tmp_path)
 
 
 def test_links_are_followed_inside_the_folder(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_other_links_are_refused(target: str, words: str, tmp_path: Path) -> Non
     folder = fill(tmp_path / "code", "a.py")
     (folder / "odd").symlink_to(target)
     with pytest.raises(ConfigError, match=f"(?s){words}.*leave it out with a line in .*: /odd"):
-        pack(folder)
+        pack_directory(folder)
     (folder / ".detignore").write_text("/odd\n")
     assert files(folder) == {"a.py", ".detignore"}
 
@@ -171,47 +171,47 @@ def test_other_links_are_refused(target: str, words: str, tmp_path: Path) -> Non
 def test_what_is_no_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="pipe cannot be handed in: it is neither"):
-        pack(tmp_path)
+        pack_directory(tmp_path)
     (tmp_path / "pipe").unlink()
     monkeypatch.chdir(tmp_path)  # names of sockets are short
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("door")
         with pytest.raises(ConfigError, match="door cannot be handed in: it is neither"):
-            pack(tmp_path)
+            pack_directory(tmp_path)
 
 
 def test_names_that_servers_refuse_are_refused_here(tmp_path: Path) -> None:
     fill(tmp_path / "one", "Model.py", "model.py")
     with pytest.raises(ConfigError, match=r"'Model\.py' and 'model\.py' .* differ in capitals"):
-        pack(tmp_path / "one")
+        pack_directory(tmp_path / "one")
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / os.fsdecode(b"a\xff")).touch()
     with pytest.raises(ConfigError, match="the name is not UTF-8"):
-        pack(tmp_path / "two")
+        pack_directory(tmp_path / "two")
 
 
 def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("detcore.client.http.packed_context.MAX_CONTEXT_ENTRIES", 20)
     fill(tmp_path, *(f"{number}.txt" for number in range(21)))
     with pytest.raises(ConfigError, match=r"more than 20 files and folders.*\n.*\.detignore"):
-        pack(tmp_path)
+        pack_directory(tmp_path)
 
 
 def test_patterns_that_are_none_are_refused(tmp_path: Path) -> None:
     fill(tmp_path, "a.py")
     (tmp_path / ".detignore").write_text("a\n!\n")
     with pytest.raises(ConfigError, match=r"\.detignore has a line that is no pattern"):
-        pack(tmp_path)
+        pack_directory(tmp_path)
 
 
 UNREADABLE = """
 import gzip, os, pathlib, pathspec, sys, tarfile, tempfile
 from detcore.errors import ConfigError
-from detcore.client.http import pack
+from detcore.client.http import pack_directory
 if os.getuid() == 0:
     os.setgroups([]), os.setgid(65534), os.setuid(65534)
 try:
-    pack(pathlib.Path(sys.argv[1]))
+    pack_directory(pathlib.Path(sys.argv[1]))
 except ConfigError as error:
     print(error)
 """

@@ -127,7 +127,7 @@ def test_one_that_is_being_paused_goes_on_when_that_is_wanted(
     experiment.pause()
     wait_for(lambda: "pause: all trials checkpoint" in journal())
     experiment.activate()
-    assert database.requested_control(experiment.id) is None
+    assert database.get_control_request(experiment.id) is None
     wait_for(lambda: journal().count('"search_started"') == 2)
     assert database.get_experiment(experiment.id).state is ExperimentState.RUNNING
     experiment.kill()
@@ -249,7 +249,7 @@ def test_a_kill_while_the_workers_of_a_dead_runner_end_is_taken(
     died = "from detcore.records import Database; import sys; Database.open(sys.argv[1])"
     died += ".set_experiment_state(1, 'RUNNING')"
     subprocess.run([sys.executable, "-c", died, environment.database_url], check=True)
-    assert database.experiment_is_alive(number) is False
+    assert database.is_experiment_alive(number) is False
     jobs = state.jobs
     with hold_experiment_lock(database, environment, number):
         jobs.control(requester, number, "kill")
@@ -266,5 +266,5 @@ def test_a_kill_of_a_trial_ends_the_experiment_only_if_it_has_no_other(
     number, requester = add_submission(database, tmp_path, searcher__name=searcher)
     trial = database.create_trial(experiment_id=number, hparams={}, seed=0)
     state.jobs.control_trial(requester, trial, "kill")
-    asked = (database.requested_control(number), database.get_trial(trial).control)
+    asked = (database.get_control_request(number), database.get_trial(trial).control)
     assert asked == ((Control.KILL, None) if is_all else (None, Control.KILL))

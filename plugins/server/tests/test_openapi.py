@@ -54,7 +54,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
 @pytest.fixture(scope="module")
 def document(running: tuple[str, str]) -> dict[str, Any]:
     url, token = running
-    found: dict[str, Any] = Session(url, token).ask("GET", "/openapi.json")
+    found: dict[str, Any] = Session(url, token).request("GET", "/openapi.json")
     return found
 
 
@@ -99,7 +99,7 @@ def test_schemathesis_finds_nothing(running: tuple[str, str], document: dict[str
     of_logout = sum(len(found) for path, found in document["paths"].items() if LOGOUT in path)
     assert numbers(done.stdout) == (there, there - of_logout, there - of_logout)
     # That the token was good to the end.
-    assert Session(url, token).ask("GET", "/api/detcore/v1/me")["name"] == "grace"
+    assert Session(url, token).request("GET", "/api/detcore/v1/me")["name"] == "grace"
     # Now what ends it; whether it does is another test's business.
     done = schemathesis(url, token, "--include-path-regex", LOGOUT)
     assert done.returncode == 0, done.stdout[-20_000:]

@@ -17,7 +17,7 @@ from toy_command import Detcore
 
 from detcore.client import Determined
 from detcore.errors import ConfigError, DatabaseError
-from detcore.records import revisions
+from detcore.records import list_revisions
 from detcore_server.commands.backup import back_up, describe_database, put_back
 from detcore_server.server_database import ServerDatabase
 from detcore_server.users.accounts import hash_password
@@ -121,14 +121,16 @@ def test_the_commands(tmp_path: Path) -> None:
     with Detcore(tmp_path) as detcore:
         assert "none yet" in detcore("database", "info").stdout
         assert not (detcore.home / "detcore.db").exists()
-        assert f"schema {revisions()[-1]}, was not there" in detcore("database", "upgrade").stdout
+        assert (
+            f"schema {list_revisions()[-1]}, was not there" in detcore("database", "upgrade").stdout
+        )
         assert "bytes" in detcore("database", "backup", copy).stdout
         failed = detcore("database", "restore", copy)
         assert failed.code == 2
         assert "--replace" in failed.stderr
         done = detcore("database", "restore", copy, "--replace")
         assert done.code == 0, done.stderr
-        assert detcore("database", "info", "--json").summary["schema"] == revisions()[-1]
+        assert detcore("database", "info", "--json").summary["schema"] == list_revisions()[-1]
 
 
 def test_what_cannot_be_copied_or_restored(tmp_path: Path) -> None:
@@ -162,7 +164,7 @@ def test_what_cannot_be_copied_or_restored(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(DatabaseError, match="no record store of detcore"):
         put_back(other, url, replace=True)
-    assert describe_database(url)["schema"] == revisions()[-1]
+    assert describe_database(url)["schema"] == list_revisions()[-1]
 
 
 # -- start ----------------------------------------------------------------------------------------
@@ -201,4 +203,4 @@ def test_two_servers_start_on_a_new_database(
             server.wait(30)
             assert server.stdout is not None
             server.stdout.close()
-    assert describe_database(url)["schema"] == revisions()[-1]
+    assert describe_database(url)["schema"] == list_revisions()[-1]

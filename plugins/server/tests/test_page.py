@@ -386,7 +386,7 @@ def test_controls(site: Site) -> None:
     path = f"/ui/experiments/{experiment}"
     assert "Cancel experiment" in site.page(path).text
     assert site.client.ask("POST", f"{path}/control", {"action": "pause"}).status == 303
-    assert site.database.requested_control(experiment) is Control.PAUSE
+    assert site.database.get_control_request(experiment) is Control.PAUSE
     assert site.client.ask("POST", f"{path}/control", {"action": "explode"}).status == 422
     over, _ = site.search(1, name="over")
     answer = site.client.ask("POST", f"/ui/experiments/{over}/control", {"action": "pause"})

@@ -53,7 +53,7 @@ import sys
 from detcore.records import Database
 from detcore_server.jobs import submission_runner
 
-look = Database.requested_control
+look = Database.get_control_request
 
 def look_and_be_overtaken(database, experiment_id):
     asked = look(database, experiment_id)
@@ -61,7 +61,7 @@ def look_and_be_overtaken(database, experiment_id):
         database.request_control(experiment_id, None)
     return asked
 
-Database.requested_control = look_and_be_overtaken
+Database.get_control_request = look_and_be_overtaken
 sys.exit(submission_runner.main())
 """
 
@@ -179,7 +179,7 @@ def test_a_pause_counts_although_the_machine_ends_the_runner(job: Job) -> None:
     runner.send_signal(signal.SIGTERM)
     runner.send_signal(signal.SIGCONT)
     assert job.end(runner) == (0, PAUSED)
-    assert job.database.requested_control(job.id) is None
+    assert job.database.get_control_request(job.id) is None
 
 
 def test_what_was_asked_before_the_runner_began_counts(job: Job) -> None:
@@ -200,7 +200,7 @@ def test_a_cancel_while_it_pauses_counts_to_the_last(job: Job) -> None:
     job.database.request_control(job.id, Control.PAUSE)
     assert job.end(runner) == (0, CANCELED)
     assert job.states() == ["CANCELED"]
-    assert job.database.requested_control(job.id) is None
+    assert job.database.get_control_request(job.id) is None
 
 
 @pytest.mark.parametrize("program", [ASKS_LATE, ASKS_TOO_LATE], ids=["late", "too late"])

@@ -14,7 +14,7 @@ from plain_http import PlainHttp, connect_to
 from running_server import PASSWORD, USER, RunningServer
 
 from detcore.cli import main
-from detcore.client.http import ServerRefused, Session, open_session
+from detcore.client.http import ServerRefusedError, Session, open_session
 from detcore.environment import read_environment
 from detcore.errors import DetcoreError
 
@@ -45,7 +45,7 @@ def test_who_trusts_the_certificate_logs_in_and_is_answered(
         }
     )
     session = open_session(server.url, environment=environment)
-    assert session.ask("GET", "/api/detcore/v1/me")["name"] == USER
+    assert session.request("GET", "/api/detcore/v1/me")["name"] == USER
     session.close()
 
 
@@ -56,13 +56,13 @@ def test_who_does_not_trust_the_certificate_sends_nothing(
     other = None if trusted == "nobody" else Certificate(tmp_path).certificate
     session = Session(server.url, "detcore_secret", certificate=other)
     path = f"/sent-by-{trusted}"
-    with pytest.raises(ServerRefused, match=r"(?s)is not trusted.*DETCORE_MASTER_CERT"):
-        session.ask("GET", path)
+    with pytest.raises(ServerRefusedError, match=r"(?s)is not trusted.*DETCORE_MASTER_CERT"):
+        session.request("GET", path)
     session.close()
     # Its log is in the order in which it was asked, and written after the answers.
     session = Session(server.url, certificate=certificate.certificate)
     with pytest.raises(DetcoreError):
-        session.ask("GET", f"{path}-afterwards")
+        session.request("GET", f"{path}-afterwards")
     session.close()
     wait_for(lambda: f"{path}-afterwards" in server.log.read_text())
     assert f"{path} " not in server.log.read_text()
@@ -73,7 +73,7 @@ def test_a_certificate_of_another_host_is_not_trusted(tmp_path: Path) -> None:
     with RunningServer(tmp_path, *other.options) as server:
         session = Session(server.url, "detcore_secret", certificate=other.certificate)
         with pytest.raises(DetcoreError, match=r"(?i)127\.0\.0\.1|IP address mismatch"):
-            session.ask("GET", "/api/detcore/v1/me")
+            session.request("GET", "/api/detcore/v1/me")
         session.close()
 
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from detcore.client.http import pack
+from detcore.client.http import pack_directory
 from detcore.errors import UnsafePathError
 from detcore_server.jobs.unpack import UnpackLimits, unpack
 
@@ -234,7 +234,7 @@ def test_what_is_packed_is_unpacked(tmp_path: Path) -> None:
     (folder / "a" / "empty").mkdir(parents=True)
     (folder / "a" / f"{'l' * 120}.py").write_text("print()")
     (folder / "\u00fcber.txt").write_bytes(bytes(range(256)))
-    packed = pack(folder)
+    packed = pack_directory(folder)
     archive = tmp_path / "archive.tar.gz"
     archive.write_bytes(packed.file.read())
     packed.file.close()

@@ -168,12 +168,12 @@ def _ask_plugins(loaded: LoadedConfig, plugins: PluginManager) -> None:
     )
     if all(target.startswith(_BUILT_IN) for target in kinds):
         return
-    from detcore.config import refusal
+    from detcore.config import make_refusal_error
     from detcore.run import find_refusals
 
     refused = find_refusals(loaded, plugins)
     if refused:
-        raise refusal(loaded, refused)
+        raise make_refusal_error(loaded, refused)
 
 
 def _report(error: ExperimentFileError) -> str:

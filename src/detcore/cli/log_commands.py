@@ -73,7 +73,7 @@ def trial_logs(obj: CliContext, /, trial_id: int, **options: Any) -> None:
 
         def is_over() -> bool:
             state = database.get_trial(trial_id).state.value
-            return state != "RUNNING" or not database.experiment_is_alive(trial.experiment_id)
+            return state != "RUNNING" or not database.is_experiment_alive(trial.experiment_id)
 
         _show(database, lambda: [trial], is_over, with_trial=False, **options)
 

@@ -85,7 +85,7 @@ def uuid_shortener(database: Database) -> Callable[[str], str]:
 
     if not make_console().is_terminal:
         return str
-    shared = set(database.shared_beginnings(SHORT_UUID))
+    shared = set(database.list_shared_prefixes(SHORT_UUID))
     return lambda uuid: uuid if uuid[:SHORT_UUID] in shared else uuid[:SHORT_UUID]
 
 

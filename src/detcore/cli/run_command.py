@@ -217,7 +217,13 @@ def _run_here(obj: CliContext, options: _Options) -> None:
 
 def _run_at(obj: CliContext, master: str, options: _Options) -> None:
     """Have a server train the experiment, as `_run_here` does here."""
-    from detcore.client.http import Detached, Submission, activate, follow, submit
+    from detcore.client.http import (
+        DetachedError,
+        Submission,
+        activate_experiment,
+        follow_experiment,
+        submit_experiment,
+    )
     from detcore.config import parse_set_flags
 
     environment = obj.environment
@@ -232,16 +238,16 @@ def _run_at(obj: CliContext, master: str, options: _Options) -> None:
                     test_mode=options.test_mode,
                 )
                 folder = options.model_dir or options.config.absolute().parent
-                session, number = submit(
+                session, number = submit_experiment(
                     master, send_submission, folder, environment=environment, notice=display.notice
                 )
             else:
                 number = options.resume or 0
-                session = activate(master, number, environment=environment)
+                session = activate_experiment(master, number, environment=environment)
             if options.detach:
-                raise Detached(number, session.url)
-            result = follow(session, number, display)
-    except Detached as detached:
+                raise DetachedError(number, session.url)
+            result = follow_experiment(session, number, display)
+    except DetachedError as detached:
         click.echo(str(detached), err=options.as_json)
         if options.as_json:
             click.echo(json.dumps({"experiment_id": number, "state": "RUNNING"}))

@@ -12,15 +12,15 @@ import click
 from detcore.cli.command_groups import CommandGroup, Lazy
 from detcore.cli.output import print_fields
 from detcore.client.http.credentials import (
-    KeptToken,
-    forget_token,
-    keep_token,
-    kept_token,
-    log_in_at,
+    StoredToken,
+    delete_token,
     open_session,
+    read_stored_token,
+    request_token,
+    store_token,
     trusted_authorities,
 )
-from detcore.client.http.http_session import ServerUnavailableError, Session, normal_url
+from detcore.client.http.http_session import ServerUnavailableError, Session, normalize_url
 from detcore.contract.errors import ConfigError, ForbiddenError, UnauthenticatedError
 from detcore.record_descriptions import format_time
 
@@ -83,7 +83,7 @@ def log_in(obj: CliContext, url: str | None, user: str | None, password_stdin: b
     name = user or obj.environment.user or _ask("User")
     password = _read_password() if password_stdin else _ask("Password", hidden=True)
     try:
-        kept = log_in_at(where, name, password, certificate=certificate)
+        kept = request_token(where, name, password, certificate=certificate)
     except ForbiddenError as error:
         if str(error) != "invalid credentials":
             raise
@@ -91,7 +91,7 @@ def log_in(obj: CliContext, url: str | None, user: str | None, password_stdin: b
             f"the server {where} refuses user {name!r} with this password.\n"
             "Try again; an administrator can set another one: detcore user password NAME"
         ) from error
-    keep_token(obj.environment.home, where, kept)
+    store_token(obj.environment.home, where, kept)
     click.echo(f"logged in to {where} as {name} until {_time(kept.expires_at)}")
 
 
@@ -102,15 +102,15 @@ def log_in(obj: CliContext, url: str | None, user: str | None, password_stdin: b
 def log_out(obj: CliContext, url: str | None, user: str | None) -> None:
     """Revoke the stored token of a server, and delete it."""
     where = _server(obj, url)
-    kept = kept_token(obj.environment.home, where, user)
+    kept = read_stored_token(obj.environment.home, where, user)
     if kept is None:
         click.echo(_not_logged_in(where, user))
         return
     # Forgotten first, so that it is not used again even if the request fails.
-    forget_token(obj.environment.home, where, kept.user)
+    delete_token(obj.environment.home, where, kept.user)
     try:
         with _session_of(obj, where, kept) as session, contextlib.suppress(UnauthenticatedError):
-            session.ask("POST", "/api/detcore/v1/logout")
+            session.request("POST", "/api/detcore/v1/logout")
     except ServerUnavailableError as error:
         raise ServerUnavailableError(
             f"the token of {kept.user} is forgotten here, but {where} does not answer.\n"
@@ -133,7 +133,7 @@ def change_password(
 ) -> None:
     """Change your own password at a server; you are logged out everywhere else."""
     where = _server(obj, url)
-    kept = kept_token(obj.environment.home, where, user)
+    kept = read_stored_token(obj.environment.home, where, user)
     if kept is None:
         raise UnauthenticatedError(
             f"{_not_logged_in(where, user)}.\nLog in: detcore user login {where}"
@@ -142,13 +142,13 @@ def change_password(
     old = _read_password() if password_stdin else _ask("Password so far", hidden=True)
     new = read_new_password(password_stdin)
     with _session_of(obj, where, kept) as session:
-        said = session.ask(
+        said = session.request(
             "POST", "/api/detcore/v1/me/password", json_body={"old": old, "new": new}
         )
-    keep_token(
+    store_token(
         obj.environment.home,
         where,
-        KeptToken(user=kept.user, token=said["token"], expires_at=said["expires_at"]),
+        StoredToken(user=kept.user, token=said["token"], expires_at=said["expires_at"]),
     )
     click.echo(f"{kept.user} has another password at {where}")
 
@@ -161,7 +161,7 @@ def whoami(obj: CliContext, url: str | None, user: str | None) -> None:
     """Show the user that a server recognizes you as."""
     where = _server(obj, url)
     with contextlib.closing(open_session(where, user, environment=obj.environment)) as session:
-        said = session.ask("GET", "/api/detcore/v1/me")
+        said = session.request("GET", "/api/detcore/v1/me")
     print_fields(
         {
             "user": str(said["name"]),
@@ -178,7 +178,7 @@ def _server(obj: CliContext, url: str | None) -> str:
         raise ConfigError(
             "which server? Give its address, such as http://host:8080, or set DETCORE_MASTER."
         )
-    return normal_url(given)
+    return normalize_url(given)
 
 
 def _not_logged_in(where: str, user: str | None) -> str:
@@ -187,7 +187,7 @@ def _not_logged_in(where: str, user: str | None) -> str:
 
 
 def _session_of(
-    obj: CliContext, where: str, kept: KeptToken
+    obj: CliContext, where: str, kept: StoredToken
 ) -> contextlib.AbstractContextManager[Session]:
     certificate = trusted_authorities(obj.environment)
     return contextlib.closing(Session(where, kept.token, certificate=certificate))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore.client.arguments import load_given
+    from detcore.client.arguments import load_trial_config
     from detcore.client.class_location import find_class
     from detcore.client.client_checkpoint import Checkpoint, CheckpointTrainingMetadata
     from detcore.client.determined import Determined
@@ -54,14 +54,14 @@ __all__ = [
     "create",
     "create_trial_instance",
     "find_class",
-    "load_given",
+    "load_trial_config",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "detcore.contract.values": "ModelOrderBy ModelSortBy",
-        "arguments": "load_given",
+        "arguments": "load_trial_config",
         "client_checkpoint": "Checkpoint CheckpointTrainingMetadata",
         "determined": "Determined",
         "experiment_creation": "create create_trial_instance",

@@ -111,7 +111,7 @@ def check_text(what: str, text: Any) -> str:
     return text
 
 
-def load_given(
+def load_trial_config(
     config: Any,
     *,
     trial_class: type,
@@ -156,7 +156,7 @@ def load_given(
 def fill_config(
     config: Any, *, trial_class: type, framework: Framework, entrypoint: str | list[str] | None
 ) -> dict[str, Any]:
-    """Return the given `config` with defaults for missing settings; see `load_given`.
+    """Return the given `config` with defaults for missing settings; see `load_trial_config`.
 
     Raises:
         ConfigError: If it is no dictionary, nor None.

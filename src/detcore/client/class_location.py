@@ -15,7 +15,7 @@ from detcore.optional_distributions import import_distribution
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ClassPlace:
+class ClassLocation:
     """How a worker imports a trial class.
 
     Attributes:
@@ -27,7 +27,7 @@ class ClassPlace:
     written: Path | None = None
 
 
-def find_class(trial_class: type, folder: Path) -> ClassPlace:
+def find_class(trial_class: type, folder: Path) -> ClassLocation:
     """Find out how a process that runs in a folder imports a class.
 
     A class of an IPython or Jupyter session is written to a file in the folder, together with what
@@ -52,14 +52,14 @@ def find_class(trial_class: type, folder: Path) -> ClassPlace:
     if module is None:
         raise InvalidExperimentError(f"the module {trial_class.__module__} of {name} is not there")
     if module.__name__ != "__main__":
-        return ClassPlace(_imported(module, name, folder))
+        return ClassLocation(_imported(module, name, folder))
     session = _session()
     if session is not None and session.user_module is module and _is_in_cells(trial_class, module):
         return _written(session.user_ns["In"], trial_class, vars(module), folder)
     file = getattr(module, "__file__", None)
     spec = getattr(module, "__spec__", None)
     if spec is not None and file is not None and Path(file).name != "__main__.py":
-        return ClassPlace(f"{spec.name}:{name}")  # python -m package.module
+        return ClassLocation(f"{spec.name}:{name}")  # python -m package.module
     if file is None or not Path(file).is_file():
         raise InvalidExperimentError(
             f"the source of {name} is not known: it was typed at Python's prompt, or given with "
@@ -67,10 +67,10 @@ def find_class(trial_class: type, folder: Path) -> ClassPlace:
             "Each trial runs in a process of its own, which needs the source.\n"
             "Put the class into a file, or use IPython or Jupyter, whose cells are kept."
         )
-    return ClassPlace(_in_file(Path(file).absolute(), name, folder))
+    return ClassLocation(_in_file(Path(file).absolute(), name, folder))
 
 
-def script_of(trial_class: type) -> Path | None:
+def find_main_script(trial_class: type) -> Path | None:
     """Return the script that is run, if a class is defined in it; None for cells and modules."""
     module = sys.modules.get(trial_class.__module__)
     if module is None or module.__name__ != "__main__":
@@ -105,7 +105,7 @@ def _is_in_cells(trial_class: type, module: ModuleType) -> bool:
 
 def _written(
     cells: Sequence[str], trial_class: type, namespace: Mapping[str, Any], folder: Path
-) -> ClassPlace:
+) -> ClassLocation:
     name = trial_class.__qualname__
     report = import_distribution("detcore_report", needed_by=f"training {name} from a notebook")
     made = report.module_from_cells(cells, name, namespace=namespace)
@@ -119,7 +119,7 @@ def _written(
             "The trials import them from there.\n"
             "Pass context_dir=... with a folder that can be written to."
         ) from error
-    return ClassPlace(f"{made.name}:{name}", written=path)
+    return ClassLocation(f"{made.name}:{name}", written=path)
 
 
 def _imported(module: ModuleType, name: str, folder: Path) -> str:

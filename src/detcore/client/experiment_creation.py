@@ -113,7 +113,7 @@ def _run_here(
             "create() was called in a thread, where it cannot take note of Ctrl-C and SIGTERM.\n"
             "Call it in the main thread, or run the experiment with: detcore run"
         )
-    from detcore.client.arguments import load_given
+    from detcore.client.arguments import load_trial_config
     from detcore.client.class_location import find_class
     from detcore.client.determined import Determined
     from detcore.client.embedded_transport import EmbeddedTransport
@@ -127,7 +127,7 @@ def _run_here(
     plugins = PluginManager(environment)
     framework = find_framework(trial_def, plugins.frameworks())
     place = find_class(trial_def, folder)
-    loaded = load_given(
+    loaded = load_trial_config(
         config,
         trial_class=trial_def,
         framework=framework,

@@ -231,7 +231,7 @@ def _refuse_sources(database: Database, experiment_id: int, uuids: list[str]) ->
 
 
 def _refuse_registered(database: Database, experiment_id: int, uuids: list[str]) -> None:
-    registered = database.registered_checkpoints()
+    registered = database.list_registered_checkpoints()
     used = [name for uuid in uuids for name in registered.get(uuid, ())]
     if used:
         raise CheckpointStateError(

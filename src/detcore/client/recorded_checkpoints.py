@@ -137,7 +137,7 @@ class CheckpointFiles:
         trials = {(record.trial_id, record.storage_url): record for record in unsettled}
         for (trial_id, _), record in trials.items():
             trial = self.database.get_trial(trial_id)
-            if self.database.experiment_is_alive(record.experiment_id):
+            if self.database.is_experiment_alive(record.experiment_id):
                 continue
             with hold_experiment_lock(self.database, self._environment, record.experiment_id):
                 recover_trial(self.database, self.storage(record), trial, uuids=uuids)
@@ -158,7 +158,7 @@ class CheckpointFiles:
         Raises:
             CheckpointStateError: If it is.
         """
-        is_alive = self.database.experiment_is_alive(record.experiment_id)
+        is_alive = self.database.is_experiment_alive(record.experiment_id)
         if record.state == "ACTIVE" and is_alive:
             raise CheckpointStateError(
                 f"checkpoint {record.uuid} is being saved by trial {record.trial_id}.\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.client.arguments import code_folder, fill_config
-from detcore.client.class_location import find_class, is_interactive, script_of
+from detcore.client.class_location import find_class, find_main_script, is_interactive
 from detcore.client.printing_listener import PrintingListener, raise_unless_complete
 from detcore.contract.errors import ConfigError, InvalidExperimentError, RunError, describe
 
@@ -37,7 +37,7 @@ def run_remotely(
     """Hand an experiment in to a server, and follow it; see `detcore.client.create`."""
     from detcore.client import http
     from detcore.client.determined import Determined
-    from detcore.config import mapping_text
+    from detcore.config import format_mapping
     from detcore.plugins import PluginManager
     from detcore.trial import find_framework
 
@@ -64,18 +64,18 @@ def run_remotely(
             config, trial_class=trial_def, framework=framework, entrypoint=entrypoint
         )
         given = http.Submission(
-            text=mapping_text(filled),
+            text=format_mapping(filled),
             name="config",
             overrides={},
             environment=variables,
             test_mode=test,
         )
-    session, experiment_id = http.submit(
+    session, experiment_id = http.submit_experiment(
         master, given, folder, environment=environment, notice=listener.notice
     )
     try:
-        result = http.follow(session, experiment_id, listener)
-    except http.Detached as detached:
+        result = http.follow_experiment(session, experiment_id, listener)
+    except http.DetachedError as detached:
         if is_interactive():
             raise RunError(str(detached)) from None
         print(detached, flush=True)
@@ -104,7 +104,7 @@ def _entrypoint(
     """Return the entrypoint that the trials run on the server."""
     if command is not None and not (command and command[0].endswith(_NOTEBOOK)):
         return ["python3", *_checked(command, folder)]
-    script = script_of(trial_def)
+    script = find_main_script(trial_def)
     if script is not None:
         if not script.is_relative_to(folder):
             raise InvalidExperimentError(

@@ -15,19 +15,36 @@ from detcore.config.loader import (
     ExperimentFileError,
     LoadedConfig,
     Origin,
+    format_mapping,
     load_config,
     load_mapping,
     load_text,
-    mapping_text,
-    refusal,
+    make_refusal_error,
 )
 from detcore.config.mistakes import LoadOptions
 from detcore.config.overrides import parse_set_flags
 from detcore.config.source_text import Diagnostic, Label, Span
 
 __all__ = [
-    "RULES_LATER", "Diagnostic", "ExperimentConfig", "ExperimentFileError", "Label", "LoadOptions",
-    "LoadedConfig", "Origin", "Span", "TrainingLength", "json_schema", "load_config",
-    "load_mapping", "load_text", "mapping_text", "parse_set_flags", "ranges", "refusal",
-    "resolve_constants", "smoke_config", "trial_seed",
+    "RULES_LATER",
+    "Diagnostic",
+    "ExperimentConfig",
+    "ExperimentFileError",
+    "Label",
+    "LoadOptions",
+    "LoadedConfig",
+    "Origin",
+    "Span",
+    "TrainingLength",
+    "format_mapping",
+    "json_schema",
+    "load_config",
+    "load_mapping",
+    "load_text",
+    "make_refusal_error",
+    "parse_set_flags",
+    "ranges",
+    "resolve_constants",
+    "smoke_config",
+    "trial_seed",
 ]  # fmt: skip

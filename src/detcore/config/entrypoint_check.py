@@ -43,7 +43,7 @@ def entrypoint_mistakes(entrypoint: object, folder: Path) -> Iterator[OwnProblem
         yield _wrong(message, near and near + suffix)
 
 
-def script_of(entrypoint: object, folder: Path) -> Path | None:
+def find_entry_script(entrypoint: object, folder: Path) -> Path | None:
     """Return the script in the folder that an entrypoint starts; None where that is not certain."""
     words = _words(entrypoint)
     if "--" in words and not _PYTHON.fullmatch(words[0]):  # behind a launcher's own options

@@ -154,10 +154,10 @@ def load_mapping(config: Mapping[str, object], **options: Unpack[LoadOptions]) -
         ExperimentFileError: A `ConfigError` whose text reports all mistakes.
         ConfigError: If something in `config` cannot be written as YAML.
     """
-    return load_text(mapping_text(config), name="config", **options)
+    return load_text(format_mapping(config), name="config", **options)
 
 
-def mapping_text(config: Mapping[str, object]) -> str:
+def format_mapping(config: Mapping[str, object]) -> str:
     """Return a configuration given as a dictionary, written as YAML.
 
     Raises:
@@ -173,7 +173,9 @@ def mapping_text(config: Mapping[str, object]) -> str:
         ) from exc
 
 
-def refusal(loaded: LoadedConfig, refused: Mapping[str, Exception]) -> ExperimentFileError:
+def make_refusal_error(
+    loaded: LoadedConfig, refused: Mapping[str, Exception]
+) -> ExperimentFileError:
     """Return the report of sections that are valid by themselves, but rejected by plugins.
 
     Args:

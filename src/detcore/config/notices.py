@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
-from detcore.config.entrypoint_check import script_of
+from detcore.config.entrypoint_check import find_entry_script
 from detcore.config.field_types import NO_EFFECT
 from detcore.config.hyperparameters import ranges
 from detcore.config.problems import nearest
@@ -58,7 +58,7 @@ def find_remarks(
 
 def _unread(root: Node, code_dir: Path) -> Iterator[tuple[Place, str]]:
     entrypoint, section = find(root, ("entrypoint",)), find(root, ("hyperparameters",))
-    script = None if entrypoint is None else script_of(plain(entrypoint), code_dir)
+    script = None if entrypoint is None else find_entry_script(plain(entrypoint), code_dir)
     if script is None or section is None:
         return
     code = _read_code(script, code_dir)

@@ -1,14 +1,14 @@
 """Where records live: experiments, trials, metrics, checkpoints."""
 
-from detcore.records.connections import DatabaseUnavailableError, shown_url
+from detcore.records.connections import DatabaseUnavailableError, mask_url
 from detcore.records.curve_queries import MetricCurve
 from detcore.records.database import Database
-from detcore.records.engine import make_engine, revisions
+from detcore.records.engine import list_revisions, make_engine
 from detcore.records.experiment_queries import SERVER_QUEUE, replace_labels
-from detcore.records.kept_secrets import hide_secrets, keep_secrets, restore_secrets
+from detcore.records.kept_secrets import hide_secrets, restore_secrets, save_secrets
 from detcore.records.log_follower import LogFollower, ingest_event_logs, ingest_reports
 from detcore.records.output_log import LineFile, OutputLog, read_output_log
-from detcore.records.queries import checked_texts
+from detcore.records.queries import check_strings
 from detcore.records.ranking_queries import RankedCheckpoint, RankedTrial, TrialSummary
 from detcore.records.record_classes import (
     CheckpointRecord,
@@ -56,17 +56,17 @@ __all__ = [
     "TrialSummary",
     "TrialTarget",
     "answer_question",
-    "checked_texts",
+    "check_strings",
     "hide_secrets",
     "ingest_event_logs",
     "ingest_reports",
-    "keep_secrets",
+    "list_revisions",
     "make_engine",
+    "mask_url",
     "metadata",
     "plan_retention",
     "read_output_log",
     "replace_labels",
     "restore_secrets",
-    "revisions",
-    "shown_url",
+    "save_secrets",
 ]

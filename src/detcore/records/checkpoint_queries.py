@@ -19,7 +19,7 @@ from detcore.records.event_application import (
     registrations,
 )
 from detcore.records.metric_queries import AT_ITS_STEP, is_current
-from detcore.records.queries import Queries, checked_metadata, checked_texts, now
+from detcore.records.queries import Queries, check_json_metadata, check_strings, now
 from detcore.records.record_classes import CheckpointRecord, read_rows
 from detcore.records.schema import checkpoints, metrics, validation_values
 
@@ -101,7 +101,7 @@ class CheckpointQueries(Queries):
             others = connection.execute(newest).scalars().all()
         raise _not_found(uuid, matched=[each.uuid for each in found], others=others)
 
-    def shared_beginnings(self, length: int) -> list[str]:
+    def list_shared_prefixes(self, length: int) -> list[str]:
         """Return the beginnings of UUIDs, `length` characters each, that several checkpoints have.
 
         `get_checkpoint` takes any other beginning of that length.
@@ -142,7 +142,7 @@ class CheckpointQueries(Queries):
         )
         return int(self._read_value(query))
 
-    def registered_checkpoints(self) -> dict[str, list[str]]:
+    def list_registered_checkpoints(self) -> dict[str, list[str]]:
         """Return the checkpoints in the registry by UUID, with ``"model version N"`` of each."""
         with self._read() as connection:
             return registrations(connection)
@@ -190,7 +190,7 @@ class CheckpointQueries(Queries):
             NotFoundError: If there is no such checkpoint.
             ConfigError: If `metadata` is no dictionary of JSON values.
         """
-        added = checked_metadata(metadata)
+        added = check_json_metadata(metadata)
         return self._change_metadata(uuid, lambda before: {**before, **added})
 
     def remove_checkpoint_metadata(self, uuid: str, keys: Iterable[str]) -> CheckpointRecord:
@@ -200,7 +200,7 @@ class CheckpointQueries(Queries):
             NotFoundError: If there is no such checkpoint.
             ConfigError: If `keys` is not a list of texts.
         """
-        gone = set(checked_texts("keys", keys))
+        gone = set(check_strings("keys", keys))
         return self._change_metadata(
             uuid, lambda before: {key: before[key] for key in before if key not in gone}
         )

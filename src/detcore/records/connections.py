@@ -25,7 +25,7 @@ _INITIAL_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 1.0
 
 
-def shown_url(url: URL) -> str:
+def mask_url(url: URL) -> str:
     """Return a URL with its password, and what else may be secret in it, as ``***``."""
     query = {name: "***" if _SECRET.search(name) else value for name, value in url.query.items()}
     return url.set(query=query).render_as_string().replace("%2A%2A%2A", "***")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Engine
 
 from detcore.records.checkpoint_queries import CheckpointQueries
-from detcore.records.connections import ForkGuard, call_until_available, shown_url
+from detcore.records.connections import ForkGuard, call_until_available, mask_url
 from detcore.records.cursors import CursorQueries
 from detcore.records.curve_queries import CurveQueries
 from detcore.records.engine import READ_ONLY, bring_up_to_date, make_engine
@@ -73,7 +73,7 @@ class Database(
             raise
         return cls(engine, guard)
 
-    def waiting(
+    def with_retries(
         self, notify: Callable[[str], None], *, should_stop: Callable[[], bool] = lambda: False
     ) -> Self:
         """Return the same records, for callers that wait while their server is unreachable.
@@ -92,7 +92,7 @@ class Database(
     @property
     def url(self) -> str:
         """The URL it was opened with; secrets in it are shown as ``***``."""
-        return shown_url(self._engine.url)
+        return mask_url(self._engine.url)
 
     @property
     def is_read_only(self) -> bool:

@@ -32,7 +32,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from detcore.contract.errors import DatabaseError
 from detcore.records import postgresql, sqlite
 from detcore.records.column_types import set_home
-from detcore.records.connections import WAIT_S, ForkGuard, shown_url
+from detcore.records.connections import WAIT_S, ForkGuard, mask_url
 from detcore.records.schema import metadata
 from detcore.version import __version__
 
@@ -57,13 +57,13 @@ def make_engine(url: str) -> tuple[Engine, ForkGuard]:
         DatabaseError: If the URL cannot be used, or its driver is not installed.
     """
     try:
-        parsed = postgresql.normal_url(make_url(url))
+        parsed = postgresql.normalize_url(make_url(url))
     except ArgumentError:
         # Its reason may hold the URL, and with it the password.
         raise _unusable(_hidden(url), "it is not a URL") from None
     backend = parsed.get_backend_name()
     if backend not in ("sqlite", "postgresql"):
-        raise _unusable(shown_url(parsed), f"detcore knows SQLite and PostgreSQL, not {backend}")
+        raise _unusable(mask_url(parsed), f"detcore knows SQLite and PostgreSQL, not {backend}")
     try:
         if backend == "sqlite":
             parsed = parsed.set(database=_file_of(url))
@@ -80,7 +80,7 @@ def make_engine(url: str) -> tuple[Engine, ForkGuard]:
             engine = create_engine(parsed, connect_args=arguments, **_POOL)
             on_connect, begin = postgresql.on_connect, postgresql.begin
     except (ArgumentError, NoSuchModuleError) as error:
-        raise _unusable(shown_url(parsed), str(error)) from None
+        raise _unusable(mask_url(parsed), str(error)) from None
     except ModuleNotFoundError as error:
         raise DatabaseError(_missing_driver(parsed, error)) from error
     event.listen(engine, "connect", on_connect)
@@ -118,19 +118,19 @@ def transaction(
         raise sqlite.damaged(engine.url, str(error)) from error
     except PoolTimeoutError as error:
         raise DatabaseError(
-            f"no connection to {shown_url(engine.url)} became free: {error}.\n"
+            f"no connection to {mask_url(engine.url)} became free: {error}.\n"
             "Too many threads of this process use it at once."
         ) from error
     except OverflowError as error:
         raise DatabaseError(
-            f"a number is too large for the records in {shown_url(engine.url)}: {error}.\n"
+            f"a number is too large for the records in {mask_url(engine.url)}: {error}.\n"
             "Whole numbers in records have 64 bits."
         ) from error
 
 
 def translate_error(error: Exception, url: URL) -> Exception:
     """Return detcore's error for one of the driver's or SQLAlchemy's."""
-    where = shown_url(url)
+    where = mask_url(url)
     cause = getattr(error, "orig", None) or error
     reason = str(cause).strip().rstrip(".")
     if url.password:
@@ -159,7 +159,7 @@ def _missing_driver(url: URL, error: ModuleNotFoundError) -> str:
     usual = url.get_driver_name() == "psycopg"
     package = "'detcore[postgresql]'" if usual else error.name
     return (
-        f"the database {shown_url(url)} needs the Python package {error.name!r}, which is not "
+        f"the database {mask_url(url)} needs the Python package {error.name!r}, which is not "
         f"installed.\nInstall it: python -m pip install {package}"
     )
 
@@ -182,7 +182,7 @@ def bring_up_to_date(engine: Engine) -> None:
     Raises:
         DatabaseError: If a newer detcore wrote the database, or it cannot be used.
     """
-    newest = revisions()[-1]
+    newest = list_revisions()[-1]
     if _quick_version(engine) == newest:
         return
     with _ALEMBIC, transaction(engine, write=True, migrates=True) as connection:
@@ -194,14 +194,14 @@ def bring_up_to_date(engine: Engine) -> None:
         if version is None:
             _require_room(connection)
             _create_tables(connection)
-        elif version in revisions():
+        elif version in list_revisions():
             _migrate(connection)
         else:
             raise DatabaseError(_unknown_version(engine, version))
     engine.dispose()
 
 
-def revisions() -> tuple[str, ...]:
+def list_revisions() -> tuple[str, ...]:
     """Return the versions of the tables that this code can migrate, oldest first.
 
     It works with the last one. Each version is a file in ``migrations/versions``.
@@ -216,7 +216,7 @@ def _create_tables(connection: Connection) -> None:
     connection.execute(
         text(f"CREATE TABLE {_VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, {key})")
     )
-    connection.execute(text(f"INSERT INTO {_VERSION_TABLE} VALUES ('{revisions()[-1]}')"))
+    connection.execute(text(f"INSERT INTO {_VERSION_TABLE} VALUES ('{list_revisions()[-1]}')"))
 
 
 def _migrate(connection: Connection) -> None:
@@ -256,7 +256,7 @@ def _require_room(connection: Connection) -> None:
     """Raise DatabaseError if the records cannot be in a database that has none."""
     if "experiments" in inspect(connection).get_table_names():
         raise DatabaseError(
-            f"the database {shown_url(connection.engine.url)} has tables of other "
+            f"the database {mask_url(connection.engine.url)} has tables of other "
             "programs: experiments.\nSet DETCORE_DB to a database of its own."
         )
     if connection.dialect.name == "postgresql":
@@ -265,8 +265,8 @@ def _require_room(connection: Connection) -> None:
 
 def _unknown_version(engine: Engine, version: str) -> str:
     return (
-        f"the database {shown_url(engine.url)} has schema {version}, which is newer than "
-        f"detcore {__version__} knows ({revisions()[-1]}).\n"
+        f"the database {mask_url(engine.url)} has schema {version}, which is newer than "
+        f"detcore {__version__} knows ({list_revisions()[-1]}).\n"
         "A newer detcore wrote it, and this one could damage its records.\n"
         "Update: python -m pip install --upgrade detcore"
     )

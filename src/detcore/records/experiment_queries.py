@@ -57,7 +57,7 @@ class ExperimentQueries(Queries):
     ) -> int:
         """Record a new experiment, in state RUNNING.
 
-        Secrets in the configuration and in the file are starred out; see `keep_secrets`.
+        Secrets in the configuration and in the file are starred out; see `save_secrets`.
 
         Args:
             config: The configuration, defaults applied; JSON values.
@@ -105,7 +105,7 @@ class ExperimentQueries(Queries):
     ) -> None:
         """Replace the configuration of an experiment; each of its trials gets an event of it.
 
-        Secrets in the configuration are starred out; see `keep_secrets`.
+        Secrets in the configuration are starred out; see `save_secrets`.
 
         Args:
             experiment_id: Which one.
@@ -221,7 +221,7 @@ class ExperimentQueries(Queries):
         """Return the process that runs an experiment; None if none does."""
         return find_runner(self._engine, experiment_id)
 
-    def experiment_is_alive(self, experiment_id: int) -> bool:
+    def is_experiment_alive(self, experiment_id: int) -> bool:
         """Return whether a process runs an experiment, or a server will."""
         if self.find_runner(experiment_id) is not None:
             return True
@@ -240,7 +240,7 @@ class ExperimentQueries(Queries):
         """
         record = self.get_experiment(experiment_id)
         while record.state is ExperimentState.RUNNING:
-            is_alive = self.experiment_is_alive(experiment_id)
+            is_alive = self.is_experiment_alive(experiment_id)
             before, record = record, record if is_alive else self.get_experiment(experiment_id)
             if record.state == before.state:
                 return record, is_alive

@@ -50,7 +50,7 @@ def hide_secrets(config: Mapping[str, Any], text: str | None) -> tuple[dict[str,
     return hidden, shown
 
 
-def keep_secrets(home: Path, experiment_id: int, config: Mapping[str, Any]) -> None:
+def save_secrets(home: Path, experiment_id: int, config: Mapping[str, Any]) -> None:
     """Write what `hide_secrets` hides of a new experiment to a file that its owner may read.
 
     Args:

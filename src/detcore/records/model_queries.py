@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from detcore.contract.errors import CheckpointStateError, ConfigError, DatabaseError, NotFoundError
 from detcore.contract.values import ModelOrderBy, ModelSortBy
-from detcore.records.queries import Queries, checked_metadata, checked_texts, now
+from detcore.records.queries import Queries, check_json_metadata, check_strings, now
 from detcore.records.record_classes import ModelRecord, ModelVersionRecord, read_rows
 from detcore.records.schema import checkpoints, model_versions, models
 
@@ -67,8 +67,8 @@ class ModelQueries(Queries):
                     models.insert().values(
                         name=name,
                         description=description,
-                        metadata=checked_metadata(metadata or {}),
-                        labels=checked_texts("labels", labels),
+                        metadata=check_json_metadata(metadata or {}),
+                        labels=check_strings("labels", labels),
                         archived=False,
                         last_number=0,
                         created_at=moment,
@@ -116,7 +116,7 @@ class ModelQueries(Queries):
             limit: Maximum number of results; None = all.
             offset: How many are left out at the beginning.
         """
-        wanted = set(checked_texts("labels", labels))
+        wanted = set(check_strings("labels", labels))
         # Databases differ in how they compare letters beyond ASCII; Python does it one way.
         found = [
             model
@@ -159,9 +159,9 @@ class ModelQueries(Queries):
         if description is not None:
             changed["description"] = description
         if labels is not None:
-            changed["labels"] = checked_texts("labels", labels)
+            changed["labels"] = check_strings("labels", labels)
         if metadata is not None:
-            changed["metadata"] = checked_metadata(metadata)
+            changed["metadata"] = check_json_metadata(metadata)
         try:
             with self._write() as connection:
                 row = _open_row(connection, model)
@@ -187,7 +187,7 @@ class ModelQueries(Queries):
             ConfigError: If `metadata` is no dictionary of JSON values.
             DatabaseError: If the model is archived.
         """
-        added = checked_metadata(metadata)
+        added = check_json_metadata(metadata)
         with self._write() as connection:
             row = _open_row(connection, model)
             merged = {**row.metadata, **added}
@@ -201,7 +201,7 @@ class ModelQueries(Queries):
             ConfigError: If `keys` is not a list of texts.
             DatabaseError: If the model is archived.
         """
-        gone = set(checked_texts("keys", keys))
+        gone = set(check_strings("keys", keys))
         with self._write() as connection:
             row = _open_row(connection, model)
             left = {key: value for key, value in row.metadata.items() if key not in gone}
@@ -238,7 +238,7 @@ class ModelQueries(Queries):
             DatabaseError: If the model is archived.
         """
         moment = now()
-        document = checked_metadata(metadata or {})
+        document = check_json_metadata(metadata or {})
         with self._write() as connection:
             row = _open_row(connection, model)
             _require_whole(connection, checkpoint_uuid)
@@ -327,7 +327,7 @@ class ModelQueries(Queries):
         given = {"name": name, "comment": comment, "notes": notes}
         changed: dict[str, object] = {k: v for k, v in given.items() if v is not None}
         if metadata is not None:
-            changed["metadata"] = checked_metadata(metadata)
+            changed["metadata"] = check_json_metadata(metadata)
         with self._write() as connection:
             row = _open_row(connection, model)
             connection.execute(

@@ -45,7 +45,7 @@ _NETWORK = {
 }
 
 
-def normal_url(url: URL) -> URL:
+def normalize_url(url: URL) -> URL:
     """Return a URL with the driver that detcore uses, where it names none."""
     if url.drivername in ("postgresql", "postgres"):
         return url.set(drivername="postgresql+psycopg")

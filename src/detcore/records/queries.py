@@ -13,7 +13,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from detcore.contract.errors import ConfigError, NotFoundError
 from detcore.log.lines import encode_document
-from detcore.records.connections import shown_url
+from detcore.records.connections import mask_url
 from detcore.records.engine import transaction
 from detcore.records.record_classes import read_rows
 
@@ -131,7 +131,7 @@ def require(connection: Connection, table: Table, number: int) -> None:
 def _not_found(connection: Connection, table: Table, number: int) -> NotFoundError:
     what = table.name.removesuffix("s")
     known = list(connection.execute(select(table.c.id).order_by(table.c.id)).scalars())
-    where = shown_url(connection.engine.url)
+    where = mask_url(connection.engine.url)
     if not known:
         return NotFoundError(
             f"no {what} {number}: there are none yet in {where}.\n"
@@ -165,7 +165,7 @@ def describe_ids(numbers: Iterable[int]) -> str:
     return ", ".join(texts if len(texts) <= 20 else ["...", *texts[-20:]])
 
 
-def checked_metadata(metadata: object) -> dict[str, Any]:
+def check_json_metadata(metadata: object) -> dict[str, Any]:
     """Return a copy of metadata as a dictionary.
 
     Raises:
@@ -180,7 +180,7 @@ def checked_metadata(metadata: object) -> dict[str, Any]:
     return dict(metadata)
 
 
-def checked_texts(what: str, texts: object) -> list[str]:
+def check_strings(what: str, texts: object) -> list[str]:
     """Return a list of texts.
 
     Raises:

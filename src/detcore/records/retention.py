@@ -206,7 +206,7 @@ def _exempt(database: Database) -> dict[str, str]:
         uuid = experiment.searcher.source_checkpoint_uuid
         if uuid:
             exempt[uuid] = f"experiment {experiment.id} starts from it"
-    for uuid, versions in database.registered_checkpoints().items():
+    for uuid, versions in database.list_registered_checkpoints().items():
         exempt[uuid] = f"in the model registry: {', '.join(versions)}"
     return exempt
 

@@ -161,7 +161,7 @@ class SearchQueries(Queries):
         is_open = trials.c.state.in_([TrialState.RUNNING, TrialState.PAUSED])
         return self._change(trials, trial_id, is_open, control=control)
 
-    def requested_trial_controls(self, experiment_id: int) -> dict[int, Control]:
+    def get_trial_control_requests(self, experiment_id: int) -> dict[int, Control]:
         """Return how trials of an experiment were asked to end, by their index in its search."""
         with self._read() as connection:
             found = connection.execute(
@@ -173,7 +173,7 @@ class SearchQueries(Queries):
             )
             return {row.search_index: row.control for row in found}
 
-    def requested_control(self, experiment_id: int) -> Control | None:
+    def get_control_request(self, experiment_id: int) -> Control | None:
         """Return the request to the runner of an experiment, or None."""
         query = select(experiments.c.control).where(experiments.c.id == experiment_id)
         control: Control | None = self._read_value(query)

@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy import URL, Connection
 
 from detcore.contract.errors import DatabaseError, StorageFullError
-from detcore.records.connections import MIGRATION_TIMEOUT_S, WAIT_S, shown_url
+from detcore.records.connections import MIGRATION_TIMEOUT_S, WAIT_S, mask_url
 
 _RETRY_S = 0.02
 # The write-ahead log is cut to this where a migration made it long.
@@ -78,7 +78,7 @@ def connect_read_only(url: URL) -> sqlite3.Connection:
     has_log = log.exists() and log.stat().st_size > 0
     if has_log and not index.exists():
         raise DatabaseError(
-            f"the database {shown_url(url)} cannot be read: {path.parent} is read-only, the newest "
+            f"the database {mask_url(url)} cannot be read: {path.parent} is read-only, the newest "
             f"records are in {log.name}, and SQLite cannot create {index.name} to read these.\n"
             "Copy the directory to a place that you can write to, and set DETCORE_HOME to it: "
             f"cp -r {path.parent} COPY"
@@ -133,7 +133,7 @@ def begin(connection: Connection, *, write: bool, migrates: bool) -> None:
 def damaged(url: URL, reason: str) -> DatabaseError:
     """Return the error for a file that is no whole SQLite database."""
     return DatabaseError(
-        f"the database {shown_url(url)} is damaged or not a database: {reason}.\n"
+        f"the database {mask_url(url)} is damaged or not a database: {reason}.\n"
         "Its records cannot be read; checkpoints are elsewhere and are not affected.\n"
         f"Restore the file from a backup, or move it away to start a new one: "
         f"mv {url.database} {url.database}.damaged"
@@ -143,7 +143,7 @@ def damaged(url: URL, reason: str) -> DatabaseError:
 def explain(reason: str, url: URL) -> Exception | None:
     """Return detcore's error for one of SQLite's, or None if it is not a special one."""
     low = reason.lower()
-    where = shown_url(url)
+    where = mask_url(url)
     if "disk is full" in low or "no space" in low:
         return StorageFullError(
             f"no room for records: {where}: {reason}.\n"

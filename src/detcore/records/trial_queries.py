@@ -16,7 +16,7 @@ from detcore.records.queries import (
     Queries,
     among,
     change,
-    checked_texts,
+    check_strings,
     find,
     now,
     require,
@@ -156,9 +156,9 @@ class TrialQueries(Queries):
             NotFoundError: If no trial has that id.
             ConfigError: If the labels are no list of texts.
         """
-        added = set(checked_texts("labels", add_labels))
-        removed = set(checked_texts("labels", remove_labels))
-        given = None if labels is None else checked_texts("labels", labels)
+        added = set(check_strings("labels", add_labels))
+        removed = set(check_strings("labels", remove_labels))
+        given = None if labels is None else check_strings("labels", labels)
         changed: dict[str, object] = {} if notes is None else {"notes": notes}
         with self._write() as connection:
             if given is None and (added or removed):
@@ -212,7 +212,7 @@ class TrialQueries(Queries):
         query = select(runs).where(runs.c.trial_id == trial_id)
         return self._read_all(RunRecord, query.order_by(runs.c.run_id))
 
-    def best_of_other_trials(
+    def get_best_value_of_others(
         self, trial_id: int, metric: str, *, smaller_is_better: bool
     ) -> float | None:
         """Return the best value of a validation metric over the other trials of an experiment.
@@ -232,7 +232,7 @@ class TrialQueries(Queries):
         found = self._read_value(select_best(best, others, metric, smaller_is_better))
         return None if found is None else float(found)
 
-    def best_until(
+    def get_best_value_until(
         self, trial_id: int, settings: TrialSettings, steps_completed: int
     ) -> float | None:
         """Return the best value of the searcher's metric that a trial reported until a step.

@@ -33,7 +33,7 @@ def answer_question(
     """
     try:
         if question == "best_of_others":
-            value = database.best_of_other_trials(
+            value = database.get_best_value_of_others(
                 trial_id,
                 str(fields["metric"]),
                 smaller_is_better=bool(fields["smaller_is_better"]),
@@ -66,5 +66,5 @@ def _describe_checkpoint(database: Database, uuid: str) -> Mapping[str, Any]:
     return {
         "state": found.state,
         "trial_id": found.trial_id,
-        "models": database.registered_checkpoints().get(uuid, []),
+        "models": database.list_registered_checkpoints().get(uuid, []),
     }

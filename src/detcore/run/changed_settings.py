@@ -12,7 +12,7 @@ from detcore.contract.errors import ConfigError, RunError
 from detcore.contract.values import ExperimentState, JSONValue
 from detcore.masking import MASK, mask_config
 from detcore.record_descriptions import flatten, visible_config
-from detcore.records import keep_secrets, restore_secrets
+from detcore.records import restore_secrets, save_secrets
 from detcore.run.named_parts import create_search_method
 from detcore.search import Search, Validated, event_from_json
 
@@ -86,7 +86,7 @@ def change_settings(
     # The search must come out as it is logged, or the experiment could not be resumed any more.
     seed = loaded.config.reproducibility.experiment_seed
     Search.replay(create_search_method(loaded.config, plugins), events, seed=seed)
-    keep_secrets(environment.home, record.id, new)
+    save_secrets(environment.home, record.id, new)
     hidden = flatten(visible_config(old))
     told = {name: [hidden.get(name), shown.get(name)] for name in names}
     database.change_config(record.id, config=new, changes=told)

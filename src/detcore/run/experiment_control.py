@@ -121,7 +121,7 @@ def control_trial(
             f"trial {trial_id} is over ({trial.state.value}): there is nothing to "
             f"{control.value}.\nThose that can be: detcore experiment describe {experiment.id}"
         )
-    return database.experiment_is_alive(experiment.id)
+    return database.is_experiment_alive(experiment.id)
 
 
 def _is_alone(experiment: ExperimentRecord) -> bool:

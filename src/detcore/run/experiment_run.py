@@ -18,8 +18,8 @@ from detcore.records import (
     DatabaseUnavailableError,
     LogFollower,
     ingest_event_logs,
-    keep_secrets,
     restore_secrets,
+    save_secrets,
 )
 from detcore.run.changed_settings import change_settings
 from detcore.run.checkpoint_source import find_source
@@ -89,7 +89,7 @@ def start_experiment(
                 name=config.name,
             ) as (experiment_id, lock),
         ):
-            keep_secrets(settings.environment.home, experiment_id, plain)
+            save_secrets(settings.environment.home, experiment_id, plain)
             run = ExperimentRun(
                 database,
                 settings,
@@ -315,7 +315,7 @@ class ExperimentRun:
         script: ScriptTrial | None = None,
     ) -> None:
         self._interrupts = Interrupts()
-        self._database = database.waiting(
+        self._database = database.with_retries(
             settings.listener.notice, should_stop=lambda: self._interrupts.is_urgent
         )
         self._no_wait_database = database
@@ -377,7 +377,7 @@ class ExperimentRun:
         goes_on = conclusion.is_external and self._settings.is_server_managed
         while True:
             state = conclusion.state
-            asked = database.requested_control(experiment_id)
+            asked = database.get_control_request(experiment_id)
             if not self._lock.is_held():
                 return ExperimentState.RUNNING  # another process records it
             if state is ExperimentState.PAUSED:

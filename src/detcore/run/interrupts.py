@@ -76,7 +76,7 @@ class Requests:
         try:
             self._lock.is_held()
             record = self._database.get_experiment(self._experiment_id)
-            trials = self._database.requested_trial_controls(self._experiment_id)
+            trials = self._database.get_trial_control_requests(self._experiment_id)
         except DatabaseError:
             return []  # the trials continue; a process that has to record waits
         if record.state is not ExperimentState.RUNNING:

@@ -28,7 +28,7 @@ from detcore.contract.values import ExperimentState, TrialInfo
 from detcore.core import ScriptExperiment, script_file
 from detcore.launch.local_launcher import ChannelEnd
 from detcore.record_descriptions import describe_start
-from detcore.records import Database, TrialDraft, keep_secrets
+from detcore.records import Database, TrialDraft, save_secrets
 from detcore.run.checkpoint_source import find_source
 from detcore.run.experiment_control import create_locked_experiment
 from detcore.run.experiment_run import ExperimentRun, ScriptTrial
@@ -289,7 +289,7 @@ class ScriptRun:
                 script_start=call.start,
             )
         )
-        keep_secrets(environment.home, experiment_id, recorded)
+        save_secrets(environment.home, experiment_id, recorded)
         database.add_search_event(
             experiment_id,
             number=0,

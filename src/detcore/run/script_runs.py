@@ -172,7 +172,7 @@ class ScriptRuns:
             start = database.get_experiment(number).script_start or ""
             # On another machine the next script settles its own.
             is_here = start.startswith(f"{socket.gethostname()} ")
-            if not is_here or database.experiment_is_alive(number):
+            if not is_here or database.is_experiment_alive(number):
                 continue
             try:
                 recover_killed_script(

@@ -211,7 +211,7 @@ class TrialStarter:
             # One that was killed while it restored a complete run has a state of its own.
             was_complete = was_complete or (is_closed and _was_restoring(folder, trial))
             # Values after the checkpoint are of a run that is trained again.
-            best = self.database.best_until(
+            best = self.database.get_best_value_until(
                 trial_id, settings, latest.steps_completed if latest else 0
             )
         source = None

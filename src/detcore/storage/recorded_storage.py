@@ -81,7 +81,7 @@ def find_recorded_storage(
     """Find out how to open the storage of a recorded checkpoint.
 
     Its URL does not include the endpoint and the credentials; the configuration of its experiment
-    does. Secrets come from the file that `keep_secrets` wrote.
+    does. Secrets come from the file that `save_secrets` wrote.
 
     Args:
         record: The checkpoint.

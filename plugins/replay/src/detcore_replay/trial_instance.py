@@ -58,7 +58,7 @@ def create_trial_instance(
         InvalidExperimentError: If `trial_def` is no trial class.
         PluginNotFoundError: If no plugin trains it.
     """
-    from detcore.client import load_given
+    from detcore.client import load_trial_config
     from detcore.plugins import PluginManager
     from detcore.trial import find_framework
 
@@ -67,7 +67,7 @@ def create_trial_instance(
     environment = read_environment()
     plugins = PluginManager(environment)
     framework = find_framework(trial_def, plugins.frameworks())
-    loaded = load_given(
+    loaded = load_trial_config(
         config,
         trial_class=trial_def,
         framework=framework,

@@ -24,7 +24,7 @@ from sqlalchemy.exc import IntegrityError
 from detcore.errors import DatabaseError, NotFoundError
 from detcore.records import (
     Database,
-    checked_texts,
+    check_strings,
     metadata,
     replace_labels,
 )
@@ -144,8 +144,8 @@ class ServerDatabase(Database):
         """
         given = {"name": name, "description": description}
         changed: dict[str, Any] = {key: text for key, text in given.items() if text is not None}
-        added = set(checked_texts("labels", add_labels))
-        removed = set(checked_texts("labels", remove_labels))
+        added = set(check_strings("labels", add_labels))
+        removed = set(check_strings("labels", remove_labels))
         self.get_experiment(experiment_id)  # or an error that lists the known ones
         this = experiments.c.id == experiment_id
         with self.transaction(write=True) as connection:
@@ -153,7 +153,7 @@ class ServerDatabase(Database):
             config = {**(connection.execute(query).scalar() or {}), **changed}
             before = config.get("labels") or ()
             if labels is not None:
-                before = checked_texts("labels", labels)
+                before = check_strings("labels", labels)
             after = sorted(({str(label) for label in before} | added) - removed)
             if labels is not None or added or removed:
                 config["labels"] = after

@@ -202,7 +202,7 @@ def test_the_server_away_behind_nginx_is_away(site: Site) -> None:
         site.server.kill()
         session = Session(site.url, "x", certificate=site.certificate)
         with pytest.raises(ServerUnavailableError, match="502"):
-            session.ask("POST", "/api/detcore/v1/models", json_body={"name": "m"})
+            session.request("POST", "/api/detcore/v1/models", json_body={"name": "m"})
         session.close()
         site.server.start()
         assert client.get_model("stays").name == "stays"

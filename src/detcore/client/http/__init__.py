@@ -8,35 +8,35 @@ from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.client.http.credentials import (
-        KeptToken,
+        StoredToken,
+        delete_token,
         find_credentials,
-        forget_token,
-        keep_token,
-        log_in_at,
         open_session,
+        request_token,
+        store_token,
     )
     from detcore.client.http.http_session import (
-        ServerRefused,
+        ServerRefusedError,
         ServerUnavailableError,
         Session,
-        normal_url,
+        normalize_url,
     )
     from detcore.client.http.http_transport import HttpTransport, ServerRecords, connect
     from detcore.client.http.packed_context import (
         MAX_CONTEXT_BYTES,
         MAX_CONTEXT_ENTRIES,
         PackedContext,
-        pack,
+        pack_directory,
     )
     from detcore.client.http.remote_reads import answer_read
     from detcore.client.http.submission import (
-        Detached,
+        DetachedError,
         Submission,
-        activate,
-        follow,
+        activate_experiment,
+        follow_experiment,
         read_events,
         send_submission,
-        submit,
+        submit_experiment,
     )
     from detcore.client.http.wire_documents import (
         NUMBER,
@@ -49,45 +49,48 @@ __all__ = [
     "MAX_CONTEXT_BYTES",
     "MAX_CONTEXT_ENTRIES",
     "NUMBER",
-    "Detached",
+    "DetachedError",
     "HttpTransport",
-    "KeptToken",
     "PackedContext",
     "ServerRecords",
-    "ServerRefused",
+    "ServerRefusedError",
     "ServerUnavailableError",
     "Session",
+    "StoredToken",
     "Submission",
-    "activate",
+    "activate_experiment",
     "answer_read",
     "connect",
     "decode_value",
+    "delete_token",
     "encode_answer",
     "encode_value",
     "find_credentials",
-    "follow",
-    "forget_token",
-    "keep_token",
-    "log_in_at",
-    "normal_url",
+    "follow_experiment",
+    "normalize_url",
     "open_session",
-    "pack",
+    "pack_directory",
     "read_events",
+    "request_token",
     "send_submission",
-    "submit",
+    "store_token",
+    "submit_experiment",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "packed_context": "MAX_CONTEXT_BYTES MAX_CONTEXT_ENTRIES PackedContext pack",
+        "packed_context": "MAX_CONTEXT_BYTES MAX_CONTEXT_ENTRIES PackedContext pack_directory",
         "credentials": (
-            "KeptToken find_credentials forget_token keep_token log_in_at open_session"
+            "StoredToken find_credentials delete_token store_token request_token open_session"
         ),
         "wire_documents": "NUMBER decode_value encode_answer encode_value",
         "remote_reads": "answer_read",
-        "http_session": "ServerUnavailableError ServerRefused Session normal_url",
-        "submission": "Detached Submission activate follow send_submission read_events submit",
+        "http_session": "ServerUnavailableError ServerRefusedError Session normalize_url",
+        "submission": (
+            "DetachedError Submission activate_experiment follow_experiment read_events "
+            "send_submission submit_experiment"
+        ),
         "http_transport": "HttpTransport ServerRecords connect",
     },
 )

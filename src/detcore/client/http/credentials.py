@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from detcore.atomic_files import replace_file
-from detcore.client.http.http_session import Session, normal_url
+from detcore.client.http.http_session import Session, normalize_url
 from detcore.contract.errors import ConfigError, StorageError, UnauthenticatedError
 from detcore.environment import Environment
 
@@ -35,7 +35,7 @@ def find_credentials(
     the token that ``detcore user login`` kept, a log-in with the environment's password.
 
     Args:
-        url: The server; see `normal_url`.
+        url: The server; see `normalize_url`.
         user: The user; None: the environment's user, or else the one who logged in last.
         environment: The settings of this process.
         password: Password to log in with; takes precedence over the other sources.
@@ -46,19 +46,19 @@ def find_credentials(
         ForbiddenError: If the server refuses user and password.
         ServerUnavailableError: If a log-in is needed and the server does not answer.
     """
-    url = normal_url(url)
+    url = normalize_url(url)
     certificate = trusted_authorities(environment)
     name = user or environment.user
     if password is None:
         if environment.token:
             return environment.token
-        kept = kept_token(environment.home, url, name)
+        kept = read_stored_token(environment.home, url, name)
         if kept is not None:
             return kept.token
         if environment.user in (None, name):
             password = environment.password
     if name and password is not None:
-        return log_in_at(url, name, password, certificate=certificate).token
+        return request_token(url, name, password, certificate=certificate).token
     whose = f" of {name!r}" if name else ""
     option = f" --user {name}" if name else ""
     raise UnauthenticatedError(
@@ -75,7 +75,9 @@ def open_session(url: str, user: str | None = None, *, environment: Environment)
     return Session(url, token, certificate=trusted_authorities(environment))
 
 
-def log_in_at(url: str, user: str, password: str, *, certificate: Path | None = None) -> KeptToken:
+def request_token(
+    url: str, user: str, password: str, *, certificate: Path | None = None
+) -> StoredToken:
     """Return a new token of a server.
 
     Raises:
@@ -84,8 +86,8 @@ def log_in_at(url: str, user: str, password: str, *, certificate: Path | None = 
     """
     with contextlib.closing(Session(url, certificate=certificate)) as session:
         body = {"username": user, "password": password}
-        said = session.ask("POST", "/api/detcore/v1/login", json_body=body)
-    return KeptToken(user=user, token=said["token"], expires_at=said["expires_at"])
+        said = session.request("POST", "/api/detcore/v1/login", json_body=body)
+    return StoredToken(user=user, token=said["token"], expires_at=said["expires_at"])
 
 
 def trusted_authorities(environment: Environment) -> Path | None:
@@ -106,7 +108,7 @@ def trusted_authorities(environment: Environment) -> Path | None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class KeptToken:
+class StoredToken:
     """A token, its user, and when it expires (seconds since 1970)."""
 
     user: str
@@ -114,12 +116,12 @@ class KeptToken:
     expires_at: float
 
 
-def kept_token(home: Path, url: str, user: str | None = None) -> KeptToken | None:
+def read_stored_token(home: Path, url: str, user: str | None = None) -> StoredToken | None:
     """Return the kept token of a user of a server; None if there is no valid one.
 
     Args:
         home: ``DETCORE_HOME``.
-        url: The server, as `normal_url` writes it.
+        url: The server, as `normalize_url` writes it.
         user: The user; None: the one who logged in last.
 
     Raises:
@@ -130,10 +132,10 @@ def kept_token(home: Path, url: str, user: str | None = None) -> KeptToken | Non
     found = server.get("users", {}).get(name)
     if found is None or found["expires_at"] < time.time() + _MARGIN_S:
         return None
-    return KeptToken(user=name, token=found["token"], expires_at=found["expires_at"])
+    return StoredToken(user=name, token=found["token"], expires_at=found["expires_at"])
 
 
-def keep_token(home: Path, url: str, kept: KeptToken) -> None:
+def store_token(home: Path, url: str, kept: StoredToken) -> None:
     """Keep a token, instead of an earlier one of that user; it is the active one from now on.
 
     Raises:
@@ -146,7 +148,7 @@ def keep_token(home: Path, url: str, kept: KeptToken) -> None:
         server["users"][kept.user] = {"token": kept.token, "expires_at": kept.expires_at}
 
 
-def forget_token(home: Path, url: str, user: str) -> None:
+def delete_token(home: Path, url: str, user: str) -> None:
     """Forget the token of a user of a server, if it is kept."""
     with _changed(home) as servers:
         server = servers.get(url, {"users": {}})

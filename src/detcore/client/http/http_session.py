@@ -58,11 +58,11 @@ class ServerUnavailableError(errors.UnavailableError):
         self.may_have_arrived = may_have_arrived
 
 
-class ServerRefused(errors.DatabaseError):
+class ServerRefusedError(errors.DatabaseError):
     """A server refused a request with no more than a status, or gave no valid answer."""
 
 
-def normal_url(url: str) -> str:
+def normalize_url(url: str) -> str:
     """Return the URL of a server as it is compared and kept.
 
     ``host`` and ``host:port`` mean plain HTTP, and the port 8080 unless they name one.
@@ -72,9 +72,9 @@ def normal_url(url: str) -> str:
 
     Example::
 
-        >>> normal_url("Example.org/")
+        >>> normalize_url("Example.org/")
         'http://example.org:8080'
-        >>> normal_url("https://example.org/detcore/")
+        >>> normalize_url("https://example.org/detcore/")
         'https://example.org/detcore'
     """
     text = url.strip()
@@ -110,7 +110,7 @@ class Session:
     request. A redirect is refused, so that the token goes to no other server.
 
     Args:
-        url: Address of the server; see `normal_url`.
+        url: Address of the server; see `normalize_url`.
         token: The user's token, or a function that returns it: called before the first request, and
             again if the server does not accept the token. "" for requests that need no token.
         certificate: File of the authorities to trust (PEM); None: the system's.
@@ -126,7 +126,7 @@ class Session:
         *,
         certificate: Path | None = None,
     ) -> None:
-        self.url = normal_url(url)
+        self.url = normalize_url(url)
         self._log_in = token if callable(token) else None
         self._token = _checked_token(token) if isinstance(token, str) else None
         self._certificate = certificate
@@ -135,7 +135,7 @@ class Session:
         self._opened: tuple[int, urllib3.PoolManager] | None = None
         self._used_at = time.monotonic()
 
-    def ask(
+    def request(
         self,
         method: str,
         path: str,
@@ -166,7 +166,7 @@ class Session:
         Raises:
             ServerUnavailableError: If the server did not answer.
             UnauthenticatedError: If it does not accept the token.
-            ServerRefused: If the answer is not one of a detcore server.
+            ServerRefusedError: If the answer is not one of a detcore server.
             DetcoreError: The error that the server raised, of the same class if there is one here.
         """
         headers = {"Accept": "application/json"}
@@ -218,7 +218,7 @@ class Session:
         try:
             return json.loads(data) if data else None
         except (ValueError, RecursionError) as error:
-            raise ServerRefused(
+            raise ServerRefusedError(
                 f"{self.url} answered {request} with what is not JSON ({error}).\n"
                 "Is it the address of a detcore server?"
             ) from error
@@ -248,7 +248,7 @@ class Session:
                 soon = time.monotonic() + _TIMEOUT_S
                 data = _read(answer, _MAX_ERROR_BYTES, deadline or soon, self.url, cut=True)
                 said = _refusal(answer.status, data, f"{method} {where.partition('?')[0]}")
-                if answer.status in _GATEWAY and isinstance(said, ServerRefused):
+                if answer.status in _GATEWAY and isinstance(said, ServerRefusedError):
                     raise _away(self.url, f"it is answered for with {answer.status}")
                 raise said
             yield answer
@@ -313,14 +313,14 @@ def _read(
     """Return the body of an answer; with `cut` the beginning of one that is too long.
 
     Raises:
-        ServerRefused: If it is longer than `most` bytes, without `cut`.
+        ServerRefusedError: If it is longer than `most` bytes, without `cut`.
         ServerUnavailableError: If it breaks off, or does not end before the deadline.
     """
     parts, size = [], 0
     for piece in _pieces(answer, url):
         size += len(piece)
         if size > most and not cut:
-            raise ServerRefused(
+            raise ServerRefusedError(
                 f"{url} answers with more than {most} bytes, and no more are read.\n"
                 "Is it the address of a detcore server?"
             )
@@ -377,13 +377,13 @@ def _untrusted(url: str, error: Exception) -> errors.DetcoreError:
     """Return the error of a connection that cannot be encrypted."""
     reason = error.args[0] if error.args else error
     if isinstance(reason, ssl.SSLCertVerificationError):
-        return ServerRefused(
+        return ServerRefusedError(
             f"the certificate of {url} is not trusted: {reason.verify_message}.\n"
             "Nothing was sent. Give the file of the authority that signed it: DETCORE_MASTER_CERT, "
             "or certificate=."
         )
     if isinstance(reason, ssl.SSLError) and "WRONG_VERSION" in str(reason):
-        return ServerRefused(f"{url} does not speak TLS.\nIs it http:// instead of https://?")
+        return ServerRefusedError(f"{url} does not speak TLS.\nIs it http:// instead of https://?")
     return _away(url, reason)
 
 
@@ -405,7 +405,7 @@ def _refusal(status: int, data: bytes, what: str) -> errors.DetcoreError:
         if found is not None:
             return found
     if 300 <= status < 400:
-        return ServerRefused(
+        return ServerRefusedError(
             f"{what} is redirected ({status}), which is not followed: the token is for this "
             "server alone.\nGive the address that it leads to, https:// included."
         )
@@ -418,7 +418,7 @@ def _refusal(status: int, data: bytes, what: str) -> errors.DetcoreError:
     plain = _BY_STATUS.get(status)
     if plain is not None:
         return plain(f"the server refused {what}: {shown}")
-    return ServerRefused(f"the server refused {what} with {status}: {shown}")
+    return ServerRefusedError(f"the server refused {what} with {status}: {shown}")
 
 
 def _named(told: dict[str, Any]) -> errors.DetcoreError | None:

@@ -134,7 +134,7 @@ class HttpStorage:
 
     def _look(self) -> None:
         """Ask for the current list of files."""
-        answer = read_document("files", self._session.ask("GET", self._path))
+        answer = read_document("files", self._session.request("GET", self._path))
         self.uuid, self.url = answer["uuid"], answer["storage_url"]
         self._known: dict[str, int] = {file["name"]: file["size"] for file in answer["files"]}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from detcore.client.http.credentials import find_credentials, trusted_authorities
-from detcore.client.http.http_session import ServerRefused, Session, normal_url
+from detcore.client.http.http_session import ServerRefusedError, Session, normalize_url
 from detcore.client.http.http_storage import HttpStorage, checkpoint_path, fetch_growth
 from detcore.client.http.wire_documents import decode_value, read_document, read_documents
 from detcore.contract.errors import InvalidArgumentError
@@ -39,7 +39,7 @@ def connect(
     """Return the transport for a server; it connects and logs in only when it is used.
 
     Args:
-        address: The server; see `normal_url`.
+        address: The server; see `normalize_url`.
         user: User name there; None: see `find_credentials`.
         password: The user's password; None: see `find_credentials`.
         environment: The settings of this process.
@@ -47,7 +47,7 @@ def connect(
     Raises:
         ConfigError: If the address cannot be used, or there is no file of authorities.
     """
-    url = normal_url(address)
+    url = normalize_url(address)
 
     def token() -> str:
         return find_credentials(url, user, environment, password=password)
@@ -269,7 +269,7 @@ class HttpTransport:
         return cast("Database", ServerRecords(self._session))
 
     def _get(self, path: str, params: dict[str, Any] | None = None) -> Any:
-        return self._session.ask("GET", f"{_ROOT}{path}", params=params)
+        return self._session.request("GET", f"{_ROOT}{path}", params=params)
 
     def _list(
         self, kind: str, path: str, *, limit: int | None = None, **params: Any
@@ -290,7 +290,7 @@ class HttpTransport:
         timeout_s: float | None = None,
         is_repeatable: bool = False,
     ) -> Any:
-        return self._session.ask(
+        return self._session.request(
             method,
             f"{_ROOT}{path}",
             json_body=sent,
@@ -336,7 +336,7 @@ class ServerRecords:
             )
 
         def ask(*args: Any, **kwargs: Any) -> Any:
-            answer = self.session.ask(
+            answer = self.session.request(
                 "POST",
                 f"{_ROOT}/read/{name}",
                 json_body={"arguments": plain_arguments(name, args, kwargs)},
@@ -345,7 +345,7 @@ class ServerRecords:
             try:
                 return read_result(name, decode_value(answer))
             except ValueError as error:
-                raise ServerRefused(
+                raise ServerRefusedError(
                     f"{self.url} answered {name} with what this detcore does not understand: "
                     f"{str(error).partition(chr(10))[0]}.\nIs it of another version?"
                 ) from error

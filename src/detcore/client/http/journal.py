@@ -14,7 +14,7 @@ from detcore.records import LineFile
 from detcore.run import RunListener, TrialStatus
 from detcore.types import TrialInfo, TrialSettings, TrialState
 
-__all__ = ["JournalListener", "Replayer", "journal_path", "read_journal"]
+__all__ = ["JournalListener", "JournalReplayer", "journal_path", "read_journal"]
 
 if TYPE_CHECKING:
     from detcore.config import ExperimentConfig
@@ -123,7 +123,7 @@ def read_journal(path: Path, position: int, *, most_bytes: int) -> tuple[list[st
     return data.decode("utf-8", "replace").splitlines(), position + len(data)
 
 
-class Replayer:
+class JournalReplayer:
     """Passes the lines of one journal, called with each in order, to a listener."""
 
     def __init__(self, listener: RunListener) -> None:

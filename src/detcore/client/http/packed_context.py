@@ -52,7 +52,7 @@ class PackedContext:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _PackedFile:
-    """A file or folder to pack; `path` is the location of its content."""
+    """A file or folder to pack_directory; `path` is the location of its content."""
 
     name: str
     path: Path
@@ -60,7 +60,7 @@ class _PackedFile:
     size_bytes: int = 0
 
 
-def pack(folder: Path) -> PackedContext:
+def pack_directory(folder: Path) -> PackedContext:
     """Pack the files below a folder, but for those that its ``.detignore`` leaves out.
 
     ``.detignore`` at the top of the folder is read as git reads ``.gitignore``. ``.git``,
@@ -116,7 +116,7 @@ def _read_rules(folder: Path) -> GitIgnoreSpec:
 
 
 class _Walk:
-    """The entries to pack, sorted by name: a folder before its content."""
+    """The entries to pack_directory, sorted by name: a folder before its content."""
 
     def __init__(self, folder: Path, rules: GitIgnoreSpec) -> None:
         self._folder = folder

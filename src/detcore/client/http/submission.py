@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.client.http.credentials import open_session
 from detcore.client.http.http_session import ServerUnavailableError
-from detcore.client.http.packed_context import pack
+from detcore.client.http.packed_context import pack_directory
 from detcore.client.http.wire_documents import decode_value
 from detcore.contract.errors import ConfigError, DatabaseError, DetcoreError, in_one_line
 from detcore.record_descriptions import format_bytes
@@ -79,7 +79,7 @@ class Submission:
         return cls(text=text, name=str(path), **rest)
 
 
-def submit(
+def submit_experiment(
     master: str,
     given: Submission,
     folder: Path,
@@ -100,17 +100,17 @@ def submit(
         The session with the server, and the experiment's id.
 
     Raises:
-        DetcoreError: As `open_session`, `pack` and `send_submission`.
+        DetcoreError: As `open_session`, `pack_directory` and `send_submission`.
     """
     session = open_session(master, environment=environment)
-    context = pack(folder)
+    context = pack_directory(folder)
     with context.file:
         experiment_id = send_submission(session, given, context, notice=notice)
     notice(f"experiment {experiment_id} was handed in to {session.url}")
     return session, experiment_id
 
 
-def activate(master: str, experiment_id: int, *, environment: Environment) -> Session:
+def activate_experiment(master: str, experiment_id: int, *, environment: Environment) -> Session:
     """Let a server continue an experiment, unless it runs or is complete; return the session."""
     from detcore.client.determined import Determined
 
@@ -191,7 +191,7 @@ def _patiently(
 ) -> Any:
     """Retry while the server is unreachable; both requests may be sent twice without harm."""
     return _ask_until_back(
-        lambda: session.ask(method, path, is_repeatable=True, **request),
+        lambda: session.request(method, path, is_repeatable=True, **request),
         notice,
         f"Trying again for {_RETRY_TIMEOUT_S:.0f} s",
         timeout_s=_RETRY_TIMEOUT_S,
@@ -245,7 +245,7 @@ def read_events(session: Session, experiment_id: int, position: int) -> dict[str
     Raises:
         ServerUnavailableError: If the server does not answer; the request is not repeated.
     """
-    said: dict[str, Any] = session.ask(
+    said: dict[str, Any] = session.request(
         "GET",
         f"{_API}/experiments/{experiment_id}/events",
         params={"position": position},
@@ -254,7 +254,7 @@ def read_events(session: Session, experiment_id: int, position: int) -> dict[str
     return said
 
 
-class Detached(DetcoreError):
+class DetachedError(DetcoreError):
     """An experiment is no longer followed, because of Ctrl-C; it keeps running."""
 
     def __init__(self, experiment_id: int, url: str) -> None:
@@ -265,7 +265,9 @@ class Detached(DetcoreError):
         )
 
 
-def follow(session: Session, experiment_id: int, listener: RunListener) -> ExperimentResult:
+def follow_experiment(
+    session: Session, experiment_id: int, listener: RunListener
+) -> ExperimentResult:
     """Pass all events of an experiment's runner to a listener, until the experiment ends.
 
     Retry while the server is unreachable: the experiment keeps running.
@@ -276,11 +278,11 @@ def follow(session: Session, experiment_id: int, listener: RunListener) -> Exper
         listener: Receives the events.
 
     Raises:
-        Detached: After Ctrl-C.
+        DetachedError: After Ctrl-C.
         NotFoundError: If there is no such experiment, or no more.
         UnauthenticatedError: If the token is no longer good.
     """
-    from detcore.client.http.journal import Replayer
+    from detcore.client.http.journal import JournalReplayer
 
     def wait() -> None:
         deadline = time.monotonic() + _POLL_INTERVAL_S
@@ -297,7 +299,7 @@ def follow(session: Session, experiment_id: int, listener: RunListener) -> Exper
             wait=wait,
         )
 
-    replay, position, num_before = Replayer(listener), 0, None
+    replay, position, num_before = JournalReplayer(listener), 0, None
     try:
         while True:
             said = ask_patiently(functools.partial(read_events, session, experiment_id, position))
@@ -312,9 +314,9 @@ def follow(session: Session, experiment_id: int, listener: RunListener) -> Exper
             if not said["lines"]:
                 wait()
         path = f"{_API}/experiments/{experiment_id}/outcome"
-        return _result(decode_value(ask_patiently(lambda: session.ask("GET", path))))
+        return _result(decode_value(ask_patiently(lambda: session.request("GET", path))))
     except KeyboardInterrupt:
-        raise Detached(experiment_id, session.url) from None
+        raise DetachedError(experiment_id, session.url) from None
 
 
 def _describe_place(experiment_id: int, num_before: int) -> str:

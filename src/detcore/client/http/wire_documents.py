@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from detcore.client.documents import DOCUMENTS
-from detcore.client.http.http_session import ServerRefused
+from detcore.client.http.http_session import ServerRefusedError
 from detcore.log.lines import decode_numbers, encode_numbers
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def read_document(kind: str, answer: Any) -> Document:
         answer: A result of `encode_answer`.
 
     Raises:
-        ServerRefused: If it lacks a field.
+        ServerRefusedError: If it lacks a field.
     """
     names = DOCUMENTS[kind].__annotations__
     if not isinstance(answer, dict) or not answer.keys() >= names.keys():
@@ -91,7 +91,7 @@ def read_documents(kind: str, answer: Any) -> list[Document]:
     """Return a list of documents of one kind.
 
     Raises:
-        ServerRefused: If it is not a list, or one of them lacks a field.
+        ServerRefusedError: If it is not a list, or one of them lacks a field.
     """
     if not isinstance(answer, list):
         raise _refuse(kind, "it is in no list")
@@ -107,8 +107,8 @@ def _decode_field(name: str, value: Any) -> Any:
     return (read_documents if isinstance(value, list) else read_document)(kind, value)
 
 
-def _refuse(kind: str, why: str) -> ServerRefused:
-    return ServerRefused(
+def _refuse(kind: str, why: str) -> ServerRefusedError:
+    return ServerRefusedError(
         f"the server answered with what is no {kind}: {why}.\n"
         "Is it the address of a detcore server of this version?"
     )

@@ -16,7 +16,7 @@ import anyio.to_thread
 from fastapi import Request, Response
 from pydantic import BaseModel, Field, ValidationError
 
-from detcore.client.http import MAX_CONTEXT_BYTES, MAX_CONTEXT_ENTRIES, pack
+from detcore.client.http import MAX_CONTEXT_BYTES, MAX_CONTEXT_ENTRIES, pack_directory
 from detcore.errors import NotFoundError
 from detcore.records import restore_secrets
 from detcore.trial import copy_code
@@ -119,7 +119,7 @@ def get_code(state: State, _: Requester, experiment_id: Id) -> Response:
     with tempfile.TemporaryDirectory(dir=home) as folder:
         code = Path(folder, "code")
         copy_code(source, map(str, names), code, config=config)
-        with pack(code).file as file:
+        with pack_directory(code).file as file:
             file.seek(0)
             return answer({"b64Tgz": base64.b64encode(file.read()).decode("ascii")})
 

@@ -182,7 +182,7 @@ for action in _ACTIONS:
 def describe_experiment(state: ServerState, requester: Requester, experiment_id: int) -> Document:
     """Return an experiment."""
     database = state.database
-    is_alive = database.experiment_is_alive(experiment_id)
+    is_alive = database.is_experiment_alive(experiment_id)
     submission = database.get_submission(experiment_id)
     return experiment_document(
         database.get_experiment(experiment_id),

@@ -87,7 +87,7 @@ def _look(
     for experiment in database.list_experiments(states=[ExperimentState.RUNNING]):
         if only not in (None, experiment.id):
             continue
-        if not database.experiment_is_alive(experiment.id):
+        if not database.is_experiment_alive(experiment.id):
             continue
         running = read_activities(database, experiment)
         rows += [_row(experiment, activity) for activity in running]

@@ -18,7 +18,7 @@ from sqlalchemy import inspect, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from detcore.errors import ConfigError, DatabaseError, StorageFullError
-from detcore.records import make_engine, revisions, shown_url
+from detcore.records import list_revisions, make_engine, mask_url
 from detcore_server.jobs.unpack import sync_path
 
 _TABLES = ("experiments", "trials", "checkpoints", "models", "users")
@@ -39,7 +39,7 @@ def describe_database(url: str) -> dict[str, Any]:
         DatabaseError: If it cannot be read.
     """
     parsed = make_url(url)
-    info = {"url": shown_url(parsed), "newest_schema": revisions()[-1]}
+    info = {"url": mask_url(parsed), "newest_schema": list_revisions()[-1]}
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
         return {**info, "schema": None, "counts": {}}
     engine, guard = make_engine(url)
@@ -56,7 +56,7 @@ def describe_database(url: str) -> dict[str, Any]:
                 schema = str(connection.scalar(text(f"SELECT version_num FROM {_VERSION}")))
     except (SQLAlchemyError, UnicodeDecodeError) as error:
         raise DatabaseError(
-            f"the database {shown_url(parsed)} cannot be read: {getattr(error, 'orig', error)}"
+            f"the database {mask_url(parsed)} cannot be read: {getattr(error, 'orig', error)}"
         ) from error
     finally:
         guard.dispose()
@@ -151,7 +151,7 @@ def _file_of(url: str) -> Path:
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
         raise ConfigError(
-            f"the record store {shown_url(parsed)} is no file.\n"
+            f"the record store {mask_url(parsed)} is no file.\n"
             "PostgreSQL copies and restores its databases itself, also while they are written: "
             "pg_dump and pg_restore."
         )

@@ -138,14 +138,14 @@ def serve(
 
 
 def _checked_url(url: str) -> str:
-    from detcore.client.http import normal_url
+    from detcore.client.http import normalize_url
 
     if "://" not in url:
         raise ConfigError(
             f"--public-url {url!r} has no http:// or https://: browsers and trials are told it as "
             "it is.\nIt looks like https://host:8080"
         )
-    return normal_url(url)
+    return normalize_url(url)
 
 
 def _listen(host: str, port: int) -> socket.socket:

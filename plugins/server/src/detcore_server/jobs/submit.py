@@ -19,7 +19,7 @@ from detcore.client.http import MAX_CONTEXT_BYTES, MAX_CONTEXT_ENTRIES
 from detcore.config import load_text, ranges
 from detcore.errors import RunError, StorageError, StorageFullError
 from detcore.plugins import PluginManager
-from detcore.records import keep_secrets
+from detcore.records import save_secrets
 from detcore.run import NullListener, RunSettings, check_experiment, get_experiment_dir
 from detcore_server.jobs.unpack import UnpackLimits, sync_path, unpack
 from detcore_server.jobs.uploads import incoming_folder
@@ -253,7 +253,7 @@ def _place_code(
         code.rename(folder / _CODE)
         for changed in (folder, folder.parent):
             sync_path(changed)
-        keep_secrets(environment.home, experiment_id, config)
+        save_secrets(environment.home, experiment_id, config)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

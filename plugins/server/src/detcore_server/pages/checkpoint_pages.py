@@ -60,7 +60,7 @@ def show_checkpoint(request: Request, state: State, uuid: str) -> Response:
         files=files[:_FILES_SHOWN],
         num_files=len(files),
         validation=database.checkpoint_validations([record.uuid]).get(record.uuid),
-        versions=database.registered_checkpoints().get(record.uuid, []),
+        versions=database.list_registered_checkpoints().get(record.uuid, []),
         verification=verification,
         can_verify=record.state in READABLE,
         is_live=verification is not None and not verification.is_over,
