@@ -24,6 +24,11 @@ NOT_RUN = {
     "machines": [
         "docs/distributed.md",
         "docs/distributed.md",
+        "docs/orchestrators.md",
+        "docs/orchestrators.md",
+        "docs/orchestrators.md",
+        "docs/orchestrators.md",
+        "docs/orchestrators.md",
         "docs/server.md",
         "docs/server.md",
         "examples/ray/README.md",
