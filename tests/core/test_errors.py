@@ -35,7 +35,7 @@ def test_values_are_described_in_one_line(value: object, text: str) -> None:
 
 
 def test_descriptions_do_not_fail() -> None:
-    assert describe(Broken()).startswith("a value that has no repr (")
+    assert describe(Broken()).startswith("a value without a repr (")
     text = describe(type("Lines", (), {"__repr__": lambda self: "a\n   b"})())
     assert text.startswith("a b (")
     assert text.endswith("Lines)")

@@ -63,7 +63,7 @@ def test_a_class_of_a_cell_is_searched_over_and_made_here(kernel: RunCell, tmp_p
 
     reply, output = kernel(AGAIN)
     assert reply["ename"] == "RunError", output
-    assert "there is no hyperparameter 'learning_rate'" in output
+    assert "unknown hyperparameter 'learning_rate'" in output
     (kept,) = (tmp_path / "notebook" / "kept").glob("*/trial.json")
     assert f"saved {kept.parent.name}" in output
     assert json.loads(kept.read_text())["trial_class"] == f"{module.stem}:Net"

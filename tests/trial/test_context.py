@@ -38,7 +38,7 @@ def test_a_missing_batch_size_says_where_it_goes() -> None:
 
 
 def test_a_missing_hyperparameter_lists_those_that_are_there() -> None:
-    with pytest.raises(ValueError, match="no hyperparameter 'lr'; there are: beta, depth"):
+    with pytest.raises(ValueError, match="unknown hyperparameter 'lr'; defined: beta, depth"):
         context(depth=1, beta=2).get_hparam("lr")
 
 
@@ -59,7 +59,7 @@ def test_a_stop_request_is_a_boolean_and_can_be_taken_back() -> None:
     assert made.get_stop_requested()
     made.set_stop_requested(False)
     assert not made.get_stop_requested()
-    with pytest.raises(CheckFailedError, match="takes True or False, not 'yes'"):
+    with pytest.raises(CheckFailedError, match="requires True or False, got 'yes'"):
         made.set_stop_requested("yes")  # type: ignore[arg-type]
 
 

@@ -376,7 +376,7 @@ def test_a_period_of_zero_means_never_in_every_unit(unit: Unit) -> None:
 
 def test_epochs_of_data_without_a_length_are_refused_by_setting() -> None:
     config = _settings(min_validation_period=Length(0, Unit.BATCHES))
-    message = r"searcher.max_length: cannot turn 3 epochs into batches: records_per_epoch is not"
+    message = r"searcher.max_length: cannot convert 3 epochs into batches: records_per_epoch is not"
     length = Length(3, Unit.EPOCHS)
     with pytest.raises(ScheduleError, match=message):
         plan_from_settings(config, length=length, global_batch_size=32, batches_per_epoch=None)

@@ -1,4 +1,4 @@
-"""Every hook, from the specs."""
+"""Page of all hooks, generated from their specifications."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["hooks_page"]
 _ABOUT = """\
 # Hooks
 
-Made from `detcore.contract.hooks`. [Writing a plugin](../writing-a-plugin.md) explains how plugins
-are found and how faults are reported.
+Generated from `detcore.contract.hooks`. [Writing a plugin](../writing-a-plugin.md) explains how
+plugins are found and how faults are reported.
 """
 _GROUPS = {"register": "Register hooks", "observer": "Observer hooks"}
 _SECTION = re.compile(r"^(Args|Returns|Raises):$", re.MULTILINE)
@@ -36,7 +36,7 @@ def _introduction() -> str:
 
 
 def _in_order() -> list[str]:
-    """Return the hooks as the file has them: a trial starts before it ends."""
+    """Return the hooks in the order of the file, which is the order of events."""
     return sorted(specs.__all__, key=lambda name: getattr(specs, name).__code__.co_firstlineno)
 
 
@@ -48,6 +48,7 @@ def _section(name: str) -> str:
     about, *sections = _SECTION.split(_doc(name))
     about = re.sub(r"^Kind: \w+\.\n?", "", about, flags=re.MULTILINE)
     about = re.sub(r"^When: ", "**When:** ", about, flags=re.MULTILINE)
+    about = about.replace("\nExample::\n", "\n**Example**\n")
     parts = [f"### `{name}`\n", f"```python\n{_signature(name)}\n```\n", about.strip() + "\n"]
     for title, text in zip(sections[::2], sections[1::2], strict=True):
         parts += [f"**{_TITLES[title]}**\n", *_entries(inspect.cleandoc(text), title), ""]
@@ -55,7 +56,7 @@ def _section(name: str) -> str:
 
 
 def _entries(text: str, title: str) -> Iterator[str]:
-    """Yield the arguments (or errors) of a section as a list; other sections as they are."""
+    """Yield the arguments (or errors) of a section as a list; yield other sections unchanged."""
     if title == "Returns":
         yield text
         return

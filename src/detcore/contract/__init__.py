@@ -1,12 +1,12 @@
-"""Everything that a plugin author implements or calls, and the values that cross between parts.
+"""Everything that a plugin author implements or calls, and the values that packages exchange.
 
-Read in this order: `values` and `errors`; `hook_values` and `hooks`, by which detcore finds a
-plugin; then the module of the plugin's kind: `trial`, `controllers`, `distributed`, `data` and
-`metrics` for a framework, `storage`, `launch` or `search` for the others.
+Suggested reading order: `values` and `errors`; `hook_values` and `hooks`, through which detcore
+finds a plugin; then the modules for one kind of plugin. Frameworks use `trial`, `controllers`,
+`distributed`, `data` and `metrics`. Other plugins use `storage`, `launch` or `search_method`.
 
-Code imports these names from where the guides document them, such as `detcore.errors` or
-`detcore.trial`. The room imports nothing of the rest of the core, except that `DistributedContext`
-and `TrialContext.from_config` load their machinery when they are called.
+Import these names from their documented modules, such as `detcore.errors` or `detcore.trial`. This
+package imports nothing from the rest of the core, except that `DistributedContext` and
+`TrialContext.from_config` load their implementation when they are called.
 """
 
 from detcore.lazy import lazy_names

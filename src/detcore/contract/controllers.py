@@ -1,4 +1,4 @@
-"""Define the two controllers, one of which a framework plugin implements, and their clock."""
+"""Define the two kinds of controllers that a framework plugin may implement, and their clock."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareOptions:
-    """Settings with which a worker process is prepared before the trial is made.
+    """Settings with which a worker process is prepared before the trial is created.
 
     Attributes:
         seed: Seed for every random generator of the framework, ``0 <= seed < 2**31``; the same on
             all workers.
         deterministic_ops: True or False as configured; None leaves it to the framework's plugin.
         rank: Index of this worker.
-        world_size: Workers of the trial. A plugin that supports only one raises
-            `InvalidExperimentError` if it is more.
+        world_size: Number of workers of the trial. A plugin that supports only one worker raises
+            `InvalidExperimentError` if it is larger.
         local_rank: Index of this worker within its node, for choosing a device.
-        local_world_size: Workers on this node.
+        local_world_size: Number of workers on this node.
     """
 
     seed: int
@@ -60,7 +60,7 @@ class ValidationResult:
 
     Attributes:
         metrics: Validation metrics by name, over all workers.
-        n_records: Records evaluated, over all workers, each counted once; None if unknown.
+        n_records: Number of evaluated records over all workers, each counted once; None if unknown.
     """
 
     metrics: Mapping[str, float]
@@ -71,7 +71,7 @@ class SavesState(Protocol):
     """Writes a training state into checkpoints; see also `SupportsSnapshot`, `SupportsTensors`."""
 
     def save(self, directory: Path) -> None:
-        """Write the whole training state into a folder that contains only detcore's files.
+        """Write the whole training state into a directory that contains only detcore's files.
 
         After `restore`, training must continue bit for bit as if it had not been interrupted. With
         several workers, the chief's directory is the checkpoint. Other workers write only state
@@ -83,13 +83,13 @@ class SavesState(Protocol):
 class _Controller(SavesState, Protocol):
     """Methods that both kinds of controllers share.
 
-    Call order: `batches_per_epoch`, then `restore` if the trial is resumed, else `start_from` if
-    it starts from another trial's checkpoint (see `SupportsStartFrom`), then training.
-    `validate` and `save` may also be called after `restore` and before the first step: for an
-    initial validation, or one that a killed run did not reach. All calls come from one thread.
+    Call order: `batches_per_epoch`, then `restore` if the trial is resumed, or `start_from` if it
+    starts from another trial's checkpoint (see `SupportsStartFrom`), then training. `validate` and
+    `save` may also be called after `restore` and before the first step, for an initial validation
+    or for a validation that a killed run did not reach. All calls come from one thread.
 
-    A trial of several workers has a controller on each, and every method is called on all of them
-    at the same batch.
+    With several workers, each has a controller, and every method is called on all of them at the
+    same batch.
     """
 
     def batches_per_epoch(self) -> int | None:
@@ -99,33 +99,33 @@ class _Controller(SavesState, Protocol):
         """Evaluate the model in its current state and return its validation metrics.
 
         Must not change the training state, including random generators and the data position.
-        Each of several workers evaluates a part of the data, and all return the result over all of
-        it.
+        With several workers, each evaluates a part of the data, and all return the result over all
+        of the data.
         """
 
     def restore(self, directory: Path) -> None:
         """Read the files of `save`. Raises `InvalidCheckpointError` if they do not fit."""
 
     def close(self) -> None:
-        """Release resources; called once, also after a failure."""
+        """Release resources. Called once, also after a failure."""
 
 
 @runtime_checkable
 class SteppingController(_Controller, Protocol):
-    """A controller that trains a given number of batches: the smallest way to add a framework.
+    """A controller that trains a given number of batches: the simplest way to add a framework.
 
-    `train` is called for about half a second of training at a time, so that interrupts are seen
-    soon; its metrics are averaged over the calls up to the next report.
+    One call of `train` lasts about half a second, so that interrupts are noticed soon. Its metrics
+    are averaged over the calls up to the next report.
     """
 
     def train(self, num_batches: int) -> Mapping[str, float]:
-        """Train exactly that many batches and return the training metrics over them.
+        """Train exactly `num_batches` batches and return their training metrics.
 
         Args:
-            num_batches: Batches to train; >= 1.
+            num_batches: Number of batches to train; >= 1.
 
         Returns:
-            Metrics of these batches, by name.
+            Metrics over these batches, by name.
         """
 
 
@@ -136,8 +136,8 @@ class LoopingController(_Controller, Protocol):
     def run(self, clock: Clock) -> None:
         """Train until ``clock.boundary(...)`` returns False.
 
-        The loop must call ``clock.boundary`` when ``clock.next_boundary`` batches are completed,
-        and may call it earlier; it should do so soon after ``clock.interrupt_requested`` is true.
+        The loop must call ``clock.boundary`` when ``clock.next_boundary`` batches are completed. It
+        may call it earlier, and should do so soon after ``clock.interrupt_requested`` is true.
         """
 
 
@@ -145,39 +145,38 @@ class LoopingController(_Controller, Protocol):
 class SupportsStartFrom(Protocol):
     """A controller of either kind that can start from another trial's checkpoint.
 
-    Required by ``searcher.source_checkpoint_uuid`` and ``searcher.source_trial_id``: with these
-    settings, and only then, a controller without this method is an error.
+    Only ``searcher.source_checkpoint_uuid`` and ``searcher.source_trial_id`` require this method.
     """
 
     def start_from(self, directory: Path) -> None:
         """Load the model from another trial's checkpoint, as a fresh trial.
 
         Weights, the optimizer's state and counters that belong to the model (a global step, the
-        optimizer's iterations) take their values from the checkpoint. Hyperparameters (learning
-        rate, weight decay, momentum) stay those of the new trial, even where the framework saves
-        them with the optimizer's state. The clock, the position in the data and the random
-        generators stay those of a trial that starts at batch 0.
+        optimizer's iterations) get their values from the checkpoint. Hyperparameters (learning
+        rate, weight decay, momentum) stay those of the new trial, even if the framework saves them
+        with the optimizer's state. The clock, the position in the data and the random generators
+        stay those of a trial that starts at batch 0.
 
         Called instead of `restore`, in every process of the trial that starts before the trial's
-        first checkpoint, and must lead to the same training each time.
+        first checkpoint. It must lead to the same training each time.
 
         Args:
-            directory: The checkpoint's folder, to be read only. It may come from another system,
-                if the framework's plugin supports its checkpoints.
+            directory: The checkpoint's directory; read only. It may come from another system, if
+                the framework's plugin supports its checkpoints.
 
         Raises:
-            InvalidCheckpointError: If it does not fit the model.
+            InvalidCheckpointError: If the checkpoint does not fit the model.
         """
 
 
 @runtime_checkable
 class SupportsFinish(Protocol):
-    """A controller of either kind that changes or saves its state once the trial has ended."""
+    """A controller of either kind that changes or saves its state after the trial has ended."""
 
     def finish(self, clock: Clock) -> None:
         """Do the work that follows the last batch; call ``clock.save`` if it changes the state.
 
-        Called in place of training, in a process that resumes a trial which has ended: the previous
+        Called in place of training, in a process that resumes a trial which has ended. The previous
         process may have been killed before this work was saved. Do nothing if it was saved.
 
         Args:
@@ -196,12 +195,12 @@ class SupportsSnapshot(Protocol):
     def snapshot(self, directory: Path) -> Callable[[], None]:
         """Copy the whole training state, and return a function that writes the copy.
 
-        Called instead of `save`, on the training thread, and must return soon: training continues
-        right after it. Small files may be written to the folder immediately. Together with the
-        returned function it must leave the same files as `save` would at this moment.
+        Called instead of `save`, on the training thread. It must return soon, because training
+        continues right after it. It may write small files to the directory immediately. Together
+        with the returned function it must write the same files as `save` would at this moment.
 
         Args:
-            directory: As for `save`; it exists until the returned function has finished.
+            directory: As for `save`. It exists until the returned function has finished.
 
         Returns:
             A function that writes the remaining files. It is called once, on another thread, and
@@ -219,7 +218,7 @@ class SupportsTensors(Protocol):
 
 @runtime_checkable
 class SupportsStateTensors(Protocol):
-    """A controller of either kind that takes part in step digests, and so in ``detcore diverge``.
+    """A controller of either kind that supports step digests, and so ``detcore diverge``.
 
     It calls ``context.digests.log(step, record_ids, content)`` before it trains on a batch, unless
     ``context.digests`` is None.
@@ -228,11 +227,11 @@ class SupportsStateTensors(Protocol):
     def state_tensors(self) -> Mapping[str, npt.ArrayLike]:
         """Return the whole training state as arrays by name, in the order of the computation.
 
-        Called after `restore`, and between batches; it must change nothing. Names start with
-        ``random.`` (generators), ``gradient.``, ``model.``, ``optimizer.`` or another word, are the
-        same at every call and in every process, and so is their order; only gradients may be
-        missing, when they are used up. Arrays may share the training's memory; they are read before
-        training continues.
+        Called after `restore` and between batches. It must change nothing. Names start with
+        ``random.`` (generators), ``gradient.``, ``model.``, ``optimizer.`` or another word. Names
+        and their order are the same at every call and in every process. Only gradients may be
+        missing, after they have been applied. Arrays may share memory with the training, because
+        they are read before training continues.
         """
 
 
@@ -253,8 +252,8 @@ class Decision:
 
     Attributes:
         step: The kind of work.
-        until: Absolute batch to train up to for `Step.TRAIN`; else the current batch.
-        reason: Why, for logs. For `Step.STOP` one of "completed", "preempted", "stop requested".
+        until: Batch to train up to, for `Step.TRAIN`; the current batch otherwise.
+        reason: The reason, for logs. For `Step.STOP`, "completed", "preempted" or "stop requested".
     """
 
     step: Step
@@ -266,8 +265,8 @@ class PollingClock(Protocol):
     """A clock for frameworks that own their loop and their validation.
 
     After each step the framework calls `due`, does the work it returns, and calls `reported`,
-    `validated` or `save`; then `due` again, because the result of a validation, for example,
-    decides whether to save.
+    `validated` or `save`. It then calls `due` again, because the result of a validation, for
+    example, decides whether to save.
 
     ```python
     while (decision := clock.due(step)).step is not Step.STOP:
@@ -286,8 +285,9 @@ class PollingClock(Protocol):
     Attributes:
         next_boundary: Number of completed steps at which work is due next, unless the trial is
             interrupted earlier.
-        steps_completed: Steps (updates of the optimizer) completed, over all starts of the trial.
-        stopped: Why the clock ended training: "completed", "preempted", "stop requested"; None
+        steps_completed: Number of completed steps (optimizer updates), over all starts of the
+            trial.
+        stopped: Why the clock ended training: "completed", "preempted" or "stop requested". None
             before that.
     """
 
@@ -301,28 +301,28 @@ class PollingClock(Protocol):
 
     @property
     def operation_length(self) -> int:
-        """Steps at which the searcher's present operation ends."""
+        """Number of steps at which the searcher's current operation ends."""
 
     @property
     def interrupt_requested(self) -> bool:
-        """Whether work is due before `next_boundary`, because the trial is to stop.
+        """Whether work is due before `next_boundary`, because the trial must stop.
 
         With several workers, all of them must read it after the same batches, equally often. They
-        get the same answer: an interrupt of any worker reaches all after about 0.25 s.
+        get the same answer: an interrupt of any worker reaches all workers after about 0.25 s.
         """
 
     def due(self, steps_completed: int, *, early: bool = False) -> Decision:
-        """Return the next work: one comparison, unless a boundary is reached or an interrupt set.
+        """Return the next work. Costs one comparison until a boundary or an interrupt.
 
         Completes the searcher's operation at its end. Raises the error of a failed background save.
 
         Args:
             steps_completed: Steps completed, over all starts of the trial.
-            early: Whether to report here even if nothing is due yet.
+            early: Whether to report now even if nothing is due yet.
 
         Returns:
             `Step.TRAIN` with the step to train up to, `Step.REPORT`, `Step.VALIDATE`,
-            `Step.CHECKPOINT`, or `Step.STOP`, for the reason in `stopped`.
+            `Step.CHECKPOINT`, or `Step.STOP` with the reason in `stopped`.
 
         Raises:
             ScheduleError: If training passed a boundary without a call.
@@ -341,31 +341,32 @@ class PollingClock(Protocol):
             metrics: This worker's metrics by name. The report contains the mean over the workers,
                 weighted by `n_records`.
             batch_metrics: Metrics of each batch since the last report, oldest first, or None.
-            n_records: Records in this worker's batches since then; None if unknown.
+            n_records: Number of records in these batches of this worker; None if unknown.
         """
 
     def validated(self, result: ValidationResult | Mapping[str, float]) -> None:
         """Record a validation, after `Step.VALIDATE`.
 
         Args:
-            result: Validation metrics over all workers; the chief's are used.
+            result: Validation metrics over all workers. The chief's result is recorded.
 
         Raises:
-            MetricError: If the searcher's metric is missing, or not a number.
+            MetricError: If the searcher's metric is missing or not a number.
         """
 
     def save(self, state: SavesState) -> None:
         """Save a checkpoint with the clock's own state, after `Step.CHECKPOINT`.
 
         Args:
-            state: Writes the training state; its `snapshot` is preferred if it has one.
+            state: Writes the training state. If it has a `snapshot` method, that is called instead
+                of `save`.
         """
 
     def request_stop(self) -> None:
         """Request the end of the trial: `due` then returns a last checkpoint and `Step.STOP`."""
 
     def worker_directory(self, checkpoint: Path) -> Path | None:
-        """Return the folder of this worker's files; see `TrialContext.worker_directory`."""
+        """Return the directory of this worker's files; see `TrialContext.worker_directory`."""
 
 
 class Clock(PollingClock, Protocol):
@@ -377,10 +378,10 @@ class Clock(PollingClock, Protocol):
     """
 
     def slowest(self, seconds: float) -> float:
-        """Return the longest time that any worker measured; all workers must call it together.
+        """Return the longest time that any worker measured. All workers must call it together.
 
-        For controllers that adapt the amount of work between two calls of the clock: with several
-        workers, the amount must not depend on the time of one.
+        For controllers that adapt the amount of work between two calls of the clock. With several
+        workers, all must compute the same amount.
         """
 
     def boundary(

@@ -1,4 +1,4 @@
-"""Define the contract of a data source that training can continue from, and kinds of its ids."""
+"""Define the contract of a data source with a position, and the kinds of record ids."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class IdKind(str, enum.Enum):
 
 @runtime_checkable
 class DataSource(Protocol[Batch_co]):
-    """Batches in passes over the data, from any position that the source has had.
+    """Batches in passes over the data, from any reported position.
 
-    Batches depend only on the source's settings, its seed and its position: a source that was
-    moved to a position with `seek` continues exactly as the source that reported it, random
-    augmentations included. A pass that its reader leaves early is continued by the next one.
-    `detcore_testing.DataSourceSuite` proves an implementation. Calls come from one thread.
+    Batches depend only on the source's settings, its seed and its position. After `seek`, a source
+    continues exactly as the source that reported the position, including random augmentations. If
+    a reader leaves a pass early, the next pass continues it. `detcore_testing.DataSourceSuite`
+    tests an implementation. Calls come from one thread.
 
     Example::
 
@@ -50,27 +50,28 @@ class DataSource(Protocol[Batch_co]):
         """Pass over the data that `__iter__` starts or continues, from 0."""
 
     def __iter__(self) -> Iterator[Batch_co]:
-        """Return the remaining batches of the current pass; its end moves to the next pass."""
+        """Return the remaining batches of the current pass. Its end moves to the next pass."""
 
     def position(self) -> dict[str, JSONValue]:
-        """Return the position after the last batch taken: a small value for ``json.dumps``.
+        """Return the position after the last consumed batch, as a small value for ``json.dumps``.
 
         Batches that worker processes have loaded ahead do not count.
 
         Raises:
-            DataError: If the state of the data has a part that JSON cannot hold.
+            DataError: If JSON cannot represent a part of the data's state.
         """
 
     def seek(self, position: dict[str, JSONValue]) -> None:
         """Continue from a result of `position`, original or after a round trip through JSON.
 
         Raises:
-            DataError: If it is not one, or belongs to other data, another seed or other settings.
+            DataError: If the position is invalid, or belongs to other data, another seed or other
+                settings.
         """
 
     def records(self) -> npt.NDArray[np.int64]:
-        """Return the ids of the records in the last batch taken, ``(records,), int64``.
+        """Return the ids of the records in the last consumed batch, ``(records,), int64``.
 
         Raises:
-            DataError: If no batch was taken, or the data does not identify its records.
+            DataError: If no batch was consumed, or the data does not identify its records.
         """

@@ -1,4 +1,4 @@
-"""Define ranks, and collectives between them."""
+"""Define ranks and the collectives between them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ T = TypeVar("T")
 class DistributedContext:
     """A worker's ranks within its trial, and small exchanges between the workers.
 
-    Give all six numbers or none; none means one worker. The collectives are for coordination, in
-    addition to those of a training framework. All ranks must call the same ones in the same order,
-    from one thread at a time. A rank gets its own value back as the same object, and those of
-    other ranks as private copies.
+    Pass all six numbers or none; none means one worker. The collectives are for coordination, in
+    addition to those of a training framework. All ranks must call the same collectives in the same
+    order, from one thread at a time. A rank gets its own value back as the same object, and the
+    values of other ranks as private copies.
 
-    Workers of one machine meet in a folder of their user and open no network port. Across
-    machines, all connect to one port of rank 0 and prove that they know the job's key.
+    Workers of one machine connect through a private directory of their user and open no network
+    port. Across machines, all connect to one port of rank 0 and prove that they know the job's key.
 
     Attributes:
         rank: Index of this worker over all nodes.
@@ -67,20 +67,20 @@ class DistributedContext:
             cross_rank: Index of this node.
             cross_size: Number of nodes.
             chief_ip: Address of rank 0; required for more than one node.
-            pub_port: Port on which rank 0 listens if TCP is used. Default: the system chooses
-                on one node and with Horovod, else 12360.
+            pub_port: Port on which rank 0 listens if TCP is used. Default: chosen by the system on
+                one node and with Horovod, 12360 otherwise.
             pull_port: Accepted for compatibility; one port is enough.
             port_offset: Added to the port, to separate jobs.
             force_tcp: Accepted for compatibility; workers of one node need no port.
             key: The job's secret, the same on all its workers; default: the variable
-                ``DETCORE_JOB_KEY``. Required across nodes. On one node it separates jobs; without
-                it, the launcher's variables or the parent process do.
-            timeout_s: How long a collective waits for a worker that is alive, in seconds.
-            connect_timeout_s: How long to wait for all workers to join, in seconds.
+                ``DETCORE_JOB_KEY``. Required across nodes. On one node it separates jobs. Without
+                a key, the launcher's variables or the parent process separate them.
+            timeout_s: Seconds for which a collective waits for a worker that is alive.
+            connect_timeout_s: Seconds to wait until all workers have joined.
 
         Raises:
-            DistributedError: If the numbers are incomplete or contradict each other or those that
-                a launcher has assigned, if a port is in use, or if not all workers join in time.
+            DistributedError: If the numbers are incomplete, or contradict each other or a launcher,
+                if a port is in use, or if not all workers join in time.
             PeerLostError: If a worker dies while the workers join.
         """
         from detcore.distributed import launcher_settings as launchers
@@ -88,7 +88,7 @@ class DistributedContext:
         ranks = launchers.complete_ranks(rank, size, local_rank, local_size, cross_rank, cross_size)
         if ranks.size > 1:
             launchers.check_assigned(*ranks)
-        self._open(
+        self._connect(
             ranks,
             launchers.LauncherSettings(
                 chief_ip=chief_ip,
@@ -100,7 +100,7 @@ class DistributedContext:
             ),
         )
 
-    def _open(self, numbers: Numbers, settings: LauncherSettings) -> None:
+    def _connect(self, numbers: Numbers, settings: LauncherSettings) -> None:
         from detcore.distributed import launcher_settings as launchers
 
         launchers.check_numbers(numbers, settings.chief_ip)
@@ -108,25 +108,26 @@ class DistributedContext:
         self.cross_rank, self.cross_size = numbers[4:]
         self._is_closed = False
         self._process = os.getpid()
-        self._everybody: Group | None = None
-        self._node: Group | None = None
+        self._world_group: Group | None = None
+        self._node_group: Group | None = None
         if self.size > 1:
             from detcore.distributed.join import join
 
-            self._everybody, self._node = join(numbers, settings)
+            self._world_group, self._node_group = join(numbers, settings)
 
     @classmethod
     def from_horovod(
         cls, hvd: Any, chief_ip: str | None = None, *, timeout_s: float = COLLECTIVE_TIMEOUT_S
     ) -> DistributedContext:
-        """Take the numbers from an initialised Horovod module, such as ``horovod.tensorflow``.
+        """Create a context with the ranks of a Horovod module, such as ``horovod.tensorflow``.
 
-        A new job key and rank 0's port go over Horovod if the module has ``broadcast_object``.
+        If the module has ``broadcast_object``, Horovod distributes a new job key and the port of
+        rank 0.
 
         Args:
             hvd: The module, after ``hvd.init()``.
             chief_ip: Address of rank 0; default: the variable ``DET_CHIEF_IP``.
-            timeout_s: How long a collective waits for a worker that is alive, in seconds.
+            timeout_s: Seconds for which a collective waits for a worker that is alive.
         """
         from detcore.distributed import launcher_settings as launchers
 
@@ -142,20 +143,20 @@ class DistributedContext:
 
             key = announce(settings.job_key() or secrets.token_bytes(32))
             settings = dataclasses.replace(settings, key=key, announce=announce)
-        return cls._of(numbers, settings)
+        return cls._from_numbers(numbers, settings)
 
     @classmethod
     def from_env(
         cls, chief_ip: str | None = None, *, timeout_s: float = COLLECTIVE_TIMEOUT_S
     ) -> DistributedContext:
-        """Take the numbers from the launcher that started this process; one worker without one.
+        """Create a context with the ranks that a launcher assigned, or for one worker if none did.
 
         Recognises `detcore launch` and `run`, torchrun, DeepSpeed, Horovod, ``TF_CONFIG``, JAX,
         Open MPI and Slurm.
 
         Args:
             chief_ip: Address of rank 0; default: ``DET_CHIEF_IP``, or the launcher's value.
-            timeout_s: How long a collective waits for a worker that is alive, in seconds.
+            timeout_s: Seconds for which a collective waits for a worker that is alive.
 
         Raises:
             DistributedError: If launchers disagree.
@@ -166,7 +167,7 @@ class DistributedContext:
         if place is None:
             return cls()
         chief_ip = launchers.read_chief_ip(chief_ip) or place.chief_ip
-        return cls._of(
+        return cls._from_numbers(
             place.numbers, launchers.LauncherSettings(chief_ip=chief_ip, timeout_s=timeout_s)
         )
 
@@ -174,28 +175,28 @@ class DistributedContext:
     def from_deepspeed(
         cls, chief_ip: str | None = None, *, timeout_s: float = COLLECTIVE_TIMEOUT_S
     ) -> DistributedContext:
-        """Take the numbers from the variables that DeepSpeed's launcher sets.
+        """Create a context with the ranks from the variables of DeepSpeed's launcher.
 
         Args:
             chief_ip: Address of rank 0; default: the variable ``DET_CHIEF_IP``.
-            timeout_s: How long a collective waits for a worker that is alive, in seconds.
+            timeout_s: Seconds for which a collective waits for a worker that is alive.
         """
-        return cls._of_launcher("DeepSpeed", chief_ip, timeout_s)
+        return cls._from_launcher("DeepSpeed", chief_ip, timeout_s)
 
     @classmethod
     def from_torch_distributed(
         cls, chief_ip: str | None = None, *, timeout_s: float = COLLECTIVE_TIMEOUT_S
     ) -> DistributedContext:
-        """Take the numbers from the variables that torchrun sets.
+        """Create a context with the ranks from the variables of torchrun.
 
         Args:
             chief_ip: Address of rank 0; default: the variable ``DET_CHIEF_IP``.
-            timeout_s: How long a collective waits for a worker that is alive, in seconds.
+            timeout_s: Seconds for which a collective waits for a worker that is alive.
         """
-        return cls._of_launcher("torchrun", chief_ip, timeout_s)
+        return cls._from_launcher("torchrun", chief_ip, timeout_s)
 
     @classmethod
-    def _of_launcher(
+    def _from_launcher(
         cls, launcher: str, chief_ip: str | None, timeout_s: float
     ) -> DistributedContext:
         from detcore.distributed import launcher_settings as launchers
@@ -203,12 +204,12 @@ class DistributedContext:
         settings = launchers.LauncherSettings(
             chief_ip=launchers.read_chief_ip(chief_ip), timeout_s=timeout_s
         )
-        return cls._of(launchers.read_numbers(launcher), settings)
+        return cls._from_numbers(launchers.read_numbers(launcher), settings)
 
     @classmethod
-    def _of(cls, numbers: Numbers, settings: LauncherSettings) -> DistributedContext:
+    def _from_numbers(cls, numbers: Numbers, settings: LauncherSettings) -> DistributedContext:
         context = cls.__new__(cls)
-        context._open(numbers, settings)
+        context._connect(numbers, settings)
         return context
 
     def get_rank(self) -> int:
@@ -231,39 +232,44 @@ class DistributedContext:
         """Return every worker's value in rank order on the chief, None elsewhere.
 
         Raises:
-            PeerLostError: If a worker is gone. All collectives below raise the same errors.
+            PeerLostError: If a worker has exited. All collectives below raise the same errors.
             CollectiveTimeoutError: If a worker that is alive does not call it in time.
             CollectiveMismatchError: If workers called different collectives.
         """
-        return self._exchange(self._everybody, "gather", "gather", stuff)
+        return self._exchange_values(self._world_group, "gather", "gather", stuff)
 
     def gather_local(self, stuff: T) -> list[T] | None:
         """Return the values of this node's workers on its first worker, None elsewhere."""
-        return self._exchange(self._node, "gather_local", "gather", stuff)
+        return self._exchange_values(self._node_group, "gather_local", "gather", stuff)
 
     def allgather(self, stuff: T) -> list[T]:
         """Return every worker's value in rank order (all_gather)."""
-        return self._exchange(self._everybody, "allgather", "allgather", stuff) or []
+        return self._exchange_values(self._world_group, "allgather", "allgather", stuff) or []
 
     def allgather_local(self, stuff: T) -> list[T]:
         """Return the values of this node's workers in rank order."""
-        return self._exchange(self._node, "allgather_local", "allgather", stuff) or []
+        return self._exchange_values(self._node_group, "allgather_local", "allgather", stuff) or []
 
     def broadcast(self, stuff: T) -> T:
         """Return the chief's value on every worker."""
-        return (self._exchange(self._everybody, "broadcast", "broadcast", stuff) or [stuff])[0]
+        return (
+            self._exchange_values(self._world_group, "broadcast", "broadcast", stuff) or [stuff]
+        )[0]
 
     def broadcast_local(self, stuff: T | None = None) -> T | None:
         """Return the value of this node's first worker on all workers of the node."""
-        return (self._exchange(self._node, "broadcast_local", "broadcast", stuff) or [stuff])[0]
+        return (
+            self._exchange_values(self._node_group, "broadcast_local", "broadcast", stuff)
+            or [stuff]
+        )[0]
 
     def barrier(self) -> None:
         """Return once every worker has called this."""
-        self._exchange(self._everybody, "barrier", "barrier", None)
+        self._exchange_values(self._world_group, "barrier", "barrier", None)
 
     def close(self) -> None:
         """End the exchanges, also for the other workers; idempotent."""
-        self._close("closed its context")
+        self._close_groups("closed its context")
 
     def __enter__(self) -> DistributedContext:
         return self
@@ -274,17 +280,19 @@ class DistributedContext:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._close("closed its context" if error is None else f"raised {error!r}"[:500])
+        self._close_groups("closed its context" if error is None else f"raised {error!r}"[:500])
 
-    def _close(self, how: str) -> None:
+    def _close_groups(self, reason: str) -> None:
         if self._is_closed:
             return
         self._is_closed = True
-        for group in (self._node, self._everybody):
+        for group in (self._node_group, self._world_group):
             if group is not None:
-                group.close(how)
+                group.close(reason)
 
-    def _exchange(self, group: Group | None, name: str, mode: str, stuff: T) -> list[T] | None:
+    def _exchange_values(
+        self, group: Group | None, name: str, mode: str, stuff: T
+    ) -> list[T] | None:
         if self._is_closed:
             raise DistributedError(
                 f"{name}() was called on a DistributedContext that is closed.\n"
@@ -295,7 +303,8 @@ class DistributedContext:
         if self._process != os.getpid():
             raise DistributedError(
                 f"{name}() was called in process {os.getpid()}, a forked child of {self._process}, "
-                "which made the DistributedContext.\n"
-                "A child is no rank; call it in the process that made the context."
+                "which created the DistributedContext.\n"
+                "Collectives cannot be called from a forked child. Call them in the process that "
+                "created the context."
             )
         return group.exchange(name, mode, stuff)

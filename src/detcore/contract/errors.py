@@ -1,7 +1,56 @@
 """Every error that detcore raises on purpose.
 
-All derive from `DetcoreError`, and from a built-in exception where one fits. A message says what
-happened with the values, why, and what to do next; values a program may need are attributes.
+All errors derive from `DetcoreError`, and from a built-in exception where one fits. A message says
+what happened with the values, why, and what to do next. Values that a program may need are
+attributes.
+
+The hierarchy, with built-in bases in parentheses::
+
+    DetcoreError (Exception)
+        ConfigError (ValueError)
+            StorageTypeError (TypeError)
+        InvalidExperimentError (ValueError)
+            InvalidDataTypeError (TypeError)
+            InvalidModelError (TypeError)
+            CheckFailedError
+        InvalidHP
+        InvalidArgumentError (ValueError, TypeError, AssertionError)
+        DataError (ValueError)
+            ShardError
+            LedgerError
+        MetricError (ValueError)
+            NotANumberError
+            MetricTypeError (TypeError)
+        ScheduleError (ValueError)
+        PluginError
+            PluginNotFoundError (LookupError)
+            PluginConflictError
+            UnavailableError (ConnectionError)
+        CheckpointError
+            CheckpointNotFoundError (LookupError)
+                NoCheckpointError (NotFoundError, AssertionError, ValueError)
+            CheckpointCorruptError
+            CheckpointStateError
+            CheckpointTimeoutError (TimeoutError)
+            CheckpointConflictError (RuntimeError)
+            InvalidCheckpointError (ValueError)
+        StorageError (OSError)
+            StorageFullError
+        UnsafePathError (ValueError)
+        DatabaseError
+        NotFoundError (LookupError)
+        ContextStateError (RuntimeError)
+        DistributedError (RuntimeError)
+            PeerLostError
+            CollectiveTimeoutError (TimeoutError)
+            CollectiveMismatchError
+        RunError (RuntimeError)
+            SearchError
+            WorkerError
+            ExperimentPausedError (ValueError)
+        UnauthenticatedError (PermissionError)
+        ForbiddenError (PermissionError)
+            TooManyLoginAttemptsError
 """
 
 from __future__ import annotations
@@ -73,27 +122,27 @@ _PUNCTUATION = (".", "!", "?", ":", ";", ",")
 
 
 class DetcoreError(Exception):
-    """Base of every error raised on purpose by detcore and its plugins."""
+    """Base of every error that detcore and its plugins raise on purpose."""
 
 
 class ConfigError(DetcoreError, ValueError):
-    """An experiment file, or a setting of one, that cannot be used."""
+    """Raised when an experiment file or one of its settings cannot be used."""
 
 
 class InvalidExperimentError(DetcoreError, ValueError):
-    """A trial class or its settings break a rule of the trial API."""
+    """Raised when a trial class or its settings break a rule of the trial API."""
 
 
 class InvalidDataTypeError(InvalidExperimentError, TypeError):
-    """A data loader returned something that is not one of the supported kinds."""
+    """Raised when a data loader returns an unsupported type."""
 
 
 class InvalidModelError(InvalidExperimentError, TypeError):
-    """A model-building method returned or built something that cannot be trained."""
+    """Raised when a model-building method returns something that cannot be trained."""
 
 
 class CheckFailedError(InvalidExperimentError):
-    """A rule that the API documents state was broken by the caller."""
+    """Raised when a caller breaks a documented rule of the API."""
 
 
 class InvalidHP(DetcoreError):
@@ -101,31 +150,31 @@ class InvalidHP(DetcoreError):
 
 
 class DataError(DetcoreError, ValueError):
-    """Data that cannot be trained on, or a data position that does not fit it."""
+    """Raised for data that cannot be trained on, and for a position that does not fit the data."""
 
 
 class ShardError(DataError):
-    """A rank outside the world, or a shard that does not exist."""
+    """Raised for a rank outside the world size, and for an unknown shard."""
 
 
 class LedgerError(DataError):
-    """A data ledger that is missing, damaged, or proves that records were lost or repeated."""
+    """Raised when a data ledger is missing or damaged, or shows lost or repeated records."""
 
 
 class MetricError(DetcoreError, ValueError):
-    """A metric that cannot be reported or used to decide."""
+    """Raised when a metric cannot be reported or compared."""
 
 
 class NotANumberError(MetricError):
-    """A metric that is NaN, in an experiment that ends at the first one."""
+    """Raised when a metric is NaN and the experiment sets ``stop_at_nan``."""
 
     @classmethod
     def raise_if_nan(cls, metrics: Mapping[str, object], where: str) -> None:
-        """Raise it if a metric is NaN.
+        """Raise this error if a metric is NaN.
 
         Args:
-            metrics: Metrics by name; other values than numbers are left alone.
-            where: Their source, for the message.
+            metrics: Metrics by name. Values that are not numbers are skipped.
+            where: Source of the metrics, for the message.
         """
         for name, value in metrics.items():
             if isinstance(value, numbers.Real) and math.isnan(value):
@@ -137,30 +186,30 @@ class NotANumberError(MetricError):
 
 
 class MetricTypeError(MetricError, TypeError):
-    """A metric, a reducer or a data type of a kind that no metric can be made from."""
+    """Raised when a value, a reducer or a data type cannot be converted into a metric."""
 
 
 class ScheduleError(DetcoreError, ValueError):
-    """Periods or lengths that cannot be turned into batches."""
+    """Raised when a period or a length cannot be converted into batches."""
 
 
 class PluginError(DetcoreError):
-    """A plugin that could not be loaded, or whose hook failed."""
+    """Raised when a plugin cannot be loaded, or when its hook fails."""
 
 
 class PluginNotFoundError(PluginError, LookupError):
-    """No plugin provides the requested name."""
+    """Raised when no plugin provides the requested name."""
 
 
 class PluginConflictError(PluginError):
-    """Two distributions provide a plugin of the same name."""
+    """Raised when two distributions provide a plugin of the same name."""
 
 
 class UnavailableError(PluginError, ConnectionError):
-    """Raised by an observer hook: the service that it talks to cannot be reached now.
+    """Raised by an observer hook when its service is unreachable.
 
-    The event, and all later ones of that plugin, are kept and delivered when it can be reached
-    again. Any other exception of an observer hook counts as its answer.
+    detcore keeps the event and all later events of that plugin, and delivers them when the service
+    is reachable again. After any other exception of the hook, the event counts as delivered.
     """
 
 
@@ -169,22 +218,22 @@ class CheckpointError(DetcoreError):
 
 
 class CheckpointNotFoundError(CheckpointError, LookupError):
-    """No committed checkpoint of that name."""
+    """Raised when no committed checkpoint has the requested name."""
 
 
 class CheckpointCorruptError(CheckpointError):
-    """A committed checkpoint whose files are not what its manifest says."""
+    """Raised when the files of a committed checkpoint differ from its manifest."""
 
 
 class CheckpointStateError(CheckpointError):
-    """A checkpoint that is deleted, or not yet complete, or that a model in the registry needs."""
+    """Raised when a checkpoint is deleted, incomplete, or in use by a registered model."""
 
 
 class CheckpointTimeoutError(CheckpointError, TimeoutError):
-    """A save that runs behind the training was not over in time.
+    """Raised when a background save does not finish before its deadline.
 
     Attributes:
-        uuid: The checkpoint.
+        uuid: Identifier of the checkpoint.
     """
 
     def __init__(self, message: str, *, uuid: str = "") -> None:
@@ -193,22 +242,22 @@ class CheckpointTimeoutError(CheckpointError, TimeoutError):
 
 
 class CheckpointConflictError(CheckpointError, RuntimeError):
-    """Ranks of one sharded checkpoint disagree about a file or a metadata key."""
+    """Raised when the ranks of a sharded checkpoint disagree about a file or a metadata key."""
 
 
 class InvalidCheckpointError(CheckpointError, ValueError):
-    """A checkpoint of the wrong kind, or one that does not fit the model it is restored into."""
+    """Raised when a checkpoint has the wrong kind or does not fit the model."""
 
 
 class StorageError(DetcoreError, OSError):
-    """A storage back end failed."""
+    """Raised when a storage back end fails."""
 
 
 class StorageFullError(StorageError):
-    """No room left.
+    """Raised when a storage back end has no space left.
 
     Attributes:
-        missing_bytes: How many bytes more were needed, or None where the store cannot tell.
+        missing_bytes: Number of missing bytes, or None if the back end does not report it.
     """
 
     def __init__(self, message: str, *, missing_bytes: int | None = None) -> None:
@@ -217,34 +266,34 @@ class StorageFullError(StorageError):
 
 
 class StorageTypeError(ConfigError, TypeError):
-    """A storage type that no installed plugin provides."""
+    """Raised when no installed plugin provides a storage type."""
 
 
 class UnsafePathError(DetcoreError, ValueError):
-    """A path that would leave its root."""
+    """Raised when a path leads out of its root."""
 
 
 class DatabaseError(DetcoreError):
-    """The record store cannot be opened, or holds something unexpected."""
+    """Raised when the record store cannot be opened or contains unexpected data."""
 
 
 class NotFoundError(DetcoreError, LookupError):
-    """No experiment, trial, model or other record with that identifier."""
+    """Raised when no experiment, trial, model or other record has the requested identifier."""
 
 
 class ContextStateError(DetcoreError, RuntimeError):
-    """A call of the Core API that comes too early, too late, twice, or on the wrong worker."""
+    """Raised when a Core API call comes too early, too late, twice, or on the wrong worker."""
 
 
 class DistributedError(DetcoreError, RuntimeError):
-    """Ranks that do not add up, or a collective that failed."""
+    """Raised when ranks are inconsistent, or when a collective fails."""
 
 
 class PeerLostError(DistributedError):
-    """A worker died, closed its context or raised, and the others wait for it in vain.
+    """Raised on the remaining workers when one dies, raises or closes its context.
 
     Attributes:
-        rank: The worker that is gone, by its index over all nodes.
+        rank: Rank of the lost worker, over all nodes.
     """
 
     def __init__(self, message: str, *, rank: int = -1) -> None:
@@ -253,10 +302,10 @@ class PeerLostError(DistributedError):
 
 
 class CollectiveTimeoutError(DistributedError, TimeoutError):
-    """A collective was not called by every worker before its deadline.
+    """Raised when not every worker calls a collective before its deadline.
 
     Attributes:
-        ranks: The workers that are missing, by their indices over all nodes.
+        ranks: Ranks of the missing workers, over all nodes.
     """
 
     def __init__(self, message: str, *, ranks: tuple[int, ...] = ()) -> None:
@@ -265,10 +314,10 @@ class CollectiveTimeoutError(DistributedError, TimeoutError):
 
 
 class CollectiveMismatchError(DistributedError):
-    """Workers called different collectives at the same time.
+    """Raised when workers call different collectives at the same time.
 
     Attributes:
-        ranks: The workers that diverge from the majority, by their indices over all nodes.
+        ranks: Ranks of the workers that diverge from the majority, over all nodes.
     """
 
     def __init__(self, message: str, *, ranks: tuple[int, ...] = ()) -> None:
@@ -277,42 +326,47 @@ class CollectiveMismatchError(DistributedError):
 
 
 class RunError(DetcoreError, RuntimeError):
-    """An experiment that cannot be started, resumed, ended or deleted as it stands."""
+    """Raised when an experiment cannot be started, resumed, stopped or deleted in its state."""
 
 
 class SearchError(RunError):
-    """A search method received an impossible event, or gave an impossible answer."""
+    """Raised when a search method receives or returns something impossible."""
 
 
 class WorkerError(RunError):
-    """A worker process that ended without finishing its trial, or could not be started."""
+    """Raised when a worker process cannot be started, or exits before its trial is finished."""
 
 
 class InvalidArgumentError(DetcoreError, ValueError, TypeError, AssertionError):
-    """Arguments of a client's method that cannot be used, or not together.
+    """Raised when arguments of a client method are invalid, alone or in combination.
 
-    The documents name AssertionError for some of them and ValueError for others.
+    Determined documents AssertionError for some arguments and ValueError for others.
     """
 
 
 class NoCheckpointError(CheckpointNotFoundError, NotFoundError, AssertionError, ValueError):
-    """No checkpoint fits the request, such as the best one of a trial that has none."""
+    """Raised when no checkpoint fits a request, such as the best checkpoint of a new trial.
+
+    Determined documents AssertionError for some of these requests and ValueError for others.
+    """
 
 
 class ExperimentPausedError(RunError, ValueError):
-    """An experiment that is waited for, but does not run."""
+    """Raised when a caller waits for an experiment that is not running."""
 
 
 class UnauthenticatedError(DetcoreError, PermissionError):
-    """A server was asked without a token, or with one that is not, or no longer, good."""
+    """Raised when a request has no token, or an invalid or expired token."""
 
 
 class ForbiddenError(DetcoreError, PermissionError):
-    """A server knows who asks, and refuses; or a name and a password do not belong together."""
+    """Raised when a user lacks permission, or when a login fails."""
 
 
 class TooManyLoginAttemptsError(ForbiddenError):
-    """Too many wrong passwords: a server accepts no password for a while, not even the right one.
+    """Raised after too many wrong passwords.
+
+    For a while, the server rejects every password, including the correct password.
 
     Attributes:
         retry_after_s: Seconds until the server accepts another attempt.
@@ -323,7 +377,7 @@ class TooManyLoginAttemptsError(ForbiddenError):
         self.retry_after_s = retry_after_s
 
 
-# Names that the earlier system published.
+# Determined's names.
 CheckpointNotFound = CheckpointNotFoundError
 InvalidExperimentException = InvalidExperimentError
 InvalidDataTypeException = InvalidDataTypeError
@@ -332,7 +386,7 @@ InvalidModelException = InvalidModelError
 
 
 def describe(value: object) -> str:
-    """Return a value and its type in one short line, for messages of errors.
+    """Return a value and its type in one short line, for error messages.
 
     Example::
 
@@ -341,8 +395,8 @@ def describe(value: object) -> str:
     """
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # noqa: BLE001  (whatever a foreign repr raises, the message matters more)
-        text = "a value that has no repr"
+    except Exception:  # noqa: BLE001  (a failing repr must not hide the message)
+        text = "a value without a repr"
     if len(text) > _MAX_LENGTH:
         text = text[: _MAX_LENGTH - 3] + "..."
     kind = type(value)
@@ -350,9 +404,9 @@ def describe(value: object) -> str:
 
 
 def in_one_line(*messages: object) -> str:
-    """Join messages, each of one line or several, into one line.
+    """Join messages of one or more lines into one line.
 
-    A line that ends without punctuation gets a full stop where another line follows it.
+    A line without final punctuation gets a full stop if another line follows.
 
     Example::
 
@@ -366,7 +420,7 @@ def in_one_line(*messages: object) -> str:
 
 
 def closest_match(name: str, names: Iterable[str]) -> str | None:
-    """Return the one of `names` that was probably meant, or None if none is near.
+    """Return the name that was probably meant, or None if no name is similar.
 
     Example::
 
@@ -376,11 +430,11 @@ def closest_match(name: str, names: Iterable[str]) -> str | None:
     import difflib
 
     if len(name) > _MAX_CLOSEST_MATCH:
-        return None  # the time to compare grows with the square of the length
-    plain = {_letters(each): each for each in sorted(names, reverse=True)}
-    near = difflib.get_close_matches(_letters(name), plain, n=1)
-    return plain[near[0]] if near else None
+        return None  # the comparison takes time quadratic in the length
+    candidates = {_normalize(candidate): candidate for candidate in sorted(names, reverse=True)}
+    matches = difflib.get_close_matches(_normalize(name), candidates, n=1)
+    return candidates[matches[0]] if matches else None
 
 
-def _letters(name: str) -> str:
+def _normalize(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower()) or name

@@ -1,4 +1,4 @@
-"""Define the values that plugins register and observers receive, using only the stdlib."""
+"""Define the values that plugins register and observers receive. Imports only the stdlib."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class StorageType:
 
     Attributes:
         name: Value of ``checkpoint_storage.type`` in an experiment file, such as ``"s3"``.
-        schemes: URL schemes that it serves, without ``://``, such as ``("s3",)``; may be empty.
-        settings: The pydantic model of its part of the experiment file.
+        schemes: URL schemes of this type, without ``://``, such as ``("s3",)``; may be empty.
+        settings: The pydantic model of the ``checkpoint_storage`` section.
         backend: A callable ``(settings) -> StorageBackend``.
     """
 
@@ -46,10 +46,11 @@ class LauncherType:
 
     Attributes:
         name: Name under ``launcher`` in an experiment file, such as ``"local"``.
-        launcher: The launcher class, as ``"module:Class"``; it is called with the settings that an
-            experiment file gives it, as keywords, and is a `detcore.launch.Launcher`.
-        settings: The pydantic model of these settings, as ``"module:Class"``: a file with others is
-            refused. Empty: the class itself refuses them, when a run starts.
+        launcher: The launcher class, as ``"module:Class"``. It implements
+            `detcore.launch.Launcher` and receives its settings from the experiment file as keyword
+            arguments.
+        settings: The pydantic model of these settings, as ``"module:Class"``; a file with other
+            settings is rejected. If empty, the class itself rejects them when a run starts.
     """
 
     name: str
@@ -63,12 +64,12 @@ class SearcherType:
 
     Attributes:
         name: Value of ``searcher.name`` in an experiment file.
-        method: The class of the method, as ``"module:Class"``; it is called with a
-            `detcore.search.SearchSetup` and is a `detcore.search.SearchMethod`.
-        settings: The pydantic model of its settings other than those of all methods (``metric``,
-            ``smaller_is_better``, ``max_length``, ``source_trial_id``,
-            ``source_checkpoint_uuid``), as ``"module:Class"``: a file with others is refused.
-            Empty: all settings are passed on unchecked.
+        method: The class of the method, as ``"module:Class"``. It implements
+            `detcore.search.SearchMethod` and is called with a `detcore.search.SearchSetup`.
+        settings: The pydantic model of its settings, as ``"module:Class"``, without the settings
+            that all methods share (``metric``, ``smaller_is_better``, ``max_length``,
+            ``source_trial_id``, ``source_checkpoint_uuid``). A file with other settings is
+            rejected. If empty, all settings are passed on unchecked.
     """
 
     name: str
@@ -78,11 +79,11 @@ class SearcherType:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RendezvousType:
-    """A service over which the workers of a library with its own connections find each other.
+    """A rendezvous service for a library whose workers open their own connections.
 
     Attributes:
-        name: Its name, such as ``"horovod"``.
-        service: A class without arguments, as ``"module:Class"``; it is a
+        name: Name of the service, such as ``"horovod"``.
+        service: A class without arguments, as ``"module:Class"``, that implements
             `detcore.launch.nodes.RendezvousService`.
     """
 
@@ -97,9 +98,9 @@ class RoutesType:
     Attributes:
         name: Name of these routes, for messages.
         make_router: A function without arguments that returns a ``fastapi.APIRouter``, as
-            ``"module:function"``; it is called when a server starts.
-        has_guards: Whether the routes decide by themselves who may use them. If not, the server
-            answers them only to users who have logged in.
+            ``"module:function"``. It is called when a server starts.
+        has_guards: Whether the routes check permissions themselves. If not, the server answers
+            them only for users who have logged in.
     """
 
     name: str
@@ -109,17 +110,17 @@ class RoutesType:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved:
-    """A checkpoint that was committed.
+    """A committed checkpoint.
 
     Attributes:
         uuid: Identifier of the checkpoint.
         steps_completed: Steps (batches) of the trial at the checkpoint; >= 0.
         url: URL of its files.
-        size_bytes: Sum of the sizes of its files.
-        path: The folder of its files, if the storage is a folder of this machine.
+        size_bytes: Sum of the file sizes.
+        path: Directory of its files, if the storage is a local directory.
         stalled_s: Seconds for which training waited, including the wait for the previous save;
             None if unknown.
-        total_s: Seconds from the beginning of the save to its record; None if unknown.
+        total_s: Seconds from the start of the save to its record; None if unknown.
     """
 
     uuid: str
@@ -135,14 +136,14 @@ class CheckpointSaved:
 class EventInfo:
     """Identity and time of an event of a trial.
 
-    ``trial.trial_id``, ``trial.run_id`` and `number` together identify an event permanently; they,
-    and `time`, are the same when it is delivered again.
+    ``trial.trial_id``, ``trial.run_id`` and `number` together identify an event permanently. They
+    and `time` stay the same when the event is delivered again.
 
     Attributes:
-        number: Its number in the run of the trial, from 1 and rising; some numbers are left out.
-        time: When it happened, in seconds since 1970; not the time of delivery.
-        is_repeat: Whether this plugin may have received it before: the hook said that its service
-            is not reachable, or the process was killed while the hook ran.
+        number: Number of the event in the run of the trial, ascending from 1 with gaps.
+        time: Time of the event in seconds since 1970, not the time of delivery.
+        is_repeat: Whether this plugin may have received the event before, because the hook reported
+            an unreachable service or the process was killed while the hook ran.
     """
 
     number: int

@@ -1,22 +1,25 @@
 """Define every hook of detcore.
 
-A plugin implements a hook with a function of the same name, marked `detcore.hookimpl`; it may
-leave out arguments that it does not need. There are two kinds:
+A plugin implements a hook with a function of the same name, marked `detcore.hookimpl`. The
+function may leave out arguments that it does not need. There are two kinds:
 
-- A **register** hook is called once per process, when something of its kind is first needed. All
-  plugins are asked, and their values are combined. A failure, or a value of the wrong type, is
-  recorded as a problem of that plugin (``detcore plugins doctor``); the others work on.
-- An **observer** hook is called with each event of a trial's log: in a thread of the runner while
-  the trial trains (of the script, if no runner started it), or later in another process of
-  detcore. Each plugin gets all events in order, one at a time, and no plugin waits for another. The
-  return value is ignored. A hook that raises `detcore.errors.UnavailableError` is called with the
-  same event again later. Any other failure is logged once, with the plugin and its distribution,
-  and the event counts as delivered. None of this stops or delays training. The arguments are
-  read-only.
+- A **register** hook is called once per process, when something of its kind is first needed. It is
+  called for every plugin, and the results are combined. If it raises, or returns a value of the
+  wrong type, this is recorded as a problem of that plugin (``detcore plugins doctor``), and the
+  remaining plugins keep working.
+- An **observer** hook is called with each event of a trial's log. While the trial trains, a thread
+  of the runner (or of the script, if no runner started it) calls the hook; later, another detcore
+  process may do so. Each plugin receives all events in order, one at a time, and no plugin waits
+  for another. The return value is ignored. If a hook raises `detcore.errors.UnavailableError`, it
+  is called with the same event again later. Any other failure is logged once, with the plugin and
+  its distribution, and the event counts as delivered. None of this stops or delays training. The
+  arguments are read-only.
 
-Plugins are called in order of their names, the built-in one first; ``tryfirst`` and ``trylast`` of
-`detcore.hookimpl` change that. Wrappers (``wrapper=True``) are refused: a wrapper would surround
-the hooks of all other plugins, so that their failures could not be attributed.
+Plugins are called in the order of their names, the built-in plugin first. ``tryfirst`` and
+``trylast`` of `detcore.hookimpl` change this order. Wrappers (``wrapper=True``) are rejected: a
+wrapper would surround the hooks of all other plugins, so failures could not be attributed.
+
+The observer hooks below are in the order of the events of a trial.
 """
 
 from __future__ import annotations
@@ -55,21 +58,34 @@ hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
+# --- Register hooks ---
+
+
 @hookspec
 def detcore_register_framework() -> Framework | list[Framework] | None:
     """Register a training framework.
 
-    When: in a worker, before the trial class is matched with its framework; in the command line,
-    when a checkpoint is loaded and when plugins are listed.
+    When: in a worker, before the trial class is matched with its framework. Commands also call it
+    to load a checkpoint and to list plugins.
     Kind: register.
+
+    Example::
+
+        >>> from detcore.plugins import hookimpl
+        >>> from detcore.types import Framework
+        >>> @hookimpl
+        ... def detcore_register_framework():
+        ...     return Framework(
+        ...         name="jax",
+        ...         trial_class="my_package.trial:JaxTrial",
+        ...         context_class="my_package.context:JaxContext",
+        ...         controller="my_package.controller:JaxController",
+        ...     )
 
     Returns:
         One `Framework` or a list. It names its classes as ``"module:attribute"``, so this hook
-        must not import the framework.
-
-    Raises:
-        Exception: Any; recorded as a problem of the plugin. A name that two plugins register is
-            unavailable from both, and both are reported.
+        must not import the framework. If two plugins register the same name, neither provides it,
+        and both are reported.
     """
 
 
@@ -77,15 +93,24 @@ def detcore_register_framework() -> Framework | list[Framework] | None:
 def detcore_register_storage() -> StorageType | list[StorageType] | None:
     """Register a kind of checkpoint storage.
 
-    When: when a checkpoint storage is opened, in the runner, a worker or the command line.
+    When: when the runner, a worker or a command opens a checkpoint storage.
     Kind: register.
 
-    Returns:
-        One `StorageType` or a list. Names and URL schemes must be free.
+    Example::
 
-    Raises:
-        Exception: Any; recorded as a problem of the plugin. Storage types whose name or scheme two
-            plugins register are unavailable from both, and both are reported.
+        >>> from detcore.plugins import StorageType, hookimpl
+        >>> @hookimpl
+        ... def detcore_register_storage():
+        ...     return StorageType(
+        ...         name="webdav",
+        ...         schemes=("webdav",),
+        ...         settings="my_package.settings:WebdavSettings",
+        ...         backend="my_package.storage:open_webdav",
+        ...     )
+
+    Returns:
+        One `StorageType` or a list. If two plugins register the same name or URL scheme, neither
+        provides it, and both are reported.
     """
 
 
@@ -96,28 +121,36 @@ def detcore_register_launcher() -> LauncherType | list[LauncherType] | None:
     When: in the runner, before the first trial starts.
     Kind: register.
 
+    Example::
+
+        >>> from detcore.plugins import LauncherType, hookimpl
+        >>> @hookimpl
+        ... def detcore_register_launcher():
+        ...     return LauncherType(name="slurm", launcher="my_package.launcher:SlurmLauncher")
+
     Returns:
         One `LauncherType` or a list. ``local`` is built in.
-
-    Raises:
-        Exception: Any; recorded as a problem of the plugin.
     """
 
 
 @hookspec
 def detcore_register_rendezvous() -> RendezvousType | list[RendezvousType] | None:
-    """Register a service over which the workers of a library find each other.
+    """Register a rendezvous service, through which the workers of a library find each other.
 
-    When: before the workers of a trial start, if there are several: each registered service runs
-    as long as they do, and they get its environment variables.
+    When: before several workers of a trial start. Each registered service runs as long as the
+    workers do, and they receive its environment variables.
     Kind: register.
+
+    Example::
+
+        >>> from detcore.plugins import RendezvousType, hookimpl
+        >>> @hookimpl
+        ... def detcore_register_rendezvous():
+        ...     return RendezvousType(name="gloo", service="my_package.rendezvous:GlooService")
 
     Returns:
         One `RendezvousType` or a list. It names the class as ``"module:Class"``, so this hook must
         not import the library.
-
-    Raises:
-        Exception: Any; recorded as a problem of the plugin.
     """
 
 
@@ -128,12 +161,16 @@ def detcore_register_searcher() -> SearcherType | list[SearcherType] | None:
     When: in the runner, before the experiment is created, and each time it is resumed.
     Kind: register.
 
+    Example::
+
+        >>> from detcore.plugins import SearcherType, hookimpl
+        >>> @hookimpl
+        ... def detcore_register_searcher():
+        ...     return SearcherType(name="hyperband", method="my_package.search:Hyperband")
+
     Returns:
         One `SearcherType` or a list. ``single``, ``random``, ``grid``, ``adaptive_asha``
         and ``async_halving`` are built in.
-
-    Raises:
-        Exception: Any; recorded as a problem of the plugin.
     """
 
 
@@ -141,16 +178,24 @@ def detcore_register_searcher() -> SearcherType | list[SearcherType] | None:
 def detcore_register_commands() -> click.Command | list[click.Command] | None:
     """Register commands for the command line.
 
-    When: for a command that is not built in, and when plugins are listed. A plugin whose
-    distribution names the command in the entry-point group ``detcore.commands`` is the only one
-    imported for it, and ``detcore --help`` lists the command.
+    When: when a user types a command that is not built in, and when plugins are listed. If a
+    distribution names the command in the entry-point group ``detcore.commands``, only its plugin
+    is imported, and ``detcore --help`` lists the command.
     Kind: register.
 
-    Returns:
-        One `click.Command` (or group) or a list. Each has a name that is not a built-in command's.
+    Example::
 
-    Raises:
-        Exception: Any; recorded as a problem of the plugin.
+        >>> import click
+        >>> from detcore.plugins import hookimpl
+        >>> @click.command("hello")
+        ... def print_hello():
+        ...     click.echo("hello")
+        >>> @hookimpl
+        ... def detcore_register_commands():
+        ...     return print_hello
+
+    Returns:
+        One `click.Command` (or group) or a list. No name may be that of a built-in command.
     """
 
 
@@ -161,14 +206,21 @@ def detcore_register_routes() -> RoutesType | list[RoutesType] | None:
     When: when a server starts (``detcore serve``, of the distribution ``detcore-server``).
     Kind: register.
 
-    Returns:
-        One `RoutesType` or a list. It names the function that makes the router as
-        ``"module:function"``, so this hook must not import an HTTP library. A path that the server
-        has itself stays the server's.
+    Example::
 
-    Raises:
-        Exception: Any; recorded as a problem of the plugin.
+        >>> from detcore.plugins import RoutesType, hookimpl
+        >>> @hookimpl
+        ... def detcore_register_routes():
+        ...     return RoutesType(name="health", make_router="my_package.routes:make_router")
+
+    Returns:
+        One `RoutesType` or a list. It names the function that creates the router as
+        ``"module:function"``, so this hook must not import an HTTP library. The server's own paths
+        take precedence.
     """
+
+
+# --- Observer hooks, in the order of events ---
 
 
 @hookspec
@@ -179,13 +231,9 @@ def detcore_trial_started(trial: TrialInfo, event: EventInfo) -> None:
     Kind: observer.
 
     Args:
-        trial: The trial; ``trial.run_id`` counts its starts from 1, and
-            ``trial.latest_checkpoint`` is the checkpoint that it resumes from.
+        trial: The trial. ``trial.run_id`` counts its starts from 1, and
+            ``trial.latest_checkpoint`` is the checkpoint from which it resumes.
         event: The event's number and time.
-
-    Raises:
-        UnavailableError: The event is kept, and delivered again later.
-        Exception: Any other; logged once.
     """
 
 
@@ -199,19 +247,15 @@ def detcore_training_metrics(
 ) -> None:
     """Observe training metrics.
 
-    When: after each report of training metrics; for a trial class, after each scheduling unit.
+    When: after each report of training metrics. Trial classes report after each scheduling unit.
     Kind: observer.
 
     Args:
         trial: The trial.
         steps_completed: Batches completed since the trial first started.
         metrics: The metrics of the unit.
-        batch_metrics: The metrics of each of its batches, or None if they were not kept.
+        batch_metrics: The metrics of each batch of the unit, or None if they were not kept.
         event: The event's number and time.
-
-    Raises:
-        UnavailableError: The event is kept, and delivered again later.
-        Exception: Any other; logged once.
     """
 
 
@@ -229,10 +273,6 @@ def detcore_validation_metrics(
         steps_completed: Batches completed since the trial first started.
         metrics: The validation metrics.
         event: The event's number and time.
-
-    Raises:
-        UnavailableError: The event is kept, and delivered again later.
-        Exception: Any other; logged once.
     """
 
 
@@ -242,18 +282,14 @@ def detcore_checkpoint_saved(
 ) -> None:
     """Observe a checkpoint.
 
-    When: after each commit; the files are complete. If the event is delivered late, they may have
-    been deleted since.
+    When: after each commit, when the files are complete. If the event is delivered late, the files
+    may have been deleted since.
     Kind: observer.
 
     Args:
         trial: The trial.
         checkpoint: The checkpoint and its location.
         event: The event's number and time.
-
-    Raises:
-        UnavailableError: The event is kept, and delivered again later.
-        Exception: Any other; logged once.
     """
 
 
@@ -263,8 +299,8 @@ def detcore_trial_finished(
 ) -> None:
     """Observe the end or pause of a trial.
 
-    When: after the last event of a worker process. For a process that was killed, its runner
-    delivers the event, unless the trial restarts immediately.
+    When: after the last event of a worker process. If the process was killed, the runner delivers
+    the event, unless the trial restarts immediately.
     Kind: observer.
 
     Args:
@@ -272,8 +308,4 @@ def detcore_trial_finished(
         state: ``"COMPLETED"``, ``"PAUSED"`` (to be resumed), ``"ERROR"`` or ``"INVALID_HP"``.
         error: A one-line description of the error, or None.
         event: The event's number and time.
-
-    Raises:
-        UnavailableError: The event is kept, and delivered again later.
-        Exception: Any other; logged once.
     """

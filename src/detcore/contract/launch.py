@@ -1,4 +1,4 @@
-"""Define launchers, which start the workers of a trial, and the services that workers meet over."""
+"""Define launchers, which start the workers of a trial, and rendezvous services for workers."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkerEvent:
-    """An event that a worker reported: a ``type`` and its fields."""
+    """An event reported by a worker: a ``type`` and its fields."""
 
     type: str
     fields: Mapping[str, Any]
 
 
 class OutputSink(Protocol):
-    """Takes what workers print; called from threads, for one group one at a time."""
+    """Receives the output of workers. Called from threads, one call at a time per group."""
 
     def __call__(self, rank: int, stream: str, line: str, /) -> None:
-        """Take a line that rank `rank` wrote to ``"stdout"`` or ``"stderr"``."""
+        """Receive a line that rank `rank` wrote to ``"stdout"`` or ``"stderr"``."""
 
 
 class WorkerGroup(Protocol):
-    """The running workers of a trial: the events of rank 0, its replies, their end.
+    """The running workers of a trial, with the events of rank 0 and the replies to it.
 
-    When one worker fails (ends with another code than 0 and 75) the others are ended: first they
-    are given a moment to end by themselves, then asked with SIGTERM, then killed. One that ends
-    with 0 or 75 has not failed, and the others continue. A worker's children end when it does.
-    All of that happens within `poll` and `close`, which are called from one thread.
+    When one worker fails (exits with a code other than 0 and 75), the group ends: the remaining
+    workers get a moment to exit, then SIGTERM, then SIGKILL. A worker that exits with 0 or 75 has
+    not failed, and the remaining workers continue. A worker's children end when it does. All of
+    this happens within `poll` and `close`, which are called from one thread.
 
     Attributes:
         pid: The process id of rank 0; 0 before it has started.
         pids: The process ids by rank; 0 for a worker that has not started.
-        first_failed: The rank that failed first, None while none has.
-        is_alive: Whether a worker is running, or `poll` has not returned all events yet. As of
-            the last `poll`.
+        first_failed: The rank that failed first; None if no rank has failed.
+        is_alive: Whether, at the last `poll`, a worker was running or `poll` had not returned all
+            events yet.
     """
 
     @property
@@ -62,8 +62,8 @@ class WorkerGroup(Protocol):
     def fileno(self) -> int:
         """Return a descriptor that is readable when `poll` has something to do.
 
-        It may be another one after each `poll`: ask again before each wait. A wait should end after
-        0.1 s at the latest, for workers that have to be ended.
+        The descriptor may change with each `poll`, so call this before each wait. A wait should
+        last at most 0.1 s, because `poll` also terminates workers.
         """
 
     def poll(self) -> list[WorkerEvent]:
@@ -72,47 +72,57 @@ class WorkerGroup(Protocol):
     def reply(self, **fields: Any) -> None:
         """Answer rank 0, which waits for a line on its channel; JSON values.
 
-        Nothing happens if it is gone.
+        Does nothing if rank 0 has exited.
         """
 
     def signal(self, number: int = signal.SIGTERM) -> None:
-        """Send a signal to every worker that runs: SIGTERM asks it to checkpoint and come back."""
+        """Send a signal to every running worker. SIGTERM requests a checkpoint and code 75."""
 
     def kill(self) -> None:
-        """End the workers and all they started, at once."""
+        """Kill the workers and all processes that they started, immediately."""
 
     def close(self) -> int:
-        """Wait for the end, release everything, and return the exit code.
+        """Wait for the workers to exit, release everything, and return the exit code.
 
-        All that the workers printed was handed to `OutputSink` when it returns.
+        When this returns, `OutputSink` has received all output of the workers.
 
         Returns:
-            The code of the worker that failed first (negative: signal), else 75 if one wants to
-            come back later, else 0.
+            The code of the worker that failed first (negative: signal). If no worker failed, 75 if
+            a worker exited with 75, and 0 otherwise.
         """
 
 
 class Launcher(Protocol):
-    """Starts workers of trials; closed when the runner needs no more.
+    """Starts workers of trials. The runner closes it when it needs no more workers.
+
+    A launcher often starts the workers through `detcore.launch.LocalLauncher`, with more settings::
+
+        >>> from detcore.launch import LocalLauncher
+        >>> class NiceLauncher(LocalLauncher):
+        ...     def start(self, info, *, variables=None, **options):
+        ...         variables = {"OMP_NUM_THREADS": "1", **(variables or {})}
+        ...         return super().start(info, variables=variables, **options)
+        >>> NiceLauncher().close()
 
     Every worker runs ``python -m detcore.launch.worker`` (`detcore.launch.worker.main`) in the
-    folder ``info.model_dir``, leads a separate session, reads nothing (its standard input is
-    empty), and gets these variables in addition to those of the launching process:
+    directory ``info.model_dir``, leads a separate session, and has an empty standard input. It gets
+    these variables in addition to those of the launching process:
 
     ``DETCORE_TRIAL_INFO``
-        Path of a file that holds `info` as a JSON object; only its owner may read it.
+        Path of a file that contains `info` as a JSON object. Only its owner may read it.
     ``DETCORE_HOME``
         `home`.
     ``DETCORE_RANK``, ``DETCORE_SIZE``, ``DETCORE_LOCAL_RANK``, ``DETCORE_LOCAL_SIZE``,
     ``DETCORE_CROSS_RANK``, ``DETCORE_CROSS_SIZE``
-        Its place among the workers: of all, of its machine, and its machine's among the machines.
+        The worker's rank among all workers, among those of its machine, and the index of its
+        machine.
     ``DETCORE_JOB_KEY``
-        A secret that the workers of one trial share, and no others; new for each start.
+        A secret that only the workers of one trial share; new for each start.
     ``DETCORE_CHANNEL_FD``
-        The descriptor of one end of a stream socket pair whose other end only the launching process
-        holds. Rank 0 writes its messages there (a JSON object with ``type`` per line) and reads
+        The descriptor of one end of a stream socket pair. Only the launching process holds the
+        other end. Rank 0 writes its messages there (a JSON object with ``type`` per line) and reads
         the answers of `WorkerGroup.reply`. Every worker ends its process group when the other end
-        closes, so no worker outlives a launching process that was killed.
+        closes, so no worker outlives a killed launching process.
     ``DETCORE_DISABLE_PLUGINS``, ``DETCORE_PLUGINS``
         `disabled_plugins` and, unless it is None, `allowed_plugins`, separated by commas.
     """
@@ -129,61 +139,61 @@ class Launcher(Protocol):
         allowed_plugins: frozenset[str] | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> WorkerGroup:
-        """Start the workers of a trial; they end when this process does, however that happens.
+        """Start the workers of a trial. They end when this process does, even if it is killed.
 
         Args:
-            info: Which trial they run; its log has been created.
-            home: The folder of records and default checkpoints.
+            info: The trial that they run. Its log has been created.
+            home: The directory of records and default checkpoints.
             slots: Number of workers; >= 1.
             keep_open: File descriptors that rank 0 inherits (the experiment's lock).
-            on_output: Called from threads, for one group one at a time, with the rank,
+            on_output: Called from threads, one call at a time per group, with the rank,
                 ``"stdout"`` or ``"stderr"``, and each line without its end. Bytes that are not
-                UTF-8 are replaced. For a line that is rewritten (a progress bar), some of its
-                states may be passed as well.
+                UTF-8 are replaced. For a line that is rewritten (a progress bar), some
+                intermediate states may be passed as well.
             disabled_plugins: Plugins that are switched off in the workers too.
             allowed_plugins: The only plugins that are on, or None for all.
             variables: More variables for all workers.
 
         Raises:
-            WorkerError: If a worker cannot be started; none is left then.
+            WorkerError: If a worker cannot be started. No worker is left running then.
         """
 
     def close(self) -> None:
-        """Release resources kept between trials; close the groups that it started before."""
+        """Release resources kept between trials. Callers close all groups first."""
 
 
 @runtime_checkable
 class SupportsCheck(Protocol):
-    """A launcher that knows before a run begins which trials it can never start."""
+    """A launcher that can tell before a run starts that it can never start some trials."""
 
     def check_trial(self, settings: TrialSettings, *, slots: int) -> None:
-        """Refuse trials that could not be started; called once, before anything is recorded.
+        """Reject trials that could never start. Called once, before anything is recorded.
 
-        Trials that only have to wait are not refused.
+        Trials that only have to wait are accepted.
 
         Args:
             settings: The settings of the trials.
             slots: Number of workers of each trial; >= 1.
 
         Raises:
-            WorkerError: If a trial could not be started; it says why.
+            WorkerError: If a trial could not be started, with the reason.
         """
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlace:
-    """The place of one worker among all, as `detcore.distributed.DistributedContext` counts.
+    """The ranks of one worker, as in `detcore.distributed.DistributedContext`.
 
     Attributes:
-        rank: Its index over all nodes.
+        rank: Index of the worker over all nodes.
         size: Number of workers over all nodes.
-        local_rank: Its index on its node.
+        local_rank: Index of the worker on its node.
         local_size: Number of workers on its node.
         cross_rank: Index of its node.
         cross_size: Number of nodes.
-        column_rank: Its index among the workers of other nodes with the same `local_rank`, which
-            Horovod calls ``cross_rank``.
-        column_size: How many these are.
+        column_rank: Index among the workers with the same `local_rank` on all nodes, which Horovod
+            calls ``cross_rank``.
+        column_size: Number of workers with the same `local_rank`.
     """
 
     rank: int
@@ -197,31 +207,30 @@ class RankPlace:
 
 
 class RendezvousStore(Protocol):
-    """Scopes of keys and values; called from threads."""
+    """Keys and values in scopes; called from threads."""
 
     def get(self, scope: str, key: str) -> bytes | None:
         """Return a value, or None if it is not set yet."""
 
     def put(self, scope: str, key: str, value: bytes) -> bool:
-        """Keep a value; return whether there was room for it."""
+        """Store a value; return False if there was not enough space."""
 
     def delete(self, scope: str, key: str) -> None:
         """Record that a rank has left a scope."""
 
 
 class Rendezvous(Protocol):
-    """A service that runs on one machine while the job's workers there do."""
+    """A service that runs on one machine as long as the job's workers there."""
 
     def variables(
         self, place: RankPlace, *, interface: str | None, gradients: GradientSettings
     ) -> dict[str, str]:
-        """Return the environment variables by which a worker finds the service.
+        """Return the environment variables through which a worker finds the service.
 
         Args:
             place: The worker, which is on this machine.
-            interface: The network interface through which it reaches the others, or None.
-            gradients: How the workers combine gradients; the defaults for a command that is no
-                trial.
+            interface: The network interface that reaches the other workers, or None.
+            gradients: How the workers combine gradients; the defaults for a plain command.
         """
 
     def close(self) -> None:
@@ -232,7 +241,7 @@ class RendezvousService(Protocol):
     """The service of one library, for jobs of several workers."""
 
     def make_store(self, places: Sequence[RankPlace]) -> RendezvousStore:
-        """Return the values of a job, which are kept with rank 0.
+        """Create the store of a job, which rank 0 keeps.
 
         Args:
             places: All workers, by rank.
@@ -243,7 +252,7 @@ class RendezvousService(Protocol):
 
         Args:
             places: All workers, by rank.
-            store: The job's values, or an object that reaches them on another machine.
+            store: The job's store, or a proxy for it on another machine.
         """
 
 
@@ -252,8 +261,9 @@ class Line:
     """A line without its end.
 
     Attributes:
-        text: Its content.
-        is_final: False for a state of a line that is still being rewritten, as progress bars are.
+        text: Content of the line.
+        is_final: False for an intermediate state of a line that is rewritten, such as a progress
+            bar.
     """
 
     text: bytes
@@ -261,7 +271,7 @@ class Line:
 
 
 class Sink(Protocol):
-    """Takes what workers print; called from one thread at a time."""
+    """Receives the output of workers; called from one thread at a time."""
 
     def __call__(self, rank: int, stream: str, line: Line) -> None:
-        """Take a line that rank `rank` wrote to ``"stdout"`` or ``"stderr"``."""
+        """Receive a line that rank `rank` wrote to ``"stdout"`` or ``"stderr"``."""

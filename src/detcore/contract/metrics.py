@@ -12,7 +12,7 @@ class MetricReducer(abc.ABC):
     """Reduces a metric in two steps: over the batches of each worker, then over the workers.
 
     A reducer may have a third method, ``reset(self) -> None``. It is called at the start of each
-    evaluation, and must restore the state before the first batch.
+    evaluation and must restore the state before the first batch.
 
     Example, the mean over all records::
 
@@ -39,7 +39,8 @@ class MetricReducer(abc.ABC):
             metric: The value for one batch, in the structure that the metric was defined with.
 
         Returns:
-            The state of this worker: all that `cross_slot_reduce` needs of the batches so far.
+            The state of this worker: everything that `cross_slot_reduce` needs from the batches so
+            far.
         """
 
     @abc.abstractmethod
@@ -47,6 +48,6 @@ class MetricReducer(abc.ABC):
         """Return the value of the metric.
 
         Args:
-            per_slot_metrics: Results of the last `accumulate` of each worker, by rank. Workers
-                without a batch are left out; at least one had a batch.
+            per_slot_metrics: Result of the last `accumulate` call on each worker, by rank. Workers
+                without a batch are left out. At least one worker had a batch.
         """

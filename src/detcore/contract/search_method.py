@@ -33,7 +33,7 @@ class NewTrial:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrainTo:
-    """Continue a trial up to a length since its start; None: end its training."""
+    """Continue a trial up to a length since its start, or end its training if it is None."""
 
     trial: int
     length: int | None
@@ -44,13 +44,13 @@ Answer = NewTrial | TrainTo
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSetup:
-    """Values from which a search method is made.
+    """Values from which a search method is created.
 
     Attributes:
         settings: The ``searcher`` section of the experiment file, as plain values.
-        hyperparameters: The space to draw from, as in the experiment file.
+        hyperparameters: The search space, as in the experiment file.
         seed: ``reproducibility.experiment_seed``.
-        max_length: ``searcher.max_length`` in its unit; 0 if the method has none.
+        max_length: ``searcher.max_length`` in its unit; 0 if the method has no such setting.
     """
 
     settings: Mapping[str, Any]
@@ -71,15 +71,37 @@ class SearchSetup:
 class SearchMethod(Protocol):
     """Decides which trials to create and how far to train each of them.
 
-    Made with a `SearchSetup`. Its decisions must follow from the setup and the calls so far alone:
-    they must not depend on a clock, on a generator with another seed, or on the order of a set.
-    Resuming a search makes a new method and repeats all calls, which must give the same decisions.
+    The class is called with a `SearchSetup`. Decisions must depend only on the setup and on the
+    previous calls: not on a clock, on a random generator with another seed, or on the order of a
+    set. Resuming a search creates a new method and repeats all calls, which must return the same
+    decisions.
 
-    Trials have indices in the order in which the method names them as `NewTrial`, from 0.
+    The index of a trial is the number of `NewTrial` answers before its own.
 
-    A method that knows how far all of its trials train together may say so in an attribute
+    A method that knows the total training length of its trials may provide it in an attribute
     ``planned_length`` (int, in the unit of ``searcher.max_length``). Its `progress` then counts
-    the trials that are over, and the trials under way are added to it.
+    only finished trials, and detcore adds the progress of running trials.
+
+    Example::
+
+        >>> from detcore.search import NewTrial, TrainTo
+        >>> class OneTrial:
+        ...     def __init__(self, setup):
+        ...         self.setup, self.is_over = setup, False
+        ...     def start(self):
+        ...         return [NewTrial(self.setup.hyperparameters, self.setup.max_length)]
+        ...     def validated(self, trial, length, metric):
+        ...         self.is_over = True
+        ...         return [TrainTo(trial, None)]
+        ...     def exited(self, trial, reason):
+        ...         self.is_over = True
+        ...         return []
+        ...     def progress(self):
+        ...         return float(self.is_over)
+        >>> from detcore.search import SearchSetup
+        >>> setup = SearchSetup(settings={}, hyperparameters={"lr": 0.1}, seed=0, max_length=5)
+        >>> OneTrial(setup).start()
+        [NewTrial(hparams={'lr': 0.1}, length=5)]
     """
 
     def start(self) -> Sequence[Answer]:
@@ -89,13 +111,13 @@ class SearchMethod(Protocol):
         """Record a metric, and return the next decisions.
 
         Args:
-            trial: The trial, which trained to its requested length.
-            length: That length.
+            trial: Index of the trial, which trained to its requested length.
+            length: The requested length.
             metric: The searcher's metric, as reported.
 
         Returns:
-            New trials, trials to continue, and trials to close. A trial that is not named stays
-            open: it waits until a later answer names it.
+            New trials, trials to continue, and trials to close. Other trials stay open and wait for
+            a later answer.
         """
 
     def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:

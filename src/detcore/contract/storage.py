@@ -16,7 +16,7 @@ Pair: TypeAlias = "tuple[Path, str]"
 """A local file and its key."""
 
 Progress: TypeAlias = Callable[[int], None]
-"""Called with the number of bytes moved since the last call; from any thread."""
+"""Called from any thread, with the number of bytes moved since the last call."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +24,10 @@ class Capabilities:
     """Guarantees of a back end beyond moving bytes.
 
     Attributes:
-        atomic_create: Of several processes that `create` one key, exactly one succeeds.
-        fork_safe: It may be used in a child that was forked after its first use.
+        atomic_create: If several processes `create` the same key, exactly one succeeds.
+        fork_safe: A child process that was forked after the first use may use the back end.
         byte_progress: Progress is reported within a file, not only per file.
-        durable: Files of `put_tree` and `create` survive a power cut once these return.
+        durable: Files survive a power cut once `put_tree` or `create` returns.
     """
 
     atomic_create: bool
@@ -56,13 +56,24 @@ class StorageBackend(Protocol):
     """Files under one root, named by keys.
 
     A key is a relative POSIX path with no empty, ``.`` or ``..`` part; see `check_key`. Methods
-    may be called from several threads. Errors are `StorageError`, or `StorageFullError` if the
-    storage is full, apart from the built-in ones named below.
+    may be called from several threads. They raise `StorageError`, `StorageFullError` if the storage
+    is full, and the built-in errors named below.
+
+    Example::
+
+        >>> import tempfile
+        >>> from detcore.storage import LocalStorage
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     storage = LocalStorage(directory)
+        ...     storage.create("run/notes.txt", b"first")
+        ...     storage.replace("run/notes.txt", b"second")
+        ...     storage.read("run/notes.txt"), [entry.key for entry in storage.list("run")]
+        (b'second', ['run/notes.txt'])
     """
 
     @property
     def url(self) -> str:
-        """URL of the root, as `open_storage` accepts it; without credentials."""
+        """URL of the root for `open_storage`, without credentials."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -77,7 +88,8 @@ class StorageBackend(Protocol):
         """Copy local files to keys, replacing existing files, and digest them on the way.
 
         Raises:
-            StorageFullError: With the number of missing bytes, if the store reports it.
+            StorageFullError: If the storage is full. It has the number of missing bytes if the
+                back end reports it.
         """
 
     def get_tree(
@@ -86,7 +98,7 @@ class StorageBackend(Protocol):
         *,
         progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
-        """Copy keys to local files and digest them on the way; missing parents are created.
+        """Copy keys to local files and digest them on the way. Creates missing directories.
 
         Raises:
             FileNotFoundError: If a key does not exist.
@@ -103,9 +115,9 @@ class StorageBackend(Protocol):
 
         Args:
             keys: The files.
-            make_durable: Whether to flush them, and their folders, to the disk. For files that
-                were written through `direct_path`.
-            progress: Called with numbers of bytes.
+            make_durable: Whether to flush the files and their directories to disk. Needed for files
+                that were written through `direct_path`.
+            progress: Called with the number of bytes read since the last call.
 
         Raises:
             FileNotFoundError: If a key does not exist.
@@ -115,11 +127,11 @@ class StorageBackend(Protocol):
         """Store a small file that does not exist yet, atomically.
 
         Raises:
-            FileExistsError: If the key exists; it stays unchanged.
+            FileExistsError: If the key exists. Its content stays unchanged.
         """
 
     def replace(self, key: str, data: bytes) -> None:
-        """Store a small file over one that may exist; readers see the old or the new one."""
+        """Create or replace a small file. Readers see the old or the new content."""
 
     def read(self, key: str) -> bytes:
         """Return the content of a small file.
@@ -131,14 +143,14 @@ class StorageBackend(Protocol):
     def list(self, prefix: str = "") -> list[Entry]:
         """Return the files below a prefix (a key, or "" for all), sorted by key.
 
-        Includes files that other processes wrote; a prefix that does not exist has no files.
+        Includes files of other processes. Returns an empty list if the prefix does not exist.
         """
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete files; keys that do not exist are skipped."""
 
     def delete_tree(self, prefix: str) -> None:
-        """Delete everything below a prefix, including empty folders; "" is refused."""
+        """Delete everything below a prefix, including empty directories; rejects ""."""
 
     def probe(self) -> None:
         """Write, read and delete a small file, to detect problems early.

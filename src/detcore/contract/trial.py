@@ -1,4 +1,4 @@
-"""Define the base class of trials, and the context that each receives."""
+"""Define the base class of trials, and the context that each trial receives."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ CLOCK_FILE = "clock.json"
 TRIAL_FILE = "trial.json"
 """File of a checkpoint that describes its trial."""
 WORKERS_DIRECTORY = "workers"
-"""Folder of a checkpoint with a folder for each worker but the chief, by rank."""
+"""Directory of a checkpoint with a directory for each worker except the chief, by rank."""
 
 
 class Trial:
     """A training job, described by methods that build its parts.
 
     Users subclass the trial class of a framework plugin (such as ``detcore_keras.TFKerasTrial``),
-    not this class. detcore makes one instance per worker process and passes it the context.
+    not this class. detcore creates one instance per worker process and passes it the context.
     """
 
     def __init__(self, context: TrialContext) -> None:
-        """Keep the context. Overriders that need more state take it from the context.
+        """Store the context. Subclasses that override this usually also build their models here.
 
         Args:
             context: The trial's hyperparameters, ranks and paths.
@@ -56,19 +56,19 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSetup:
-    """Values from which a `TrialContext` is made.
+    """Values from which a `TrialContext` is created.
 
     Attributes:
         config: The experiment's configuration as plain values, with defaults, for the user's code.
-        settings: Its settings for the plugin's code.
+        settings: The experiment's settings for the plugin's code.
         hparams: Hyperparameters of this trial.
         seed: Seed of everything random in the trial.
-        distributed: Ranks, and collectives between them.
+        distributed: Ranks and collectives.
         info: The trial's identity; None if nothing is recorded (`TrialContext.from_config`).
-        tensorboard_path: Folder of event files.
-        cache_dir: Folder of data caches that outlive the trial.
+        tensorboard_path: Directory of event files.
+        cache_dir: Directory of data caches that outlive the trial.
         ledger: Log of the record ids of each batch; None if the data ledger is off.
-        digests: Digests of each step; None if they are off.
+        digests: Digests of each step; None if step digests are off.
         steps_completed: Batches completed before this process started.
         test_mode: Whether to run one batch, one validation step and one checkpoint.
     """
@@ -103,58 +103,61 @@ class TrialEnv:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"context.env.{name} is not there: it described a container of Determined's cluster.\n"
-            "context.env has hparams, trial_seed and experiment_config. Ask the framework which "
-            "devices there are, such as tf.config.list_physical_devices('GPU'), and "
-            "context.distributed which worker this is."
+            f"context.env.{name} does not exist: it described a Determined container.\n"
+            "context.env has hparams, trial_seed and experiment_config. Get the devices from the "
+            "framework, such as tf.config.list_physical_devices('GPU'), and the rank of this "
+            "worker from context.distributed."
         )
 
 
 class InstanceCheckpoints(Protocol):
-    """The checkpoints of a trial that was made for debugging, in a folder of the caller.
+    """The checkpoints of a trial that was created for debugging, in a directory of the caller.
 
     The trial's data and model are built on first use. Use it from one thread at a time.
 
     Attributes:
-        directory: A folder of checkpoints, or one checkpoint.
+        directory: A directory of checkpoints, or a single checkpoint.
     """
 
     directory: Path
 
     @property
     def latest(self) -> Path | None:
-        """The newest checkpoint in the folder, or the folder if it is one; else None."""
+        """The newest checkpoint in the directory, or the directory if it is a checkpoint.
+
+        None if there is no checkpoint yet.
+        """
 
     def restore(self, checkpoint: str | os.PathLike[str] | None = None) -> Path:
         """Restore the whole training state into the trial's model, data and random generators.
 
         Args:
-            checkpoint: A checkpoint's folder; default: `latest`.
+            checkpoint: A checkpoint's directory; default: `latest`.
 
         Returns:
-            The checkpoint's folder.
+            The checkpoint's directory.
 
         Raises:
             CheckpointNotFoundError: If no checkpoint is found.
-            InvalidCheckpointError: If it does not fit the trial.
+            InvalidCheckpointError: If the checkpoint does not fit the trial.
         """
 
     def save(self, steps_completed: int | None = None) -> Path:
-        """Save the whole training state as a new checkpoint in the folder.
+        """Save the whole training state as a new checkpoint in the directory.
 
-        It can be loaded like a run's checkpoint, and a run can start from it
-        (``searcher.source_checkpoint_uuid: FOLDER``).
+        The checkpoint can be loaded like a run's checkpoint, and a run can start from it
+        (``searcher.source_checkpoint_uuid: DIRECTORY``).
 
         Args:
-            steps_completed: Batches trained, for its records; default: those of the restored
-                checkpoint, else 0.
+            steps_completed: Number of completed batches to record. Default: that of the restored
+                checkpoint, or 0.
 
         Returns:
-            The checkpoint's folder.
+            The checkpoint's directory.
         """
 
     def validate(self) -> dict[str, float]:
-        """Evaluate the model in its current state on the validation data; return the metrics."""
+        """Evaluate the current model on the validation data, and return the metrics."""
 
     def close(self) -> None:
         """Release resources of the trial's data, such as worker processes."""
@@ -163,12 +166,23 @@ class InstanceCheckpoints(Protocol):
 class TrialContext:
     """A trial's view of its run. Framework plugins subclass it.
 
+    Example::
+
+        >>> from detcore import TrialContext
+        >>> context = TrialContext.from_config(
+        ...     {"hyperparameters": {"global_batch_size": 32, "dropout": 0.5}}
+        ... )
+        >>> context.get_hparam("dropout"), context.get_per_slot_batch_size()
+        (0.5, 32)
+        >>> context.distributed.get_rank(), context.is_managed
+        (0, False)
+
     Attributes:
         distributed: The `DistributedContext` of the trial's workers.
-        planned_batches: Absolute batch at which training ends, as far as the search method has
-            requested; None before that is known.
+        planned_batches: Batch at which training ends according to the search method; None before
+            that is known.
         checkpoints: The checkpoints of a trial that ``detcore.client.create_trial_instance``
-            made; None in a run.
+            created; None in a run.
     """
 
     def __init__(self, setup: TrialSetup) -> None:
@@ -187,26 +201,26 @@ class TrialContext:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Make a context for debugging outside of a run.
+        """Create a context for debugging outside of a run.
 
         Nothing is recorded, and the wrapping methods return their arguments.
 
         Args:
-            config: An experiment configuration as a dictionary; only the parts that the trial
-                reads are required.
+            config: An experiment configuration as a dictionary. Only the parts that the trial reads
+                are required.
         """
         from detcore.config import resolve_constants
         from detcore.config.experiment_config import Optimizations
         from detcore.contract.distributed import DistributedContext
 
-        plain = copy.deepcopy(dict(config))
-        seed = int((plain.get("reproducibility") or {}).get("experiment_seed") or 0)
-        optimizations = Optimizations.model_validate(plain.get("optimizations") or {})
+        values = copy.deepcopy(dict(config))
+        seed = int((values.get("reproducibility") or {}).get("experiment_seed") or 0)
+        optimizations = Optimizations.model_validate(values.get("optimizations") or {})
         return cls(
             TrialSetup(
-                config=plain,
+                config=values,
                 settings=TrialSettings(gradients=optimizations.gradient_settings()),
-                hparams=resolve_constants(plain.get("hyperparameters") or {}, seed=seed),
+                hparams=resolve_constants(values.get("hyperparameters") or {}, seed=seed),
                 seed=seed,
                 distributed=DistributedContext(
                     rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1
@@ -221,7 +235,7 @@ class TrialContext:
 
     @property
     def is_managed(self) -> bool:
-        """Whether a run drives this trial; False for contexts made by `from_config`."""
+        """Whether a run drives this trial; False for contexts created by `from_config`."""
         return self.setup.info is not None
 
     @property
@@ -273,20 +287,21 @@ class TrialContext:
         hparams = self.setup.hparams
         self._read_hparams.add(name)
         if name not in hparams:
-            near = closest_match(str(name), map(str, hparams))
+            similar = closest_match(str(name), map(str, hparams))
             raise InvalidExperimentError(
-                f"there is no hyperparameter {name!r}; there are: "
+                f"unknown hyperparameter {name!r}; defined: "
                 f"{', '.join(sorted(map(str, hparams))) or 'none'}.\n"
                 "Add it under 'hyperparameters' in the experiment file"
-                f"{f', or rename {near!r} to {name!r} there' if near else ''}."
+                f"{f', or rename {similar!r} to {name!r} there' if similar else ''}."
             )
         return copy.deepcopy(hparams[name])
 
     def unread_hparams(self) -> dict[str, str | None]:
-        """Return the hyperparameters that the trial has not read, each with a near name or None.
+        """Return the hyperparameters that the trial has not read, with their closest matches.
 
-        The near name is one that the trial has read: with ``droput`` in the file where the code
-        reads ``dropout``, it is ``dropout``. Reading all hyperparameters at once counts for each.
+        Each is mapped to the most similar hyperparameter that the trial has read, or to None. If
+        the file has ``droput`` and the code reads ``dropout``, this is ``dropout``. `get_hparams`
+        counts as reading all hyperparameters.
         """
         unread = [name for name in self.setup.hparams if name not in self._read_hparams]
         return {
@@ -296,9 +311,9 @@ class TrialContext:
         }
 
     def get_global_batch_size(self) -> int:
-        """Return the records per step over all workers.
+        """Return the number of records per step over all workers.
 
-        It is the configured value rounded down to a multiple of the number of workers.
+        This is the configured value, rounded down to a multiple of the number of workers.
 
         Raises:
             InvalidExperimentError: If ``hyperparameters.global_batch_size`` is missing, not an
@@ -307,12 +322,12 @@ class TrialContext:
         return self.get_per_slot_batch_size() * self.distributed.get_size()
 
     def get_per_slot_batch_size(self) -> int:
-        """Return the records per step for one worker (``per_worker_batch_size``)."""
+        """Return the number of records per step for one worker (``per_worker_batch_size``)."""
         size = self.setup.hparams.get("global_batch_size")
         if size is None:
             raise InvalidExperimentError(
                 "hyperparameters.global_batch_size is not set.\n"
-                "A trial class needs it to know how many records one step takes.\n"
+                "A trial class needs it: it is the number of records in one step.\n"
                 "Add it to the experiment file, such as:\n"
                 "  hyperparameters:\n    global_batch_size: 32"
             )
@@ -326,18 +341,18 @@ class TrialContext:
         return size // workers
 
     def get_initial_batch(self) -> int:
-        """Return how many batches were completed before this process started."""
+        """Return the number of batches completed before this process started."""
         return self.setup.steps_completed
 
     def worker_directory(self, directory: Path) -> Path | None:
-        """Return the folder of this worker's files in a checkpoint; for framework plugins.
+        """Return the directory of this worker's files in a checkpoint; for framework plugins.
 
         Args:
-            directory: The checkpoint, as ``restore`` gets it.
+            directory: Checkpoint directory, as passed to ``restore``.
 
         Returns:
-            The checkpoint itself on the chief, a folder in it elsewhere; None if another number of
-            workers saved it, so that none of its files belong to this worker alone.
+            The checkpoint itself on the chief, and a directory in it on other workers. None if a
+            different number of workers saved the checkpoint: no file belongs to one worker then.
         """
         clock_file = directory / CLOCK_FILE
         # Tests of a controller may run it without a clock, on one worker.
@@ -348,18 +363,18 @@ class TrialContext:
         return directory / WORKERS_DIRECTORY / str(rank) if rank else directory
 
     def prepare_instance(self, trial: Trial, checkpoint: Path | None) -> None:
-        """Make the objects that a trial builds start from a checkpoint; plugins may override it.
+        """Make the trial build its objects from a checkpoint; plugins may override this.
 
-        Called for a trial that was made for debugging, before its first use. The default does
-        nothing: ``checkpoints.restore()`` works with every framework.
+        Called before the first use of a trial that was created for debugging. The default does
+        nothing, because ``checkpoints.restore()`` works with every framework.
 
         Args:
-            trial: The trial, whose methods may be replaced.
-            checkpoint: The newest checkpoint in its folder, or None.
+            trial: The trial. An override may replace its methods.
+            checkpoint: The newest checkpoint in its directory, or None.
         """
 
     def get_tensorboard_path(self) -> Path:
-        """Return the folder for event files of this trial."""
+        """Return the directory for event files of this trial."""
         return self.setup.tensorboard_path or Path.cwd() / "tensorboard"
 
     def get_stop_requested(self) -> bool:
@@ -367,14 +382,14 @@ class TrialContext:
         return self._stop_requested
 
     def set_stop_requested(self, stop_requested: bool) -> None:
-        """Request the end of the trial: it checkpoints at the next boundary, then stops.
+        """Request the end of the trial, which then saves a checkpoint at the next boundary.
 
         Args:
             stop_requested: True to request it, False to withdraw the request.
         """
         if not isinstance(stop_requested, bool):
             raise CheckFailedError(
-                f"set_stop_requested takes True or False, not {stop_requested!r} "
+                f"set_stop_requested requires True or False, got {stop_requested!r} "
                 f"({type(stop_requested).__name__})"
             )
         self._stop_requested = stop_requested

@@ -1,4 +1,4 @@
-"""Small values that cross the borders between detcore's parts. Imports nothing but the stdlib."""
+"""Small values that several packages of detcore exchange. Imports only the stdlib."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RETENTION_DEFAULTS: Mapping[str, int] = {
     "save_trial_best": 1,
     "save_trial_latest": 1,
 }
-"""Numbers of checkpoints to keep, where ``checkpoint_storage`` does not set them."""
+"""Default numbers of checkpoints to keep."""
 COLLECTIVE_TIMEOUT_S = 1800.0
 CONNECT_TIMEOUT_S = 300.0
 
@@ -59,11 +59,11 @@ class TensorInfo:
     """A tensor in a checkpoint, as its framework describes it; stored in the manifest.
 
     Attributes:
-        name: As the framework calls it, such as ``"dense/kernel"``.
-        shape: Its dimensions.
-        dtype: Type of its elements by NumPy's name, such as ``"float32"``; other types
-            (``"bfloat16"``) by their framework's.
-        file: Name of the file that holds it, below the checkpoint.
+        name: Name of the tensor in the framework, such as ``"dense/kernel"``.
+        shape: Dimensions.
+        dtype: NumPy's name of the element type, such as ``"float32"``. Types that NumPy lacks
+            (``"bfloat16"``) have the framework's name.
+        file: Name of the file that contains the tensor, relative to the checkpoint.
     """
 
     name: str
@@ -77,9 +77,9 @@ class SaveTimes:
     """Duration of a save.
 
     Attributes:
-        size_bytes: Sum of the sizes of its files.
+        size_bytes: Sum of the file sizes.
         stalled_s: Seconds for which training waited, including the wait for the previous save.
-        total_s: Seconds from its beginning, after that wait, to its record.
+        total_s: Seconds from the start of the save, after that wait, to its record.
     """
 
     size_bytes: int
@@ -89,12 +89,12 @@ class SaveTimes:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UnfinishedCheckpoint:
-    """A recorded checkpoint whose process may be gone.
+    """A recorded checkpoint whose process may have exited.
 
     Attributes:
-        uuid: Its identifier.
+        uuid: Identifier of the checkpoint.
         state: ACTIVE, DELETING or PARTIALLY_DELETED.
-        resources: Its files to keep, and their sizes.
+        resources: Sizes of the files to keep, by name.
     """
 
     uuid: str
@@ -107,7 +107,7 @@ class Length:
     """An amount of training, such as 5 epochs.
 
     Attributes:
-        count: How many units; >= 0.
+        count: Number of units; >= 0.
         unit: The unit.
     """
 
@@ -126,9 +126,9 @@ class Length:
         Args:
             global_batch_size: Records per step over all workers; needed for records, and for
                 epochs given by `records_per_epoch`.
-            records_per_epoch: Records in one epoch as configured; 0 = not configured.
-            batches_per_epoch: Batches in one epoch as the data itself reports, or None. Only used
-                where `records_per_epoch` is 0.
+            records_per_epoch: Configured number of records in one epoch; 0 = not configured.
+            batches_per_epoch: Number of batches in one epoch that the data reports, or None. Only
+                used if `records_per_epoch` is 0.
 
         Raises:
             ScheduleError: If `count` is negative, or an argument that the conversion needs is
@@ -143,14 +143,14 @@ class Length:
         if self.unit is Unit.EPOCHS and not records_per_epoch:
             if not batches_per_epoch:
                 raise ScheduleError(
-                    f"cannot turn {self.count} epochs into batches: records_per_epoch is not set "
-                    "and the training data does not tell its length.\n"
+                    f"cannot convert {self.count} epochs into batches: records_per_epoch is not "
+                    "set, and the length of the training data is unknown.\n"
                     "Set records_per_epoch in the experiment file, or give the length in batches."
                 )
             return self.count * batches_per_epoch
         if not global_batch_size:
             raise ScheduleError(
-                f"cannot turn {self.count} {self.unit.value} into batches: "
+                f"cannot convert {self.count} {self.unit.value} into batches: "
                 "hyperparameters.global_batch_size is not set.\n"
                 "Set it, or give the length in batches."
             )
@@ -202,41 +202,41 @@ class ModelSortBy(enum.IntEnum):
 class Framework:
     """A training framework that a plugin registers.
 
-    Every object is named as ``"module:attribute"`` and imported on first use, so registering
-    costs no import of the framework.
+    Every object is named as ``"module:attribute"`` and imported on first use, so registering does
+    not import the framework.
 
     Attributes:
         name: Short name, such as ``"keras"``.
         trial_class: The `detcore.Trial` subclass that users subclass.
         context_class: The `detcore.TrialContext` subclass that its trials receive.
         controller: A callable ``(trial, context) -> SteppingController | LoopingController``.
-        prepare_worker: A callable ``(PrepareOptions) -> None``, run in a worker process before
-            the trial is made (seeds, device settings), or None.
-        load_checkpoint: A callable ``(path, tags=..., **kwargs) -> model`` for checkpoints this
-            framework wrote, or None. It receives only the arguments that the caller gave.
-        reads: Other frameworks whose checkpoints `load_checkpoint` reads, as ``metadata.json`` of a
-            checkpoint names them without the version, such as ``"torch"``, or with the format,
-            ``"tensorflow:h5"``.
-        native_init: A callable behind ``detcore.client.<name>.init``, with which a script
-            trains without a trial class, or None.
-        metric: The validation metric by which a configuration written in Python compares its
-            trials if it names none.
-        several_workers: Whether its controllers train one model on several workers together. A
-            trial of several workers is refused where they do not.
-        inexact_resume: Why a resumed trial does not continue bit for bit, as a sentence without a
-            full stop; empty: it does. A run shows it once, and so does ``detcore plugins info``.
+        prepare_worker: A callable ``(PrepareOptions) -> None``, called in a worker process before
+            the trial is created (for seeds and device settings), or None.
+        load_checkpoint: A callable ``(path, tags=..., **kwargs) -> model`` for checkpoints that
+            this framework wrote, or None. It receives only the arguments that the caller passed.
+        reads: Other frameworks whose checkpoints `load_checkpoint` reads, as named in the
+            checkpoint's ``metadata.json``, without the version (``"torch"``) or with the format
+            (``"tensorflow:h5"``).
+        native_init: The callable behind ``detcore.client.<name>.init``, for scripts that train
+            without a trial class, or None.
+        metric: Default validation metric for comparing trials, for configurations written in
+            Python.
+        several_workers: Whether its controllers train one model on several workers. If not, trials
+            with several workers are rejected.
+        inexact_resume: The reason why a resumed trial does not continue bit for bit, as a sentence
+            without a full stop. Empty if it does. A run and ``detcore plugins info`` show it.
         requires: Modules that must be importable, such as ``("tensorflow",)``.
-        related: Further modules whose versions matter, such as ``("keras",)``. Checkpoints note the
-            versions of those that are imported, and of `requires`.
+        related: Further modules whose versions matter, such as ``("keras",)``. Checkpoints record
+            the versions of the imported modules among `requires` and `related`.
         install_hint: The command that installs the modules in `requires`.
-        variables: Environment variables, names and values, that worker processes get where the
-            user has not set them. They are set before anything is imported.
-        import_variables: Prefixes of the names of environment variables that the framework reads
-            when it is imported, such as ``"TF_"``. A trial of a search is not forked from a process
-            that has imported the framework with other values.
+        variables: Names and default values of environment variables for worker processes. They are
+            set before anything is imported, unless the user has set them.
+        import_variables: Prefixes of the environment variables that the framework reads during its
+            import, such as ``"TF_"``. A trial of a search is not forked from a process that has
+            imported the framework with other values.
         notices: Regular expressions of whole lines that the framework writes to standard error at
-            every start; ``\\n`` stands between lines that follow each other. A run keeps such
-            lines in the trial's log and does not display them.
+            every start, with ``\\n`` between consecutive lines. A run keeps such lines in the
+            trial's log and does not display them.
     """
 
     name: str
@@ -285,16 +285,16 @@ class GradientSettings:
 class TrialSettings:
     """The settings of the experiment file that a trial's launcher, workers and plugins need.
 
-    `detcore.config.ExperimentConfig.trial_settings` makes them. Each field has the meaning and the
-    default of the field of the same name in the file, in whatever section that is.
+    `detcore.config.ExperimentConfig.trial_settings` returns them. Each field has the meaning and
+    the default of the field with the same name in the file, in whatever section that is.
 
     Attributes:
-        entrypoint: Empty for a script by itself.
-        metric: ``searcher.metric``; None for a script by itself that names none.
-        max_length: None for search methods without it.
+        entrypoint: Empty for a standalone script.
+        metric: ``searcher.metric``; None for a standalone script without this setting.
+        max_length: None for search methods without this setting.
         length_unit: The unit of all lengths of the search.
         step_digests: 0: none, k: every k-th step.
-        checkpoint_storage: As `detcore.storage.open_storage` takes it, with its credentials.
+        checkpoint_storage: Argument of `detcore.storage.open_storage`, with credentials.
         gradients: The section ``optimizations``.
     """
 
@@ -342,43 +342,43 @@ class TrialSettings:
     def match_trial_class(entrypoint: object) -> re.Match[str] | None:
         """Return ``module`` and ``name`` of an entrypoint that names a class; None for a command.
 
-        That is ``module:Class``, or ``folder/file.py:Class``.
+        A class is named as ``module:Class`` or ``directory/file.py:Class``.
         """
         return _TRIAL_CLASS.fullmatch(entrypoint) if isinstance(entrypoint, str) else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialInfo:
-    """Which trial a worker process runs; the runner hands it over as a JSON file.
+    """The trial that a worker process runs. The runner passes it as a JSON file.
 
     Attributes:
-        experiment_id: Record of the experiment.
-        trial_id: Record of the trial.
-        run_id: Counts the starts of this trial, from 1.
+        experiment_id: Id of the experiment's record.
+        trial_id: Id of the trial's record.
+        run_id: Number of this start of the trial, from 1.
         trial_seed: Seed of everything random in the trial, ``0 <= seed < 2**31``.
         hparams: Hyperparameters of this trial, constants resolved.
-        config: The experiment's configuration, defaults applied, JSON values only: for what users
-            and observers are shown. Code reads `settings`.
-        model_dir: Folder of the user's code, absolute.
-        trial_dir: Folder for the trial's own files (log, ledger, event files), absolute.
+        config: The experiment's configuration with defaults, as JSON values, for users and
+            observers. Code reads `settings`.
+        model_dir: Absolute path of the directory with the user's code.
+        trial_dir: Absolute path of the directory with the trial's log, ledger and event files.
         latest_checkpoint: UUID of the checkpoint to restore, or None to start fresh.
         steps_completed: Steps of that checkpoint; 0 for a fresh start.
-        test_mode: One batch, one validation, one checkpoint.
-        source_checkpoint: Checkpoint that a fresh trial starts from: UUID of another trial's
-            checkpoint or absolute path of a folder, or None. Ignored if `latest_checkpoint` is set.
-        source_storage: Storage that `source_checkpoint` is in, as ``checkpoint_storage`` of an
-            experiment file; None for the trial's.
-        searcher_length: How far the search method wants the trial trained first, since its
-            beginning and in the unit of ``searcher.max_length``; None: to ``max_length``.
-        validated_metric: The searcher's metric of a validation of `latest_checkpoint` that was
-            recorded after the checkpoint; the worker does not repeat that validation. None: no
-            such validation.
+        test_mode: Whether to run one batch, one validation and one checkpoint.
+        source_checkpoint: Checkpoint from which a fresh trial starts: UUID of another trial's
+            checkpoint or absolute path of a directory, or None. Ignored if `latest_checkpoint` is
+            set.
+        source_storage: Storage of `source_checkpoint`, as ``checkpoint_storage`` in an experiment
+            file; None for the trial's storage.
+        searcher_length: Training length that the search method first requests, since the start of
+            the trial and in the unit of ``searcher.max_length``; None for ``max_length``.
+        validated_metric: The searcher's metric from a validation of `latest_checkpoint` that was
+            recorded after the checkpoint, or None. The worker does not repeat that validation.
         best_validation: The best value of the searcher's metric that earlier runs of the trial
             reported until `steps_completed`, or None.
         settings: The settings in `config` that launchers, workers and plugins read.
-        code_dir: Folder with a copy of the user's code without secrets, for checkpoints; None: they
-            copy `model_dir`.
-        is_complete: Whether an earlier start of a script by itself completed this run:
+        code_dir: Directory with a copy of the user's code without secrets, for checkpoints. If
+            None, checkpoints copy `model_dir`.
+        is_complete: Whether an earlier start of a standalone script completed this run. Then
             `latest_checkpoint` has its final state, and nothing is left to train.
     """
 
