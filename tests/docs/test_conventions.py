@@ -67,10 +67,10 @@ NOT_RUN = {
         "docs/migrating.md",
         "docs/migrating.md",
         "docs/records.md",
+        "docs/records.md",
         "docs/server.md",
         "docs/server.md",
         "docs/server.md",
-        "docs/trackers.md",
     ],
     "slow": [
         "README.md",
