@@ -87,7 +87,7 @@ PYTORCH = (
 # The theme prints a notice about MkDocs 2, which --strict would count as a warning.
 MKDOCS_ENVIRONMENT = {"NO_MKDOCS_2_WARNING": "1"}
 DISTRIBUTIONS = Path("build/dist")
-# What a user of an example installs.
+# Requirements of the examples.
 FRAMEWORK_FREE_EXTRAS = "determined,horovod,optuna,replay,report,server,storage,testing"
 WHEEL_REQUIREMENTS = {
     "core_api": [f"detcore[{FRAMEWORK_FREE_EXTRAS}]", "scikit-learn"],
@@ -104,12 +104,12 @@ experiment and the trial.
 Next commands (detcore is installed in {bin}):
 
   export PATH={bin}:$PATH
-  detcore experiment list                   what was run
-  detcore trial describe TRIAL              its metrics, with a plot
+  detcore experiment list                   list the experiments
+  detcore trial describe TRIAL              show its metrics, with a plot
   detcore run examples/{example}/const.yaml
-                                            again; press Ctrl-C in the middle,
-                                            then: detcore run --resume ID
-  detcore checkpoint list                   what was saved
+                                            train again, press Ctrl-C, and resume
+                                            with: detcore run --resume ID
+  detcore checkpoint list                   list the checkpoints
 """
 
 
@@ -457,7 +457,7 @@ def bump(session: nox.Session) -> None:
 
 @nox.session
 def release(session: nox.Session) -> None:
-    """Publish all distributions, and tag the version. ``-- --dry-run`` shows what it would do."""
+    """Publish all distributions and tag the version; ``-- --dry-run`` only shows them."""
     paths = build_distributions(session)
     session.run("towncrier", "build", "--draft", "--version", "unreleased changes")
     version = nox.project.load_toml("pyproject.toml")["project"]["version"]

@@ -1,4 +1,4 @@
-"""What the build of the documentation site does besides Markdown; named in mkdocs.yml."""
+"""Hooks of MkDocs that add the generated pages. mkdocs.yml names this file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mkdocs.structure.pages import Page
 __all__ = ["on_config", "on_files", "on_page_markdown"]
 
 _ROOT = Path(__file__).parents[1]
-# Who looks for "resume" wants a guide, not each function that does it.
+# A search for "resume" should find the guides before the functions.
 _LAST_IN_SEARCHES = ("reference/", "changelog")
 
 
@@ -28,7 +28,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that are made from the code, and the changelog."""
+    """Add the pages that are generated from the code, and the changelog."""
     from docs_site import (
         api_page,
         commands_page,
@@ -39,7 +39,7 @@ def on_files(files: Files, config: Any) -> Files:
     )
 
     modules = public_modules(_ROOT)
-    made = {
+    contents = {
         "reference/configuration.md": configuration_page(),
         "reference/hooks.md": hooks_page(),
         "reference/commands.md": commands_page(),
@@ -47,8 +47,8 @@ def on_files(files: Files, config: Any) -> Files:
         "changelog.md": _changelog(),
     }
     for name, names in modules.items():
-        made[f"reference/api/{name}.md"] = api_page(name, names, modules)
-    for path, text in made.items():
+        contents[f"reference/api/{name}.md"] = api_page(name, names, modules)
+    for path, text in contents.items():
         files.append(File.generated(config, path, content=text))
     return files
 

@@ -88,7 +88,7 @@ def test_guides_are_found_before_the_reference() -> None:
 
 
 def test_the_copy_button_leaves_prompts_and_output_out() -> None:
-    """Material marks what is being copied; what is not displayed then is not copied."""
+    """Material copies only displayed elements, and marks the block while it copies."""
     styles = (SITE / "site.css").read_text(encoding="utf-8")
     assert "[data-md-copying] .gp, [data-md-copying] .go { display: none; }" in styles
     scripts = "".join(path.read_text("utf-8") for path in SITE.glob("assets/javascripts/*.js"))

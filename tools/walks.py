@@ -1,10 +1,10 @@
 """Count the modules and functions of detcore that run on four paths of data.
 
 Run it with the Python of ``.nox/tensorflow``: ``python tools/walks.py`` prints a line for each
-path, ``--list`` the functions, too. ``docs/architecture.md`` shows the paths.
+path. ``--list`` also prints the functions. ``docs/architecture.md`` shows the paths.
 
-Every process of a path appends the functions that it enters to a file of its own, so that a path
-can end with ``kill -9``.
+Every process of a path appends the functions that it enters to a separate file, so that a path can
+end with ``kill -9``.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Recorder:
 
 
 class Walk:
-    """One path, in a folder of its own: runs programs and returns what they entered."""
+    """Runs the programs of a path in a directory, and returns the functions that they enter."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

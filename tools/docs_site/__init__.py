@@ -1,6 +1,6 @@
-"""The pages of the documentation site that are made from the code.
+"""Generate pages of the documentation site from the code.
 
-Each function returns Markdown. None of it needs MkDocs, so that the tests see what the site shows.
+Each function returns Markdown and needs no MkDocs, so that tests can read the pages.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ def public_modules(root: Path) -> dict[str, tuple[str, ...]]:
     """Return the public modules with their public names, read without importing them.
 
     A module is public if no part of its name begins with an underscore and it has ``__all__``.
-    Names of the contract have their entries where the guides document them, not in the room, too.
+    Names of the contract are listed where the guides document them.
     """
-    found = {}
+    modules = {}
     for source in (root / "src", *sorted(root.glob("plugins/*/src"))):
         for path in sorted(source.rglob("*.py")):
             parts = path.relative_to(source).with_suffix("").parts
@@ -23,8 +23,8 @@ def public_modules(root: Path) -> dict[str, tuple[str, ...]]:
             if not is_private and parts[:2] != ("detcore", "contract"):
                 names = _declared(path)
                 if names:
-                    found[".".join(parts)] = names
-    return found
+                    modules[".".join(parts)] = names
+    return modules
 
 
 def _declared(path: Path) -> tuple[str, ...]:
@@ -43,18 +43,20 @@ def api_page(module: str, names: tuple[str, ...], modules: dict[str, tuple[str, 
     """Return the page of a module.
 
     Args:
-        module: Its name.
-        names: Its public names.
-        modules: All public modules: a name that is one gets a link instead of its content.
+        module: Name of the module.
+        names: Public names of the module.
+        modules: All public modules. A name that is a module gets a link instead of its content.
     """
-    whole = f"::: {module}\n    options:\n      members: false\n      show_root_heading: false\n"
-    parts = [f"# {module}\n", whole]
+    qualified_name = (
+        f"::: {module}\n    options:\n      members: false\n      show_root_heading: false\n"
+    )
+    parts = [f"# {module}\n", qualified_name]
     for name in names:
-        whole = f"{module}.{name}"
+        qualified_name = f"{module}.{name}"
         if name.startswith("__"):
             continue
-        if whole in modules:
-            parts.append(f"## {name}\n\nThe module [{whole}]({whole}.md).\n")
+        if qualified_name in modules:
+            parts.append(f"## {name}\n\nThe module [{qualified_name}]({qualified_name}.md).\n")
         else:
-            parts.append(f"::: {whole}\n    options:\n      heading_level: 2\n")
+            parts.append(f"::: {qualified_name}\n    options:\n      heading_level: 2\n")
     return "\n".join(parts)

@@ -17,12 +17,12 @@ _ABOUT = """\
 # Commands
 
 Made from the commands themselves; `detcore COMMAND --help` shows the same.
-[Command line](../command-line.md) tells about tables, JSON, exit codes and environment variables.
+[Command line](../command-line.md) describes tables, JSON, exit codes and environment variables.
 """
 
 
 def all_commands() -> Iterator[tuple[click.Context, click.Command]]:
-    """Yield detcore's commands that are not hidden, groups before what is in them."""
+    """Yield detcore's commands that are not hidden, each group before its members."""
     # Commands of other plugins are not part of this page.
     ours = {name.removeprefix("detcore-") for name in DISTRIBUTION_OF_COMMAND.values()}
     obj = CliContext(environment=read_environment({}), allowed=frozenset(ours))
@@ -63,8 +63,8 @@ def _section(context: click.Context, command: click.Command) -> str:
 def _paragraphs(text: str) -> Iterator[str]:
     for paragraph in text.replace("\r", "").split("\n\n"):
         if "\b" in paragraph:
-            kept = [line for line in paragraph.splitlines() if line.strip() not in ("\b", "")]
-            yield "```text\n" + "\n".join(kept) + "\n```\n"
+            lines = [line for line in paragraph.splitlines() if line.strip() not in ("\b", "")]
+            yield "```text\n" + "\n".join(lines) + "\n```\n"
         elif paragraph.strip():
             yield _text(paragraph) + "\n"
 

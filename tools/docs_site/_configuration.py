@@ -96,7 +96,7 @@ def _table(model: dict[str, Any]) -> str:
 
 
 def _model(field: dict[str, Any]) -> dict[str, Any]:
-    """Return the model of a field that is a section of its own."""
+    """Return the model of a field that is a section."""
     models: dict[str, dict[str, Any]] = SCHEMA["$defs"]
     return models.get(field.get("$ref", "").rpartition("/")[2], {})
 
@@ -111,13 +111,13 @@ def _default(field: dict[str, Any]) -> str:
 
 
 def kind(field: dict[str, Any]) -> str:
-    """Return what a field takes, in a few words."""
+    """Describe the valid values of a field in a few words."""
     choices = field.get("oneOf") or field.get("anyOf")
     if choices:
         titles = {choice.get("title") for choice in choices}
         if titles >= _UNITS:
-            rest = [kind(choice) for choice in choices if choice.get("title") not in _UNITS]
-            return " or ".join(["length", *rest])
+            kinds = [kind(choice) for choice in choices if choice.get("title") not in _UNITS]
+            return " or ".join(["length", *kinds])
         return " or ".join(dict.fromkeys(kind(choice) for choice in choices))
     if "$ref" in field:
         return _reference(field["$ref"].rpartition("/")[2])

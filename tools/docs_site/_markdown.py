@@ -1,4 +1,4 @@
-"""Small pieces of Markdown, and what a page needs to become a page of the site."""
+"""Write pieces of Markdown, and prepare pages for the site."""
 
 from __future__ import annotations
 
