@@ -74,6 +74,7 @@ NOT_RUN = {
     ],
     "slow": [
         "README.md",
+        "docs/client.md",
         "docs/data.md",
         "docs/distributed.md",
         "docs/replay.md",

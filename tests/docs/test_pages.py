@@ -21,7 +21,7 @@ SUPPORT = ROOT / "tests" / "support"
 
 # Pages of minutes, which take turns.
 LONG = {
-    "docs/experimental.md",
+    "docs/client.md",
     "docs/testing.md",
     "examples/core_api/README.md",
     "examples/digits_estimator/README.md",

@@ -36,7 +36,7 @@ def create(
     (``detcore serve``): `context_dir` is uploaded, except what its ``.detignore`` excludes, and the
     trials' output and reports are shown here. Ctrl-C ends the following, not the experiment.
 
-    The processes of the trials import the class; docs/experimental.md says from where. Where the
+    The processes of the trials import the class; docs/client.md lists the cases. Where the
     script is itself a trial, the class is trained right here, with the configuration of that run.
 
     Args:
