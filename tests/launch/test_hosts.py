@@ -6,7 +6,7 @@ import pytest
 from launch_command import Launch
 
 from detcore.errors import ConfigError
-from detcore.launch.hosts import Host, exported_environment, parse_hosts
+from detcore.launch.hosts import Host, parse_hosts, select_exported_variables
 
 HOSTS = ("--launcher", "horovod", "--hosts", "a:4,b:4")
 
@@ -43,14 +43,14 @@ def test_only_harmless_variables_go_to_other_machines(monkeypatch: pytest.Monkey
     }
     for name, value in {**kept, **secret}.items():
         monkeypatch.setenv(name, value)
-    found = exported_environment({"PATH": "/x"}, ["SOMETHING"])
+    found = select_exported_variables({"PATH": "/x"}, ["SOMETHING"])
     assert found.items() >= {**kept, "PATH": "/x", "SOMETHING": "else"}.items()
     assert not found.keys() & (secret.keys() - {"SOMETHING"})
     for name in ("DETCORE_JOB_KEY", "AWS_SECRET_ACCESS_KEY", "DETCORE_DB"):
-        with pytest.raises(ConfigError, match=f"--env {name}: its value would stand on"):
-            exported_environment({}, [name])
+        with pytest.raises(ConfigError, match=f"--env {name}: its value would appear on"):
+            select_exported_variables({}, [name])
     with pytest.raises(ConfigError, match="--env NOT_THERE: this variable is not set"):
-        exported_environment({}, ["NOT_THERE"])
+        select_exported_variables({}, ["NOT_THERE"])
 
 
 @pytest.mark.parametrize(

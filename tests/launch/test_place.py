@@ -31,7 +31,7 @@ def test_all_that_a_job_sets_agrees(
 ) -> None:
     found = find_services()
     job = LocalJob(3, services={name: found[name] for name in services})
-    variables = job.environment(2, of_torch(2, 3) if torch else {})
+    variables = job.make_environment(2, of_torch(2, 3) if torch else {})
     job.close()
     assert place_in(monkeypatch, variables) == ("detcore", 2, 3)
 
@@ -51,9 +51,9 @@ def test_workers_on_several_nodes_are_told_where_the_chief_is(
 def test_one_worker_of_detcore_may_start_several_with_another_launcher(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    variables = {**of_torch(1, 2), **_of_detcore(LocalJob(1).environment(0, {}))}
+    variables = {**of_torch(1, 2), **_of_detcore(LocalJob(1).make_environment(0, {}))}
     assert place_in(monkeypatch, variables) == ("torchrun", 1, 2)
-    other = _of_detcore(LocalJob(4).environment(3, {}))
+    other = _of_detcore(LocalJob(4).make_environment(3, {}))
     with pytest.raises(DistributedError, match=r"detcore: rank=3, size=4.*\n.*torchrun: rank=1"):
         place_in(monkeypatch, {**of_torch(1, 2), **other})
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from detcore.errors import WorkerError
-from detcore.launch.nodes import LogCopy, LogSource, create_log, log_header
+from detcore.launch.nodes import LogCopy, LogSource, create_log, read_log_header
 from detcore.log.reading import event_log_path, is_event_log_in_use, read_event_log
 from detcore.log.writing import EventLog
 from detcore.types import TrialInfo
@@ -39,7 +39,7 @@ def open_log(info: TrialInfo) -> EventLog:
 
 def test_the_copy_is_the_log_byte_by_byte(here: TrialInfo, there: TrialInfo) -> None:
     create_log(here)
-    source = LogSource(there, log_header(here))
+    source = LogSource(there, read_log_header(here))
     copy = LogCopy(here)
     worker = open_log(there)
     for step in range(5):
@@ -57,20 +57,20 @@ def test_the_copy_is_the_log_byte_by_byte(here: TrialInfo, there: TrialInfo) -> 
 
 def test_a_half_written_line_is_not_sent_and_the_end_is(here: TrialInfo, there: TrialInfo) -> None:
     create_log(here)
-    source = LogSource(there, log_header(here))
+    source = LogSource(there, read_log_header(here))
     worker = open_log(there)
     worker.append("status", {"a": 1})
     worker.close()
     with log_of(there).open("ab") as file:
         file.write(b'{"crc":"00')
     start, lines = source.read()
-    assert (start, lines.count(b"\n")) == (len(log_header(here)), 1)
+    assert (start, lines.count(b"\n")) == (len(read_log_header(here)), 1)
     assert source.read(is_over=True)[1] == b""
 
 
 def test_a_file_that_the_runner_sees_itself_is_not_sent(here: TrialInfo) -> None:
     create_log(here)
-    source = LogSource(here, log_header(here))
+    source = LogSource(here, read_log_header(here))
     with open_log(here) as worker:
         worker.append("status", {"a": 1})
     assert source.is_shared
@@ -82,14 +82,14 @@ def test_a_stale_log_of_the_same_run_is_replaced(here: TrialInfo, there: TrialIn
     with open_log(there) as stale:
         stale.append("status", {"of": "another home"})
     create_log(here)
-    source = LogSource(there, log_header(here))
+    source = LogSource(there, read_log_header(here))
     assert not source.is_shared
-    assert log_of(there).read_bytes() == log_header(here)
+    assert log_of(there).read_bytes() == read_log_header(here)
 
 
 def test_missing_lines_are_an_error(here: TrialInfo) -> None:
-    with pytest.raises(WorkerError, match="the log of trial 4 is not there"):
-        log_header(here)
+    with pytest.raises(WorkerError, match="the log of trial 4 is missing"):
+        read_log_header(here)
     create_log(here)
     copy = LogCopy(here)
     with pytest.raises(WorkerError, match=r"has \d+ bytes here, and continues at 9999"):

@@ -1,4 +1,4 @@
-"""Launchers, which start the worker processes of a trial, and the program that runs inside them.
+"""Launchers, which start the worker processes of a trial, and the program of the workers.
 
 Names are imported on first use, because a worker needs only a few of them.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         WorkerGroup,
     )
     from detcore.launch.command_job import run_on_hosts, run_workers
-    from detcore.launch.job_variables import framework_variables, num_cores
+    from detcore.launch.job_variables import count_cores, framework_variables
     from detcore.launch.local_launcher import LocalLauncher
     from detcore.launch.worker_processes import describe_exit
 
@@ -29,9 +29,9 @@ __all__ = [
     "SupportsCheck",
     "WorkerEvent",
     "WorkerGroup",
+    "count_cores",
     "describe_exit",
     "framework_variables",
-    "num_cores",
     "run_on_hosts",
     "run_workers",
 ]
@@ -39,7 +39,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "job_variables": "framework_variables num_cores",
+        "job_variables": "framework_variables count_cores",
         "local_launcher": "LocalLauncher",
         "worker_processes": "describe_exit",
         "command_job": "run_on_hosts run_workers",

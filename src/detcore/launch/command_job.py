@@ -1,4 +1,4 @@
-"""Run any command as several workers, and print their lines."""
+"""Run any command as several workers, and print their output with ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from detcore.contract.errors import ConfigError
 from detcore.environment import read_environment
 from detcore.launch import process_guard
 from detcore.launch.host_worker import reserve_port, torch_variables
-from detcore.launch.hosts import HostsRequest, exported_environment, parse_hosts
+from detcore.launch.hosts import HostsRequest, parse_hosts, select_exported_variables
 from detcore.launch.job_variables import LocalJob, place_ranks
 from detcore.launch.output_lines import RewriteLimit
 from detcore.launch.worker_processes import Workers, describe_exit, find_stop_timeout_s
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _POLL_INTERVAL_S = 0.1
 _UPDATE_INTERVAL_S = 10.0
-# After SIGINT. More than the hour that the end of a trial waits for its checkpoint by default; a
-# person who does not want to wait interrupts twice.
+# Time after SIGINT: longer than the hour for which a trial waits for its last checkpoint by
+# default. A person who does not want to wait interrupts twice.
 _INTERRUPT_STOP_S = 3900.0
 _EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 _LOOPBACK = "127.0.0.1"
@@ -46,49 +46,50 @@ def run_workers(
     variables: Mapping[str, str],
     notice: Callable[[str], None],
 ) -> int:
-    """Run a command in several processes of this machine until all have ended.
+    """Run a command in several processes of this machine until all have exited.
 
-    SIGINT, SIGTERM, SIGUSR1, SIGQUIT and SIGHUP are passed on; a second SIGINT ends all at once.
-    Workers that do not end get SIGKILL in the end; see `Workers`. When one fails the rest are
-    ended. If this process is killed, so are they.
+    SIGINT, SIGTERM, SIGUSR1, SIGQUIT and SIGHUP are passed on. A second SIGINT kills all workers
+    immediately. Workers that do not exit in time are killed; see `Workers`. When a worker fails,
+    the remaining workers are terminated. If this process is killed, so are the workers.
 
     Args:
         command: Program and arguments.
-        num_workers: How many processes; >= 1.
-        services: Run as long as they do, by name; see `detcore.launch.nodes`.
-        torch: Whether ``torch.distributed.init_process_group()`` is to work in them.
-        variables: More variables for all of them.
+        num_workers: Number of processes; >= 1.
+        services: Rendezvous services that run as long as the workers, by name; see
+            `detcore.launch.nodes`.
+        torch: Whether to set the variables for ``torch.distributed.init_process_group()``.
+        variables: More variables for all workers.
         notice: Called with one-line messages about the job.
 
     Returns:
-        The exit code of the first that failed (128 + n: killed by signal n), else 75 if one
-        wants to come back later, else 0.
+        The exit code of the worker that failed first (128 + n: killed by signal n). If no worker
+        failed, 75 if a worker exited with 75, and 0 otherwise.
 
     Raises:
         WorkerError: If a process cannot be started.
     """
-    environment = read_environment()  # of a trial whose command is `detcore launch ...`
-    trials_own = () if environment.channel_fd is None else (environment.channel_fd,)
+    environment = read_environment()  # has a channel if a trial's command is `detcore launch ...`
+    inherited_fds = () if environment.channel_fd is None else (environment.channel_fd,)
     without_channel = {"DETCORE_CHANNEL_FD": ""}
     printer = Printer(sys.stdout.buffer, sys.stderr.buffer)
-    workers = Workers(printer, stop_s=partial(_stop_s, environment))
+    workers = Workers(printer, stop_s=partial(_find_stop_timeout_s, environment))
     with ExitStack() as stack:
         job = LocalJob(num_workers, services=services)
         stack.callback(job.close)
         port = reserve_port(stack, _LOOPBACK) if torch else None
-        guard = stack.enter_context(_guarded())
+        guard = stack.enter_context(_start_guard())
         signals = _Signals()
         stack.enter_context(signals.listen())
-        stack.callback(workers.kill)  # those that an error here leaves behind
+        stack.callback(workers.kill)  # after an error in this block
         for rank, place in enumerate(place_ranks(["here"] * num_workers)):
-            mine = dict(variables) if rank == 0 else {**variables, **without_channel}
+            rank_variables = dict(variables) if rank == 0 else {**variables, **without_channel}
             if port is not None:
-                mine = {**torch_variables(place, _LOOPBACK, port), **mine}
-            keep_open = trials_own if rank == 0 else ()
-            started = job.environment(rank, mine)
-            guard(f"={started['DETCORE_JOB_KEY']}")
-            guard(f"+{workers.start(command, started, keep_open=keep_open)}")
-        return _follow(
+                rank_variables = {**torch_variables(place, _LOOPBACK, port), **rank_variables}
+            keep_open = inherited_fds if rank == 0 else ()
+            worker_environment = job.make_environment(rank, rank_variables)
+            guard(f"={worker_environment['DETCORE_JOB_KEY']}")
+            guard(f"+{workers.start(command, worker_environment, keep_open=keep_open)}")
+        return _supervise(
             workers, printer, signals, notice, lambda rank: guard(f"-{workers.pids[rank]}")
         )
 
@@ -109,19 +110,20 @@ def run_on_hosts(
     Args:
         command: Program and arguments; the same paths on all machines.
         service: Starts the workers.
-        hosts: The machines and their slots, as ``"a:4,b:4"``; rank 0 runs on the first one.
-        num_workers: How many processes in all; None: one for each slot.
-        network_interface: Its name on all machines; None: the one that leads to the hosts.
+        hosts: The machines and their slots, as ``"a:4,b:4"``. Rank 0 runs on the first machine.
+        num_workers: Total number of processes; None: one for each slot.
+        network_interface: Name of the network interface on all machines; None: the interface that
+            reaches the hosts.
         variables: Variables for all workers.
-        exported: Names of this process's variables that the workers find too.
+        exported: Names of further variables of this process that the workers get.
         notice: Called with one-line messages about the job.
 
     Returns:
-        As `run_workers` does.
+        The exit code, as in `run_workers`.
 
     Raises:
-        ConfigError: If the hosts cannot be read or have too few slots, a variable may not be passed
-            on, or the service lacks a program.
+        ConfigError: If the hosts cannot be parsed or have too few slots, if a variable may not be
+            passed on, or if the service lacks a program.
         WorkerError: If a host has no address, or the command does not start.
     """
     machines = parse_hosts(hosts)
@@ -133,65 +135,65 @@ def run_on_hosts(
         hosts=machines,
         num_workers=num_workers or slots,
         network_interface=network_interface,
-        environment=exported_environment(variables, exported),
-        stop_s=partial(_stop_s, read_environment()),
+        environment=select_exported_variables(variables, exported),
+        stop_s=partial(_find_stop_timeout_s, read_environment()),
     )
     with ExitStack() as stack:
-        guard = stack.enter_context(_guarded())
+        guard = stack.enter_context(_start_guard())
         signals = _Signals()
         stack.enter_context(signals.listen())
         run = service.start_on_hosts(command, request, printer)
         stack.callback(run.kill)
         guard(f"+{run.pid}")
-        code = _follow(run, printer, signals, notice, lambda rank: None)
+        code = _supervise(run, printer, signals, notice, lambda rank: None)
         guard(f"-{run.pid}")
         if run.failure is not None:
             notice(run.failure)
     return code
 
 
-def _stop_s(environment: Environment, number: int) -> float:
-    """Return how long workers may take to end after a signal, in seconds."""
+def _find_stop_timeout_s(environment: Environment, number: int) -> float:
+    """Return the number of seconds that workers may run after a signal."""
     return find_stop_timeout_s(
         number, grace_s=environment.grace_s, interrupt_timeout_s=_INTERRUPT_STOP_S
     )
 
 
-def _follow(
+def _supervise(
     workers: Workers | HostsJob,
     printer: Printer,
     signals: _Signals,
     notice: Callable[[str], None],
-    ended: Callable[[int], None],
+    on_end: Callable[[int], None],
 ) -> int:
-    """Supervise workers until they end; return the exit code for the shell."""
+    """Supervise workers until they exit, and return the exit code for the shell."""
     while workers.is_alive:
         for rank, code in workers.poll(_POLL_INTERVAL_S):
-            ended(rank)
+            on_end(rank)
             if workers.first_failed == rank:
-                others = "; ending the others" if workers.is_alive else ""
-                notice(f"rank {rank} {describe_exit(code)}{others}")
+                consequence = "; ending the others" if workers.is_alive else ""
+                notice(f"rank {rank} {describe_exit(code)}{consequence}")
         signals.pass_on(workers)
         if printer.is_broken and workers.is_alive and not workers.is_ending:
             workers.end()
     code = workers.close()
-    return _EXIT_BROKEN_PIPE if printer.is_broken else shell_code(code)
+    return _EXIT_BROKEN_PIPE if printer.is_broken else get_shell_code(code)
 
 
-def shell_code(code: int) -> int:
-    """Return a process's code as shells have it: 128 + n for signal n."""
+def get_shell_code(code: int) -> int:
+    """Return the exit code as shells report it: 128 + n for signal n."""
     return code if code >= 0 else 128 - code
 
 
 class Printer:
-    """Writes each line whole, with its rank in front; of a progress bar, some of its states.
+    """Writes complete lines with the rank in front, and some states of each progress bar.
 
     Args:
-        stdout: Where lines from ``"stdout"`` go.
-        stderr: Where lines from ``"stderr"`` go.
+        stdout: Stream for lines from ``"stdout"``.
+        stderr: Stream for lines from ``"stderr"``.
 
     Attributes:
-        is_broken: Whether the reader has ended, such as `| head`. Workers must not block then.
+        is_broken: Whether the reader, such as `| head`, has exited. Workers must not block then.
     """
 
     def __init__(self, stdout: BinaryIO, stderr: BinaryIO) -> None:
@@ -201,7 +203,7 @@ class Printer:
 
     def __call__(self, rank: int, stream: str, line: Line) -> None:
         """Write a line; see `detcore.contract.launch.Sink`."""
-        if self.is_broken or not self._limit.lets_through(rank, stream, line):
+        if self.is_broken or not self._limit.should_show(rank, stream, line):
             return
         try:
             self._streams[stream].write(b"[rank=%d] %s\n" % (rank, line.text))
@@ -211,7 +213,7 @@ class Printer:
 
 
 class _Signals:
-    """Collects the signals that this process gets, to pass them on."""
+    """Collects the signals that this process receives, and passes them on."""
 
     def __init__(self) -> None:
         self._received: deque[int] = deque()
@@ -223,7 +225,7 @@ class _Signals:
         return handle_signals((*find_stop_signals(), signal.SIGQUIT), self._received.append)
 
     def pass_on(self, workers: Workers | HostsJob) -> None:
-        """Pass on the signals received since; a second SIGINT kills all workers at once."""
+        """Pass on the signals received so far. A second SIGINT kills all workers immediately."""
         while self._received:
             number = self._received.popleft()
             self._num_interrupts += number == signal.SIGINT
@@ -234,8 +236,8 @@ class _Signals:
 
 
 @contextmanager
-def _guarded() -> Iterator[Callable[[str], None]]:
-    """Start the guard process, which outlives this one; yield a function that sends it commands."""
+def _start_guard() -> Iterator[Callable[[str], None]]:
+    """Start the guard process, which outlives this process; yield a function for its commands."""
     guard = subprocess.Popen(
         [sys.executable, "-I", "-S", str(Path(process_guard.__file__))],
         stdin=subprocess.PIPE,
@@ -246,13 +248,13 @@ def _guarded() -> Iterator[Callable[[str], None]]:
         start_new_session=True,
     )
 
-    def tell(command: str) -> None:
+    def send_command(command: str) -> None:
         if guard.stdin is not None:
-            with suppress(BrokenPipeError):  # it was killed: the job continues without it
+            with suppress(BrokenPipeError):  # the job continues if the guard was killed
                 guard.stdin.write(command + "\n")
 
     try:
-        yield tell
+        yield send_command
     finally:
         with guard, suppress(BrokenPipeError):
-            tell("=")
+            send_command("=")

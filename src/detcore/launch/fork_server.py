@@ -1,13 +1,14 @@
 """A process that imports a framework once and forks the workers of a search's trials.
 
-It runs no code of the user. `serve` runs inside the process and `detcore.launch.forked_workers` is
-the runner's side. They exchange JSON objects over a socket that keeps messages apart:
+The process does not run the user's code. `serve` runs inside the process, and
+`detcore.launch.forked_workers` is the runner's side. They exchange JSON objects over a socket that
+preserves message boundaries:
 
-- The server sends ``{"unfit": null | reason}`` once the imports are done.
+- The server sends ``{"unfit": null | reason}`` after its imports.
 - The runner sends ``{"environment": {name: value}, "cwd": path, "descriptors": [number]}`` together
-  with the descriptors of the pipe for the exit code, of standard output and standard error, and
-  those that have these numbers in the runner.
-- The server answers ``{"pid": number}``, or 0 if it cannot fork. When the worker ends, the server
+  with the descriptors of the pipe for the exit code, of standard output and of standard error, and
+  the descriptors with these numbers in the runner.
+- The server answers ``{"pid": number}``, or 0 if it cannot fork. When the worker exits, the server
   writes its exit code, or the negative number of the signal that killed it, to the pipe.
 """
 
@@ -44,9 +45,10 @@ if TYPE_CHECKING:
 CHANNEL_VARIABLE = "DETCORE_CHANNEL_FD"
 MAX_MESSAGE_BYTES = 1 << 17
 _MAX_DESCRIPTORS = 64
-# NumPy's linear algebra and Python itself read these when they are imported or started.
+# NumPy's linear algebra reads these variables during its import, and Python at its start.
 _IMPORT_VARIABLES = ("OMP_", "OPENBLAS_", "MKL_", "NPY_", "PYTHON")
-# The modules that every worker imports, some of them late. With ":" the attribute imports one.
+# The modules that every worker imports, some of them late. For "module:name", accessing the
+# attribute imports another module.
 WORKER_MODULES = (
     "numpy.ma",
     "numpy.random",
@@ -72,9 +74,9 @@ class ForkedStart:
     """The state of the server that a forked worker inherits.
 
     Attributes:
-        plugins: The plugins, loaded before the fork; their problems are not reported yet.
-        prefixes: The variables that the imported modules read begin with one of these.
-        variables: These variables, as they were when the modules were imported.
+        plugins: The plugins, loaded before the fork. Their problems are not reported yet.
+        prefixes: Prefixes of the variables that the imported modules read.
+        variables: Values of these variables during the imports.
     """
 
     plugins: PluginManager
@@ -83,7 +85,7 @@ class ForkedStart:
 
 
 def serve(link_fd: int, framework_names: Sequence[str]) -> ForkedStart:
-    """Fork workers until the runner exits. Returns in each worker, and only there.
+    """Fork workers until the runner exits. Returns only in the forked workers.
 
     Args:
         link_fd: The server's end of the socket.
@@ -102,12 +104,12 @@ def serve(link_fd: int, framework_names: Sequence[str]) -> ForkedStart:
     reason = _import_modules([*WORKER_MODULES, *_framework_modules(frameworks)])
     _end_idle_threads()
     gc.collect()
-    gc.freeze()  # The collector of each worker would otherwise copy all pages that it visits.
+    gc.freeze()  # Otherwise the garbage collector of each worker would copy all pages it visits.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        _send(link, unfit=reason or _find_threads())
+        _send_message(link, unfit=reason or _find_threads())
         _Server(link).run()
         return start
-    # Exit handlers of the imported modules run in the workers, not here.
+    # The exit handlers of the imported modules run only in the workers.
     os._exit(0)
 
 
@@ -119,20 +121,20 @@ def _framework_modules(frameworks: Sequence[Framework]) -> Iterator[str]:
 
 
 def _import_modules(names: Sequence[str]) -> str | None:
-    """Import modules; return why one of them cannot be imported, or None."""
+    """Import modules, and return the reason if a module cannot be imported, or None."""
     for name in names:
         module, _, attribute = name.partition(":")
         try:
             imported = importlib.import_module(module)
             if attribute:
                 getattr(imported, attribute)
-        except Exception as error:  # noqa: BLE001  (a worker that starts plainly reports it)
+        except Exception as error:  # noqa: BLE001  (a new worker reports the error)
             return f"{name} cannot be imported: {type(error).__name__}: {error}"
     return None
 
 
 def _end_idle_threads() -> None:
-    """Fork once: libraries that support it, such as OpenBLAS, end their idle threads before."""
+    """Fork once, which makes libraries such as OpenBLAS end their idle threads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pid = os.fork()
@@ -142,14 +144,14 @@ def _end_idle_threads() -> None:
 
 
 def _find_threads() -> str | None:
-    """Return why this process cannot be forked safely, or None."""
+    """Return the reason why this process cannot be forked safely, or None."""
     num_threads = len(list(Path("/proc/self/task").iterdir()))
     if num_threads > 1 or threading.active_count() > 1:
         return f"it has {num_threads} threads"
     return None
 
 
-def _send(link: socket.socket, **fields: object) -> None:
+def _send_message(link: socket.socket, **fields: object) -> None:
     link.send(json.dumps(fields).encode())
 
 
@@ -162,13 +164,13 @@ class _Server:
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
-        # By the descriptor that shows its end: process id, and the pipe for its exit code.
+        # The process id and the pipe for the exit code, by process descriptor.
         self._workers: dict[int, tuple[int, int]] = {}
         self._poll = select.poll()
         self._poll.register(link, select.POLLIN)
 
     def run(self) -> None:
-        """Return in each forked worker, and only there.
+        """Fork workers. Returns only in the forked workers.
 
         Raises:
             BrokenPipeError: If the runner has exited.
@@ -183,7 +185,7 @@ class _Server:
     def _report_end(self, descriptor: int) -> None:
         pid, status_fd = self._workers.pop(descriptor)
         self._poll.unregister(descriptor)
-        # Until its status is collected, no other process group has its number.
+        # Until the status is collected, no other process group can have this id.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -193,7 +195,7 @@ class _Server:
         os.close(status_fd)
 
     def _fork_worker(self) -> bool:
-        """Fork a worker as the runner requests; return whether this process is the worker."""
+        """Fork the worker that the runner requests; return whether this process is the worker."""
         data, descriptors, flags, _ = socket.recv_fds(
             self._link, MAX_MESSAGE_BYTES, _MAX_DESCRIPTORS
         )
@@ -212,7 +214,7 @@ class _Server:
             _become_worker(json.loads(data), descriptors)
             return True
         os.close(ready_fd)
-        os.read(is_ready, 1)  # Returns once the worker leads a session.
+        os.read(is_ready, 1)  # Returns when the worker leads a session.
         os.close(is_ready)
         if pid is not None:
             descriptor = os.pidfd_open(pid)
@@ -220,11 +222,11 @@ class _Server:
             self._poll.register(descriptor, select.POLLIN)
         for descriptor in descriptors:
             os.close(descriptor)
-        _send(self._link, pid=pid or 0)
+        _send_message(self._link, pid=pid or 0)
         return False
 
     def _close_inherited(self) -> None:
-        """Close what belongs to the server, so that its end is seen at the other ends."""
+        """Close the server's descriptors, so that the other ends notice its exit."""
         self._link.close()
         for descriptor, (_, status_fd) in self._workers.items():
             os.close(descriptor)
@@ -232,17 +234,17 @@ class _Server:
 
 
 def _become_worker(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
-    """Make this process equivalent to a worker that was started plainly."""
-    status_fd, stdout, stderr, *kept = descriptors
+    """Make this process equivalent to a newly started worker."""
+    status_fd, stdout, stderr, *inherited_fds = descriptors
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
     for descriptor in (status_fd, stdout, stderr):
         os.close(descriptor)
-    for descriptor in kept:
+    for descriptor in inherited_fds:
         os.set_inheritable(descriptor, True)
-    here = dict(zip(request["descriptors"], kept, strict=True))
+    fd_numbers = dict(zip(request["descriptors"], inherited_fds, strict=True))
     environment = dict(request["environment"])
-    environment[CHANNEL_VARIABLE] = str(here[int(environment[CHANNEL_VARIABLE])])
+    environment[CHANNEL_VARIABLE] = str(fd_numbers[int(environment[CHANNEL_VARIABLE])])
     change_environment(environment, without=child_environment({}))
     os.chdir(request["cwd"])
     del sys.argv[1:]

@@ -21,15 +21,16 @@ from detcore.launch.worker_processes import describe_exit
 
 _logger = logging.getLogger("detcore.launch")
 
-# The server only forks; this is for a machine that swaps.
+# Forking is quick, but the machine may be swapping.
 _ANSWER_TIMEOUT_S = 30.0
 
 
 class ForkServer:
-    """A process that forks workers which have their framework imported.
+    """A process that forks workers with an imported framework.
 
-    The first `start` starts it, and its imports take some seconds. Until then, and when it cannot
-    fork safely or has exited, workers have to be started plainly. It exits with this process.
+    The first `start` starts the process, and its imports take some seconds. Until then, and when it
+    cannot fork safely or has exited, the caller must start new workers. The process exits with this
+    process.
 
     Args:
         framework_names: Registered names of the frameworks to import.
@@ -54,12 +55,12 @@ class ForkServer:
     def start(
         self, environment: Mapping[str, str], *, cwd: Path, keep_open: Sequence[int]
     ) -> ForkedWorker | None:
-        """Fork a worker; return None if that is not possible now.
+        """Fork a worker, or return None if the server cannot fork now.
 
         Args:
             environment: All environment variables of the worker.
-            cwd: Its working directory, the same for all workers.
-            keep_open: Descriptors that it inherits.
+            cwd: Working directory of the worker, the same for all workers.
+            keep_open: Descriptors that the worker inherits.
         """
         with self._lock:
             if self._is_over:
@@ -69,25 +70,25 @@ class ForkServer:
                     self._start_server(environment, cwd)
                 if cwd != self._cwd or not self._wait_until_ready():
                     return None
-                return self._fork(environment, cwd, keep_open)
+                return self._fork_worker(environment, cwd, keep_open)
             except OSError as error:
-                code = self._kill()
+                code = self._kill_server()
                 end = error if isinstance(error, TimeoutError) else describe_exit(code)
                 self._notice(
                     f"the process {self.pid} that forks trials {end}; "
-                    "each trial imports its framework from now on"
+                    "from now on each trial imports its framework"
                 )
                 return None
 
     def _start_server(self, environment: Mapping[str, str], cwd: Path) -> None:
-        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        arguments = ["--fork-server", str(theirs.fileno()), *self._framework_names]
-        with theirs:
+        self._link, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        arguments = ["--fork-server", str(server_end.fileno()), *self._framework_names]
+        with server_end:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "detcore.launch.worker", *arguments],
                 cwd=cwd,
                 env=environment,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[server_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -96,21 +97,21 @@ class ForkServer:
         self._cwd = cwd
 
     def _wait_until_ready(self) -> bool:
-        """Return whether the server can fork, without waiting for its imports."""
+        """Return whether the server can fork now, without waiting for its imports."""
         if self._is_ready:
             return True
         assert self._link is not None
-        if not _poll(self._link.fileno(), timeout_s=0):
+        if not _wait_readable(self._link.fileno(), timeout_s=0):
             return False
-        unfit = self._receive()["unfit"]
+        unfit = self._receive_message()["unfit"]
         if unfit is not None:
             _logger.debug("trials are not forked: %s", unfit)
-            self._kill()
+            self._kill_server()
             return False
         self._is_ready = True
         return True
 
-    def _fork(
+    def _fork_worker(
         self, environment: Mapping[str, str], cwd: Path, keep_open: Sequence[int]
     ) -> ForkedWorker | None:
         assert self._link is not None
@@ -126,16 +127,16 @@ class ForkServer:
             finally:
                 for _, end in pipes:
                     os.close(end)
-            pid = self._receive()["pid"]
+            pid = self._receive_message()["pid"]
             if pid == 0:
                 return None
             worker = ForkedWorker(pid, *streams)
             on_failure.pop_all()
             return worker
 
-    def _receive(self) -> dict[str, Any]:
+    def _receive_message(self) -> dict[str, Any]:
         assert self._link is not None
-        if not _poll(self._link.fileno(), timeout_s=_ANSWER_TIMEOUT_S):
+        if not _wait_readable(self._link.fileno(), timeout_s=_ANSWER_TIMEOUT_S):
             raise TimeoutError(f"did not answer within {_ANSWER_TIMEOUT_S:.0f} s")
         data = self._link.recv(MAX_MESSAGE_BYTES)
         if not data:
@@ -143,7 +144,7 @@ class ForkServer:
         message: dict[str, Any] = json.loads(data)
         return message
 
-    def _kill(self) -> int:
+    def _kill_server(self) -> int:
         """Kill the server; return its exit code."""
         self._is_over = True
         if self._process is None:
@@ -152,9 +153,9 @@ class ForkServer:
         return self._process.wait()
 
     def close(self) -> None:
-        """Kill the server. Its workers are killed by whoever waits for them."""
+        """Kill the server. `ForkedWorker.wait` then kills its workers."""
         with self._lock:
-            self._kill()
+            self._kill_server()
             if self._link is not None:
                 self._link.close()
 
@@ -163,10 +164,10 @@ class ForkedWorker:
     """A forked worker, supervised like a `subprocess.Popen`.
 
     Attributes:
-        pid: Its process id, and that of its group.
-        returncode: Its exit code (negative: the signal that killed it), None until `wait` knows.
-        stdout: Its standard output.
-        stderr: Its standard error.
+        pid: Process id, which is also the id of the process group.
+        returncode: Exit code (negative: the signal that killed the worker); None before `wait`.
+        stdout: Standard output of the worker.
+        stderr: Standard error of the worker.
     """
 
     def __init__(
@@ -179,7 +180,7 @@ class ForkedWorker:
         self._exit_code = exit_code
 
     def wait(self) -> int:
-        """Wait for its end; return its exit code.
+        """Wait for the exit, and return the exit code.
 
         If the server has exited, the exit code cannot be collected, so the worker is killed.
         """
@@ -187,26 +188,26 @@ class ForkedWorker:
             with self._exit_code:
                 data = self._exit_code.read()
             if not data:
-                self._kill()
+                self._kill_worker()
             self.returncode = int(data) if data else -signal.SIGKILL
         return self.returncode
 
-    def _kill(self) -> None:
-        """Kill it, and wait until it has ended: only then may the trial start again."""
+    def _kill_worker(self) -> None:
+        """Kill the worker and wait for its exit, because only then may the trial restart."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             pidfd = os.pidfd_open(self.pid)
             os.killpg(self.pid, signal.SIGKILL)
-            _poll(pidfd)
+            _wait_readable(pidfd)
             os.close(pidfd)
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send a signal to the worker, unless it has exited."""
         with contextlib.suppress(ProcessLookupError):
             if self.returncode is None:
                 os.kill(self.pid, number)
 
 
-def _poll(descriptor: int, *, timeout_s: float | None = None) -> bool:
+def _wait_readable(descriptor: int, *, timeout_s: float | None = None) -> bool:
     """Return whether a descriptor becomes readable before a timeout."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)

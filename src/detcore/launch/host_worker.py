@@ -1,4 +1,4 @@
-"""Start a worker of a job of several machines, with the variables by which it finds the others."""
+"""Start one worker of a multi-machine job, with the variables for its connections."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ def rank_variables(
     master_port: int,
     interface: str | None,
 ) -> dict[str, str]:
-    """Return the variables by which a worker finds the others: detcore's, and PyTorch's.
+    """Return the variables through which a worker finds the others, for detcore and PyTorch.
 
     Args:
-        place: Which worker.
+        place: The ranks of the worker.
         key: The job's secret.
-        chief_address: Address of rank 0, as all workers see it.
-        chief_port: A free port there, for `detcore.distributed`.
-        master_port: Another one, for ``torch.distributed``.
+        chief_address: Address of rank 0 for all workers.
+        chief_port: A free port on the machine of rank 0, for `detcore.distributed`.
+        master_port: A second free port there, for ``torch.distributed``.
         interface: The network interface through which this worker reaches the others, or None.
     """
-    told = make_rank_variables(place, key)
+    variables = make_rank_variables(place, key)
     if place.size == 1:
-        return told
-    told.update(torch_variables(place, chief_address, master_port, interface))
+        return variables
+    variables.update(torch_variables(place, chief_address, master_port, interface))
     if place.cross_size > 1:
-        told.update(DET_CHIEF_IP=chief_address, DETCORE_CHIEF_PORT=str(chief_port))
-    return told
+        variables.update(DET_CHIEF_IP=chief_address, DETCORE_CHIEF_PORT=str(chief_port))
+    return variables
 
 
 def torch_variables(
     place: RankPlace, chief_address: str, port: int, interface: str | None = None
 ) -> dict[str, str]:
-    """Return the variables by which ``torch.distributed`` connects the workers.
+    """Return the variables through which ``torch.distributed`` connects the workers.
 
     Args:
-        place: Which worker.
-        chief_address: Address of rank 0, as all workers see it.
-        port: A free port there.
+        place: The ranks of the worker.
+        chief_address: Address of rank 0 for all workers.
+        port: A free port on the machine of rank 0.
         interface: The network interface through which this worker reaches the others, or None.
     """
     numbers = {
@@ -78,10 +78,11 @@ def torch_variables(
 
 
 def find_interface(address: str) -> str | None:
-    """Return the name of this machine's network interface with an IPv4 address, None if none has.
+    """Return the name of the network interface with an IPv4 address, or None.
 
     Args:
-        address: Such as ``"10.0.0.7"``; all of ``127.*`` belongs to the loopback interface.
+        address: An address of this machine, such as ``"10.0.0.7"``. All of ``127.*`` belongs to the
+            loopback interface.
     """
     if address.startswith("127."):
         address = "127.0.0.1"
@@ -89,22 +90,23 @@ def find_interface(address: str) -> str | None:
         for _, name in socket.if_nameindex():
             try:
                 request = struct.pack("256s", name.encode()[:15])
-                found = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+                reply = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
             except OSError:
                 continue  # it has no IPv4 address
-            if socket.inet_ntoa(found[20:24]) == address:
+            if socket.inet_ntoa(reply[20:24]) == address:
                 return name
     return None
 
 
 def reserve_port(stack: ExitStack, address: str) -> int:
-    """Return a free port of this machine, which is kept until the stack is closed.
+    """Return a free port of this machine, which stays reserved until the stack is closed.
 
     Args:
-        stack: Releases it.
-        address: Of this machine.
+        stack: Releases the port.
+        address: An address of this machine.
     """
-    # Bound but not listening, it goes to no other process, and rank 0 can still listen on it.
+    # A socket that is bound but not listening keeps the port from other processes, and rank 0 can
+    # still listen on it.
     holder = stack.enter_context(socket.socket())
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.bind((address, 0))
@@ -121,25 +123,25 @@ def start_rank(
     disabled_plugins: frozenset[str] = frozenset(),
     allowed_plugins: frozenset[str] | None = None,
 ) -> WorkerGroup:
-    """Start one worker of a trial on this machine; it ends when this process does.
+    """Start one worker of a trial on this machine. It ends when this process does.
 
     Args:
-        info: Which trial it runs, with folders of this machine.
-        environment: All of its variables, except those that the other arguments determine.
-        rank: Which worker it is.
-        home: The folder of records and default checkpoints.
-        on_output: Called from threads, one at a time, with `rank`, the stream and the line.
-        disabled_plugins: Plugins that are switched off in it.
+        info: The trial, with directories of this machine.
+        environment: All variables of the worker, except those from the other arguments.
+        rank: Rank of the worker.
+        home: The directory of records and default checkpoints.
+        on_output: Called from threads, one call at a time, with `rank`, the stream and the line.
+        disabled_plugins: Plugins that are switched off in the worker.
         allowed_plugins: The only plugins that are on, or None for all.
 
     Returns:
-        A group of this worker alone.
+        A group with this single worker.
 
     Raises:
-        WorkerError: If it cannot be started.
+        WorkerError: If the worker cannot be started.
     """
     launcher = LocalLauncher(environment=environment)
-    with _all_signals():
+    with _unblock_signals():
         try:
             return launcher.start(
                 info,
@@ -150,17 +152,17 @@ def start_rank(
             )
         except OSError as error:
             raise WorkerError(
-                f"rank {rank} did not start: nothing can be written below {info.trial_dir} on this "
-                f"machine: {error.strerror}.\nDETCORE_HOME ({home}) is to be a folder that every "
-                "machine of the trial may make or has in common."
+                f"rank {rank} did not start: cannot write below {info.trial_dir} on this machine: "
+                f"{error.strerror}.\nSet DETCORE_HOME (now {home}) to a directory that every "
+                "machine of the trial shares or can create."
             ) from error
 
 
 @contextlib.contextmanager
-def _all_signals() -> Iterator[None]:
-    """Block no signals in a block: a process that is started there would block them too."""
-    before = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+def _unblock_signals() -> Iterator[None]:
+    """Unblock all signals, because a process inherits the blocked signals of its parent."""
+    blocked_signals = signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked_signals)

@@ -1,4 +1,4 @@
-"""The machines of a job: reading their names, and how a command is to run on them."""
+"""Hosts of a job: parsing their names, and the request to run a command on them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _JOB_KEY = "DETCORE_JOB_KEY"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Host:
-    """A machine, and how many workers it takes."""
+    """A machine and its number of worker slots."""
 
     name: str
     slots: int
@@ -32,15 +32,16 @@ class Host:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HostsRequest:
-    """How a command is to run on several machines.
+    """Request to run a command on several machines.
 
     Attributes:
-        hosts: The machines; rank 0 runs on the first one.
-        num_workers: How many processes in all; at most the sum of the slots.
-        network_interface: Its name on all machines; None: the one that leads to the hosts.
-        environment: All variables for the workers. None is a secret, so that they may stand on
-            command lines.
-        stop_s: Returns how long the workers may take to end after a signal, in seconds.
+        hosts: The machines. Rank 0 runs on the first machine.
+        num_workers: Total number of processes, at most the sum of the slots.
+        network_interface: Name of the network interface on all machines; None: the interface that
+            reaches the hosts.
+        environment: All variables for the workers, without secrets, so they may appear on command
+            lines.
+        stop_s: Returns the number of seconds that workers may run after a signal.
     """
 
     hosts: Sequence[Host]
@@ -51,11 +52,11 @@ class HostsRequest:
 
 
 class HostsJob(Protocol):
-    """A command that runs on several machines; the rules are those of `Workers`.
+    """A command that runs on several machines. Its rules are those of `Workers`.
 
     Attributes:
         pid: Process id of the local process that started it.
-        failure: Once it is closed, the reason why no worker was started; None if one was.
+        failure: After `close`, the reason why no worker was started, or None.
     """
 
     @property
@@ -66,35 +67,35 @@ class HostsJob(Protocol):
 
     @property
     def is_alive(self) -> bool:
-        """Whether any has not ended, as of the last `poll`."""
+        """Whether a worker was running at the last `poll`."""
 
     @property
     def is_ending(self) -> bool:
-        """Whether those that are left were asked to end."""
+        """Whether the remaining workers have received SIGTERM from `end`."""
 
     @property
     def first_failed(self) -> int | None:
-        """The rank that failed first, None while none has."""
+        """The rank that failed first; None if no rank has failed."""
 
     def poll(self, timeout_s: float) -> list[tuple[int, int]]:
-        """Return the ranks that ended since, with their codes."""
+        """Return the newly exited ranks with their codes."""
 
     def signal(self, number: int, *, with_children: bool = False) -> None:
         """Pass a signal on to every worker."""
 
     def end(self) -> None:
-        """Ask all to end; kill those that are still there after the grace time."""
+        """Send SIGTERM to all workers. Those that still run after the grace time are killed."""
 
     def kill(self) -> None:
-        """End all workers at once."""
+        """Kill all workers immediately."""
 
     def close(self) -> int:
-        """Wait for the end; return the code of the job."""
+        """Wait for all workers, and return the exit code of the job."""
 
 
 @runtime_checkable
 class SupportsHosts(Protocol):
-    """A rendezvous service for which ``detcore launch`` takes ``--hosts``."""
+    """A rendezvous service with which ``detcore launch`` accepts ``--hosts``."""
 
     def start_on_hosts(
         self, command: Sequence[str], request: HostsRequest, sink: Sink, /
@@ -103,8 +104,8 @@ class SupportsHosts(Protocol):
 
         Args:
             command: Program and arguments; the same paths on all machines.
-            request: The machines, and how the command is to run there.
-            sink: Takes the lines that the workers print.
+            request: The machines and settings.
+            sink: Receives the output lines of the workers.
 
         Raises:
             ConfigError: If this machine lacks a program.
@@ -113,10 +114,10 @@ class SupportsHosts(Protocol):
 
 
 def parse_hosts(text: str) -> list[Host]:
-    """Read ``"a:4,b:4"``; a name alone has one slot.
+    """Parse hosts such as ``"a:4,b:4"``. A name without a number has one slot.
 
     Raises:
-        ConfigError: If it cannot be read, or names a machine twice.
+        ConfigError: If a host cannot be parsed or occurs twice.
     """
     hosts: list[Host] = []
     for part in text.split(","):
@@ -129,36 +130,36 @@ def parse_hosts(text: str) -> list[Host]:
     return hosts
 
 
-def exported_environment(variables: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+def select_exported_variables(variables: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
     """Return the variables for workers on other machines.
 
-    Only those known to hold no secret: they may end up on command lines, where every user of a
-    machine can read them.
+    Variables that may contain secrets are left out, because the variables may appear on command
+    lines, where every user of a machine can read them.
 
     Args:
         variables: Values that replace those of this process.
         names: More variables to pass on, requested by the user.
 
     Raises:
-        ConfigError: If one of `names` is not set or seems to hold a secret.
+        ConfigError: If a variable of `names` is not set or seems to contain a secret.
     """
-    found = drop_outer_job_variables(child_environment(variables), place_ranks(["here"])[0])
-    kept = {
+    candidates = drop_outer_job_variables(child_environment(variables), place_ranks(["here"])[0])
+    exported = {
         name: value
-        for name, value in found.items()
+        for name, value in candidates.items()
         if _HARMLESS.fullmatch(name) and not _is_secret(name, value)
     }
     for name in names:
-        if name not in found:
+        if name not in candidates:
             raise ConfigError(f"--env {name}: this variable is not set")
-        value = found[name]
+        value = candidates[name]
         if _is_secret(name, value):
             raise ConfigError(
-                f"--env {name}: its value would stand on command lines, where every user of a "
+                f"--env {name}: its value would appear on command lines, where every user of a "
                 "machine can read it.\nPut it into a file on each machine instead."
             )
-        kept[name] = value
-    return kept
+        exported[name] = value
+    return exported
 
 
 def _is_secret(name: str, value: str) -> bool:

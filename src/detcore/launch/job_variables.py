@@ -1,4 +1,4 @@
-"""The places of the workers of a job, and the variables by which they find each other."""
+"""Number the workers of a job, and compute the variables through which they find each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from detcore.plugins import PluginManager
 
 
-# Left over from an outer job, they would send a worker to the wrong one.
+# If inherited from an outer job, these variables would make a worker join that job.
 _OUTER_JOB = frozenset(
     {
         "DETCORE_CHIEF_PORT",
@@ -36,13 +36,13 @@ _INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 
 
 class LocalJob:
-    """A job whose workers are all on this machine: its key, and how workers find each other.
+    """A job with all workers on this machine: its key and its rendezvous services.
 
-    Every job has a new key, which is passed in the environment only.
+    Every job has a new key, which is passed only in the environment.
 
     Args:
         size: Number of workers; >= 1.
-        services: Run as long as the job, so that workers find each other.
+        services: Rendezvous services by name, which run as long as the job.
         gradients: How the workers combine gradients, for the services.
     """
 
@@ -59,26 +59,28 @@ class LocalJob:
         self._opened: list[Rendezvous] = []
         with contextlib.ExitStack() as stack:
             for service in (services or {}).values():
-                opened = service.open(self._places, service.make_store(self._places))
-                stack.callback(opened.close)
-                self._opened.append(opened)
+                rendezvous = service.open(self._places, service.make_store(self._places))
+                stack.callback(rendezvous.close)
+                self._opened.append(rendezvous)
             self._stack = stack.pop_all()
 
-    def environment(self, rank: int, variables: Mapping[str, str]) -> dict[str, str]:
+    def make_environment(self, rank: int, variables: Mapping[str, str]) -> dict[str, str]:
         """Return all variables of a worker.
 
         Args:
-            rank: Which one, ``0 <= rank < size``.
-            variables: More variables; they take precedence.
+            rank: Rank of the worker, ``0 <= rank < size``.
+            variables: More variables, which take precedence.
         """
         place = self._places[rank]
-        told = make_rank_variables(place, self._key)
-        for opened in self._opened:
-            told.update(opened.variables(place, interface=_INTERFACE, gradients=self._gradients))
+        rank_variables = make_rank_variables(place, self._key)
+        for rendezvous in self._opened:
+            rank_variables.update(
+                rendezvous.variables(place, interface=_INTERFACE, gradients=self._gradients)
+            )
         return child_environment(
-            {**told, **variables},
-            defaults=default_settings(place.size),
-            without=outer_variables(),
+            {**rank_variables, **variables},
+            defaults=make_default_variables(place.size),
+            without=list_outer_variables(),
         )
 
     def close(self) -> None:
@@ -87,10 +89,10 @@ class LocalJob:
 
 
 def make_rank_variables(place: RankPlace, key: str) -> dict[str, str]:
-    """Return the variables that tell a worker its place, and the key of its job.
+    """Return the variables with a worker's ranks and the key of its job.
 
     Args:
-        place: Which worker.
+        place: The ranks of the worker.
         key: The job's secret.
     """
     numbers = {
@@ -101,19 +103,20 @@ def make_rank_variables(place: RankPlace, key: str) -> dict[str, str]:
         "CROSS_RANK": place.cross_rank,
         "CROSS_SIZE": place.cross_size,
     }
-    told = {f"DETCORE_{name}": str(number) for name, number in numbers.items()}
-    return {**told, "DETCORE_JOB_KEY": key}
+    rank_variables = {f"DETCORE_{name}": str(number) for name, number in numbers.items()}
+    return {**rank_variables, "DETCORE_JOB_KEY": key}
 
 
 def framework_variables(plugins: PluginManager) -> dict[str, str]:
-    """Return the variables that frameworks need in their workers, without those the user has set.
+    """Return the variables that frameworks need in their workers and that the user has not set.
 
-    All frameworks are included, because only importing a trial's code shows which one it uses.
+    All frameworks are included, because the framework of a trial is unknown until its code is
+    imported.
     """
     frameworks = plugins.frameworks().values()
-    wanted = {name: value for framework in frameworks for name, value in framework.variables}
-    given = read_variables(wanted)
-    return {name: value for name, value in wanted.items() if name not in given}
+    defaults = {name: value for framework in frameworks for name, value in framework.variables}
+    user_variables = read_variables(defaults)
+    return {name: value for name, value in defaults.items() if name not in user_variables}
 
 
 def place_ranks(nodes: Sequence[str]) -> list[RankPlace]:
@@ -123,7 +126,7 @@ def place_ranks(nodes: Sequence[str]) -> list[RankPlace]:
         nodes: The node of each worker, by rank.
 
     Returns:
-        Their places, by rank. Nodes count in the order of their first ranks.
+        The ranks of each worker. Nodes are numbered in the order of their first workers.
     """
     names = list(dict.fromkeys(nodes))
     local_ranks = [list(nodes[:rank]).count(node) for rank, node in enumerate(nodes)]
@@ -145,42 +148,42 @@ def place_ranks(nodes: Sequence[str]) -> list[RankPlace]:
 def drop_outer_job_variables(
     variables: Mapping[str, str], place: RankPlace, *, num_cores: int | None = None
 ) -> dict[str, str]:
-    """Return variables for a worker, without those that would send it to the surrounding job.
+    """Return variables for a worker, without those that would make it join an outer job.
 
     Args:
-        variables: Such as those of this process.
-        place: Which worker.
-        num_cores: How many cores the worker has for itself. Default: its share of the machine's.
+        variables: Variables, such as those of this process.
+        place: The ranks of the worker.
+        num_cores: Number of cores for this worker. Default: its share of the machine's cores.
     """
-    defaults = default_settings(place.local_size)
+    defaults = make_default_variables(place.local_size)
     if num_cores is not None:
         defaults.update(OMP_NUM_THREADS=str(num_cores), TF_NUM_INTRAOP_THREADS=str(num_cores))
-    left_out = outer_variables()
-    kept = {name: value for name, value in variables.items() if name not in left_out}
-    return {**defaults, **kept}
+    outer_names = list_outer_variables()
+    remaining = {name: value for name, value in variables.items() if name not in outer_names}
+    return {**defaults, **remaining}
 
 
-def outer_variables() -> frozenset[str]:
-    """Return the names of variables that would send a worker to the job that this one is in."""
+def list_outer_variables() -> frozenset[str]:
+    """Return the names of variables that would make a worker join an outer job."""
     return launcher_variables() | _OUTER_JOB
 
 
-def default_settings(size: int) -> dict[str, str]:
-    """Return default values of variables, for those that the user has not set.
+def make_default_variables(size: int) -> dict[str, str]:
+    """Return default values of variables that the user has not set.
 
     Args:
         size: Number of workers that share this machine.
     """
     defaults = {"PYTHONUNBUFFERED": "1"}
     if size > 1:
-        # By themselves the numeric libraries of each worker start a thread per core.
-        threads = str(max(1, num_cores() // size))
+        # Without these variables, the numeric libraries of each worker start a thread per core.
+        threads = str(max(1, count_cores() // size))
         defaults.update(OMP_NUM_THREADS=threads, TF_NUM_INTRAOP_THREADS=threads)
     return defaults
 
 
-def num_cores() -> int:
-    """Return how many CPU cores this process may use."""
+def count_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Workers as processes of this machine."""
+"""Start the workers of a trial as processes of this machine."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
 _READ_BYTES = 1 << 16
 _WORKER = (sys.executable, "-m", "detcore.launch.worker")
 
-# The workers of a trial class end together; one may hang while it takes its framework down.
+# The workers of a trial class end together, but a worker may hang while its framework shuts down.
 _LINGER_S = 60.0
-# How often a progress bar's state becomes a line.
+# Interval at which the state of a progress bar becomes a line.
 _UPDATE_INTERVAL_S = 10.0
 
 
 class LocalSettings(BaseModel):
-    """Settings of the launcher ``local`` in an experiment file: it has none."""
+    """Settings of the launcher ``local`` in an experiment file, which has no settings."""
 
 
 def _make_stop_timeout(info: TrialInfo) -> Callable[[int], float]:
-    """Return a function that returns how long a trial may take to end after a signal."""
+    """Return a function that returns the number of seconds a trial may run after a signal."""
     grace_s = info.settings.preemption_grace_s
     if grace_s is None:
         grace_s = read_environment().grace_s
-    # A pause, too, sends SIGINT.
+    # A pause also sends SIGINT.
     return functools.partial(find_stop_timeout_s, grace_s=grace_s, interrupt_timeout_s=math.inf)
 
 
@@ -60,12 +60,13 @@ class LocalLauncher:
     """Starts the workers of a trial as processes of this machine.
 
     Args:
-        fork_frameworks: Names of the frameworks that one process imports, from which the workers
-            of trials with one worker are forked (Linux only). None: every worker starts plainly.
+        fork_frameworks: Names of the frameworks that a fork server imports. It forks the workers of
+            trials with one worker (Linux only). None: every worker is a new process.
         notice: Called with messages for the user.
-        plugins: Provide services for trials of several workers; None: each trial looks for them.
-        environment: All variables of the only worker of each trial, but for those that say which
-            trial it is; None: those of this process, and those of its place.
+        plugins: Provide rendezvous services for trials of several workers. None: each trial
+            searches for plugins.
+        environment: All variables of the only worker of each trial, except those that identify the
+            trial. None: the variables of this process, and those of the worker's rank.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class LocalLauncher:
         """
         from detcore.plugins.delivery import write_run
 
-        told = _worker_variables(
+        trial_variables = _make_worker_variables(
             home,
             disabled_plugins,
             allowed_plugins,
@@ -131,9 +132,9 @@ class LocalLauncher:
             on_failure.callback(workers.close)
             on_failure.callback(workers.kill)
             for rank in range(slots):
-                environment = job.environment(rank, told)
+                environment = job.make_environment(rank, trial_variables)
                 if self._environment is not None:
-                    environment = {**self._environment, **told}
+                    environment = {**self._environment, **trial_variables}
                 process, channel = start_worker(rank, environment, () if rank else keep_open)
                 on_failure.callback(channel.close)
                 channels.append(channel)
@@ -144,11 +145,11 @@ class LocalLauncher:
     def _make_services(
         self, slots: int, disabled_plugins: frozenset[str], allowed_plugins: frozenset[str] | None
     ) -> dict[str, RendezvousService]:
-        """Return the services by which workers find each other; one worker needs none."""
+        """Return the rendezvous services of a trial. A single worker needs no services."""
         if slots == 1:
             return {}
         if self._plugins is not None:
-            return make_services(self._plugins)
+            return create_services(self._plugins)
         return find_services(disabled_plugins=disabled_plugins, allowed_plugins=allowed_plugins)
 
     def _start_worker(
@@ -160,25 +161,25 @@ class LocalLauncher:
         cwd: Path,
         can_fork: bool,
     ) -> tuple[WorkerProcess, socket.socket]:
-        """Start a worker; return its process, and the runner's end of its channel.
+        """Start a worker, and return its process and the runner's end of its channel.
 
         Args:
-            rank: Its rank, for messages.
-            environment: All of its variables but ``DETCORE_CHANNEL_FD``.
-            keep_open: Descriptors that it inherits, in addition to its end of the channel.
-            cwd: Its current folder.
-            can_fork: Whether it may be forked from the process that has its imports already.
+            rank: Rank of the worker, for messages.
+            environment: All variables of the worker except ``DETCORE_CHANNEL_FD``.
+            keep_open: Descriptors that the worker inherits, in addition to its end of the channel.
+            cwd: Working directory of the worker.
+            can_fork: Whether the fork server may fork the worker.
 
         Raises:
-            WorkerError: If it cannot be started.
+            WorkerError: If the worker cannot be started.
         """
         server = self._fork_server if can_fork else None
         try:
-            here, there = socket.socketpair()
-            with there, contextlib.ExitStack() as on_failure:
-                on_failure.callback(here.close)
-                variables = {**environment, "DETCORE_CHANNEL_FD": str(there.fileno())}
-                inherited = (there.fileno(), *keep_open)
+            runner_end, worker_end = socket.socketpair()
+            with worker_end, contextlib.ExitStack() as on_failure:
+                on_failure.callback(runner_end.close)
+                variables = {**environment, "DETCORE_CHANNEL_FD": str(worker_end.fileno())}
+                inherited = (worker_end.fileno(), *keep_open)
                 forked = server.start(variables, cwd=cwd, keep_open=inherited) if server else None
                 process: WorkerProcess = forked or start_process(
                     _WORKER, variables, inherited, cwd=cwd
@@ -186,16 +187,16 @@ class LocalLauncher:
                 on_failure.pop_all()
         except OSError as error:
             raise WorkerError(f"rank {rank} ({sys.executable}) did not start: {error}") from error
-        return process, here
+        return process, runner_end
 
     def close(self) -> None:
-        """End the process kept between trials, with the workers that it has forked."""
+        """Kill the fork server and the workers that it has forked."""
         if self._fork_server is not None:
             self._fork_server.close()
             self._fork_server = None
 
 
-def _worker_variables(
+def _make_worker_variables(
     home: Path,
     disabled_plugins: frozenset[str],
     allowed_plugins: frozenset[str] | None,
@@ -203,16 +204,16 @@ def _worker_variables(
     variables: Mapping[str, str],
     trial_info: str,
 ) -> dict[str, str]:
-    """Return the variables of all workers of a trial, but for their places and channels.
+    """Return the variables that all workers of a trial share, without ranks and channels.
 
     Args:
-        home: The folder of records and default checkpoints.
+        home: The directory of records and default checkpoints.
         disabled_plugins: Plugins that are switched off.
         allowed_plugins: The only plugins that are on, or None for all.
         variables: More variables.
-        trial_info: Path of the file that says which trial it is.
+        trial_info: Path of the file that describes the trial.
     """
-    told = {
+    worker_variables = {
         **variables,
         "DETCORE_HOME": str(home),
         "DETCORE_TRIAL_INFO": trial_info,
@@ -220,19 +221,19 @@ def _worker_variables(
         "PYTHONUNBUFFERED": "1",
     }
     if allowed_plugins is not None:
-        told["DETCORE_PLUGINS"] = ",".join(sorted(allowed_plugins))
-    return told
+        worker_variables["DETCORE_PLUGINS"] = ",".join(sorted(allowed_plugins))
+    return worker_variables
 
 
 class LineSink:
-    """Passes lines on as text; of a progress bar, its final state and some earlier ones."""
+    """Passes lines on as strings, with the final state and some earlier states of progress bars."""
 
     def __init__(self, on_output: OutputSink) -> None:
         self._on_output = on_output
         self._limit = RewriteLimit(_UPDATE_INTERVAL_S)
 
     def __call__(self, rank: int, stream: str, line: Line) -> None:
-        if self._limit.lets_through(rank, stream, line):
+        if self._limit.should_show(rank, stream, line):
             self._on_output(rank, stream, line.text.decode("utf-8", "replace"))
 
 
@@ -241,7 +242,7 @@ def find_services(
     disabled_plugins: frozenset[str] = frozenset(),
     allowed_plugins: frozenset[str] | None = None,
 ) -> dict[str, RendezvousService]:
-    """Return the services that plugins have registered, by name.
+    """Return the rendezvous services that plugins have registered, by name.
 
     Args:
         disabled_plugins: Plugins that are switched off.
@@ -252,34 +253,36 @@ def find_services(
     """
     from detcore.plugins import PluginManager
 
-    return make_services(
+    return create_services(
         PluginManager(read_environment(), disabled=disabled_plugins, allowed=allowed_plugins)
     )
 
 
-def make_services(plugins: PluginManager) -> dict[str, RendezvousService]:
-    """Return the services that plugins have registered, by name; see `find_services`."""
-    return {name: _make(name, kind.service) for name, kind in plugins.rendezvous().items()}
+def create_services(plugins: PluginManager) -> dict[str, RendezvousService]:
+    """Return the rendezvous services that plugins have registered; see `find_services`."""
+    return {
+        name: _create_service(name, kind.service) for name, kind in plugins.rendezvous().items()
+    }
 
 
-def _make(name: str, service: str) -> RendezvousService:
+def _create_service(name: str, service: str) -> RendezvousService:
     try:
-        made: RendezvousService = pkgutil.resolve_name(service)()
+        instance: RendezvousService = pkgutil.resolve_name(service)()
     except (ImportError, AttributeError) as error:
         raise PluginError(
-            f"the rendezvous {name!r} ({service}) cannot be imported: {error}"
+            f"the rendezvous service {name!r} ({service}) cannot be imported: {error}"
         ) from error
-    return made
+    return instance
 
 
 class ChannelEnd:
     """The runner's end of the channel to rank 0 of a trial; see `detcore.core.Channel`.
 
     Args:
-        end: One end of a socket pair; not closed by this.
+        end: One end of a socket pair. The caller closes it.
 
     Attributes:
-        is_open: Whether more may come; as of the last `read`.
+        is_open: Whether the worker could send more at the last `read`.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -294,28 +297,28 @@ class ChannelEnd:
         return self._end.fileno()
 
     def read(self) -> list[WorkerEvent]:
-        """Return the events that have come, and send replies that had no room before."""
+        """Return the received events, and send replies that did not fit before."""
         events: list[WorkerEvent] = []
         while self.is_open:
             try:
                 data = self._end.recv(_READ_BYTES)
             except BlockingIOError:
                 break
-            except ConnectionResetError:  # it ended with answers unread
+            except ConnectionResetError:  # the worker exited without reading all replies
                 data = b""
             self.is_open = bool(data)
-            events += self._parse(data)
+            events += self._parse_events(data)
         self._send_replies()
         return events
 
-    def _parse(self, data: bytes) -> Iterator[WorkerEvent]:
+    def _parse_events(self, data: bytes) -> Iterator[WorkerEvent]:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
             fields = json.loads(line)
             yield WorkerEvent(str(fields.pop("type")), fields)
 
     def reply(self, **fields: Any) -> None:
-        """Send a reply as far as the channel has room; the next `read` sends the rest."""
+        """Send a reply as far as it fits into the channel. The next `read` sends the rest."""
         self._unsent += json.dumps(fields).encode() + b"\n"
         self._send_replies()
 
@@ -326,17 +329,17 @@ class ChannelEnd:
         except BlockingIOError:
             pass
         except (BrokenPipeError, ConnectionResetError):
-            self._unsent = b""  # the worker is gone
+            self._unsent = b""  # the worker has exited
 
 
 class LocalWorkerGroup(WorkerGroup):
     """Workers that are processes of this machine; see `WorkerGroup`.
 
     Args:
-        workers: The processes; they call `wake` when one has ended.
-        job: Lets them find each other; closed with the group.
+        workers: The processes. They set `wake` when a process has exited.
+        job: The job of the workers; closed with the group.
         channels: The runner's ends of the workers' channels, by rank; closed with the group.
-        wake: Readable when a process has ended.
+        wake: Readable when a process has exited.
     """
 
     def __init__(
@@ -371,7 +374,7 @@ class LocalWorkerGroup(WorkerGroup):
         return self._is_alive
 
     def fileno(self) -> int:
-        # At its end the channel would be readable all the time.
+        # A channel at its end would always be readable.
         return self._chief.fileno() if self._chief.is_open else self._wake.fileno()
 
     def poll(self) -> list[WorkerEvent]:
@@ -402,7 +405,7 @@ class LocalWorkerGroup(WorkerGroup):
 
 
 class Wake:
-    """A pipe that one thread writes to so that another one stops waiting."""
+    """A pipe with which a thread ends the wait of another thread."""
 
     def __init__(self) -> None:
         self._read_fd, self._write_fd = os.pipe()
@@ -416,19 +419,19 @@ class Wake:
         return self._read_fd
 
     def set(self) -> None:
-        """Make it readable; from any thread, also after `close`."""
+        """Make the descriptor readable; from any thread, also after `close`."""
         with self._lock, contextlib.suppress(BlockingIOError):
             if not self._is_closed:
                 os.write(self._write_fd, b"\0")
 
     def clear(self) -> None:
-        """Make it unreadable."""
+        """Make the descriptor unreadable."""
         with contextlib.suppress(BlockingIOError):
             while os.read(self._read_fd, 1024):
                 pass
 
     def close(self) -> None:
-        """Release it."""
+        """Close the pipe."""
         with self._lock:
             self._is_closed = True
             for descriptor in (self._read_fd, self._write_fd):

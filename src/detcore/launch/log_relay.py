@@ -1,4 +1,4 @@
-"""Bring the log of a trial to the runner from a machine that does not share its folders."""
+"""Copy the log of a trial to the runner from a machine without a shared file system."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from detcore.log.reading import event_log_path, read_event_log
 _MAX_HEADER_BYTES = 4096
 
 
-def log_header(info: TrialInfo) -> bytes:
+def read_log_header(info: TrialInfo) -> bytes:
     """Return the first line of the log that the runner created for a run.
 
     Raises:
@@ -26,21 +26,21 @@ def log_header(info: TrialInfo) -> bytes:
     except FileNotFoundError:
         line = b""
     if not line.endswith(b"\n"):
-        raise WorkerError(f"the log of trial {info.trial_id} is not there: {path}")
+        raise WorkerError(f"the log of trial {info.trial_id} is missing: {path}")
     return line
 
 
 class LogSource:
-    """Reads a log on the machine of rank 0, unless the runner sees the very same file.
+    """Reads a log on the machine of rank 0, unless the runner sees the same file.
 
-    Made before the worker starts: on a machine without the runner's file it begins the log.
+    Create it before the worker starts: on a machine without the runner's file it creates the log.
 
     Args:
-        info: The trial, with folders of this machine.
-        header: The result of the runner's `log_header`.
+        info: The trial, with directories of this machine.
+        header: The result of the runner's `read_log_header`.
 
     Raises:
-        OSError: If the log cannot be begun.
+        OSError: If the log cannot be created.
     """
 
     def __init__(self, info: TrialInfo, header: bytes) -> None:
@@ -52,10 +52,10 @@ class LogSource:
             self._path.write_bytes(header)
 
     def read(self, *, is_over: bool = False) -> tuple[int, bytes]:
-        """Return lines that were not returned before, perhaps none, and where they begin.
+        """Return the offset of the new lines, and the lines (empty if there are no new lines).
 
         Args:
-            is_over: Whether the worker has ended.
+            is_over: Whether the worker has exited.
         """
         if self.is_shared:
             return self._offset, b""
@@ -72,7 +72,7 @@ class LogSource:
 
 
 class LogCopy:
-    """The runner's copy of a log that is written on another machine.
+    """The runner's copy of a log that another machine writes.
 
     Until it is closed, it holds the lock that marks the log as being written.
 
@@ -86,19 +86,19 @@ class LogCopy:
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def append(self, start: int, lines: bytes) -> None:
-        """Append lines that begin at a byte of the log; known ones are skipped.
+        """Append lines that start at a byte offset of the log, and skip lines that it has already.
 
         Raises:
-            WorkerError: If lines before them are missing.
-            OSError: If there is no room.
+            WorkerError: If earlier lines are missing.
+            OSError: If the disk is full.
         """
         size = os.fstat(self._fd).st_size
         if start > size:
             raise WorkerError(f"the log of a trial has {size} bytes here, and continues at {start}")
-        rest = lines[size - start :]
-        while rest:
-            rest = rest[os.write(self._fd, rest) :]
+        remaining = lines[size - start :]
+        while remaining:
+            remaining = remaining[os.write(self._fd, remaining) :]
 
     def close(self) -> None:
-        """Release it."""
+        """Release the log and its lock."""
         os.close(self._fd)

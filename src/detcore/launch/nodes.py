@@ -1,14 +1,15 @@
 """Tools for launchers that start the workers of one trial on several machines.
 
 The launcher decides on which machine each rank runs, and carries a few values between the machines.
-This module does the rest: it numbers the workers (`place_ranks`), computes their environment
-variables (`rank_variables`), starts one of them on its machine (`start_rank`), runs the
-services of plugins by which libraries such as Horovod find the other workers (`find_services`),
-handles the failure of one of them (`Workers`), lets a thread end a wait of the runner (`Wake`), and
-brings the trial's log to the runner from a
-machine that does not share its folders (`LogSource` there, `LogCopy` here).
-A service that can start any command on several machines is a `SupportsHosts`.
-Tests that start workers without a runner create the log themselves (`create_log`).
+This module provides the other parts:
+
+- `place_ranks` numbers the workers, and `rank_variables` computes their environment variables.
+- `start_rank` starts a worker on its machine, and `Workers` handles failures.
+- `find_services` returns the rendezvous services of plugins, through which libraries such as
+  Horovod find the other workers. A `SupportsHosts` can start any command on several machines.
+- `Wake` lets a thread end a wait of the runner.
+- `LogSource` and `LogCopy` copy the trial's log to the runner if the machines share no file system.
+- `create_log` creates the log in tests that start workers without a runner.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from detcore.launch.job_variables import (
     place_ranks,
 )
 from detcore.launch.local_launcher import Wake, find_services
-from detcore.launch.log_relay import LogCopy, LogSource, log_header
+from detcore.launch.log_relay import LogCopy, LogSource, read_log_header
 from detcore.launch.output_lines import LineCutter
 from detcore.launch.worker_processes import RemoteProcess, Workers
 from detcore.log.writing import open_log
@@ -57,10 +58,10 @@ __all__ = [
     "drop_outer_job_variables",
     "find_interface",
     "find_services",
-    "log_header",
     "make_rank_variables",
     "place_ranks",
     "rank_variables",
+    "read_log_header",
     "start_rank",
 ]
 
@@ -71,6 +72,6 @@ def create_log(info: TrialInfo) -> None:
     For tests of launchers, which start workers without a runner.
 
     Raises:
-        StorageFullError: If there is no room for its first line.
+        StorageFullError: If the disk is full.
     """
     open_log(info).close()

@@ -1,4 +1,4 @@
-"""Read the output of a process, and cut it into whole lines."""
+"""Read the output of a process, and split it into lines."""
 
 from __future__ import annotations
 
@@ -12,110 +12,110 @@ from typing import IO, Protocol
 from detcore.contract.launch import Line
 
 _MAX_LINE_BYTES = 1 << 20
-# Cursor movements mean nothing where other ranks' lines come in between; colours (..m) stay.
+# Cursor movements have no effect between the lines of other ranks. Colours (..m) are kept.
 _MOVEMENT = re.compile(rb"\x1b\[[0-9;?]*[A-LN-Za-ln-z]")
 _READ_BYTES = 1 << 16
-# A program that left its worker's session may hold the pipe open for ever.
+# A program that left its worker's session may hold the pipe open forever.
 _HELD_OPEN_S = 2.0
 
 
 class Cutter(Protocol):
-    """Makes lines of a stream of bytes."""
+    """Splits a stream of bytes into lines."""
 
     def feed(self, data: bytes) -> Iterator[Line]:
         """Yield the lines that `data` completes."""
 
     def finish(self) -> Iterator[Line]:
-        """Yield the rest at the end of the output."""
+        """Yield the remaining line at the end of the output."""
 
 
 class LineCutter:
-    """Cuts a stream into lines; a line rewritten with carriage returns counts in its last state."""
+    """Splits a stream into lines, with the last state of lines rewritten by carriage returns."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._remaining = b""
 
     def feed(self, data: bytes) -> Iterator[Line]:
-        """Yield the lines that `data` completes, then what stands on a line being rewritten."""
-        *ended, rest = (self._rest + data).split(b"\n")
-        for text in ended:
-            yield from _final(text)
-        # A return at the very end may be the first half of a line's end.
-        head, separator, tail = rest.rpartition(b"\r")
+        """Yield the lines that `data` completes, then the state of a line being rewritten."""
+        *complete_lines, remaining = (self._remaining + data).split(b"\n")
+        for text in complete_lines:
+            yield from _make_final_line(text)
+        # A final carriage return may be the first half of a line end.
+        head, separator, tail = remaining.rpartition(b"\r")
         if separator and tail:
-            rest = b"\r" + tail
-            yield Line(_visible(tail), is_final=False)
+            remaining = b"\r" + tail
+            yield Line(_remove_movement(tail), is_final=False)
         elif separator:
-            state = _last_state(head)
-            rest = b"\r" + state + b"\r"
+            state = _find_last_state(head)
+            remaining = b"\r" + state + b"\r"
             if state:
                 yield Line(state, is_final=False)
-        if len(rest) > _MAX_LINE_BYTES:
-            yield from _final(rest)
-            rest = b""
-        self._rest = rest
+        if len(remaining) > _MAX_LINE_BYTES:
+            yield from _make_final_line(remaining)
+            remaining = b""
+        self._remaining = remaining
 
     def finish(self) -> Iterator[Line]:
-        """Yield the rest, which has no line end."""
-        rest, self._rest = self._rest, b""
-        if rest:
-            yield from _final(rest)
+        """Yield the remaining line, which has no line end."""
+        remaining, self._remaining = self._remaining, b""
+        if remaining:
+            yield from _make_final_line(remaining)
 
 
-def _final(text: bytes) -> Iterator[Line]:
+def _make_final_line(text: bytes) -> Iterator[Line]:
     if text.endswith(b"\r") and b"\r" not in text[:-1]:
         text = text[:-1]
     if b"\r" not in text:
-        yield Line(_visible(text))
+        yield Line(_remove_movement(text))
         return
-    state = _last_state(text)
+    state = _find_last_state(text)
     if state:
         yield Line(state)
 
 
-def _last_state(text: bytes) -> bytes:
+def _find_last_state(text: bytes) -> bytes:
     for part in reversed(text.split(b"\r")):
-        state = _visible(part)
+        state = _remove_movement(part)
         if state:
             return state if state.strip() else b""
     return b""
 
 
-def _visible(text: bytes) -> bytes:
+def _remove_movement(text: bytes) -> bytes:
     return _MOVEMENT.sub(b"", text).strip(b"\b")
 
 
 class RewriteLimit:
-    """Says which states of lines that are being rewritten, such as progress bars, are shown.
+    """Selects the states of rewritten lines, such as progress bars, that are shown.
 
     Args:
-        interval_s: How often a state of a line is shown, in seconds.
+        interval_s: Seconds between two shown states of a line.
     """
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
         self._shown_at: dict[tuple[int, str], float] = {}
 
-    def lets_through(self, rank: int, stream: str, line: Line) -> bool:
-        """Whether to show a line now; a final one always is."""
-        place, now = (rank, stream), time.monotonic()
+    def should_show(self, rank: int, stream: str, line: Line) -> bool:
+        """Return whether to show a line now. Final lines are always shown."""
+        source, now = (rank, stream), time.monotonic()
         if line.is_final:
-            self._shown_at.pop(place, None)
-        elif now - self._shown_at.setdefault(place, now) < self._interval_s:
+            self._shown_at.pop(source, None)
+        elif now - self._shown_at.setdefault(source, now) < self._interval_s:
             return False
         else:
-            self._shown_at[place] = now
+            self._shown_at[source] = now
         return True
 
 
 class Pump:
-    """Reads one stream of one worker to its end, and hands on its lines.
+    """Reads one stream of one worker to its end, and passes its lines on.
 
     Args:
-        stream: The reading end; closed at the end.
-        rank: Whose.
+        stream: The stream, which is closed at its end.
+        rank: Rank of the worker.
         name: ``"stdout"`` or ``"stderr"``.
-        take: Called with the rank, the name and each line.
+        on_line: Called with the rank, the name and each line.
         cutter: Splits the stream into lines.
     """
 
@@ -124,21 +124,21 @@ class Pump:
         stream: IO[bytes],
         rank: int,
         name: str,
-        take: Callable[[int, str, Line], None],
+        on_line: Callable[[int, str, Line], None],
         cutter: Cutter,
     ) -> None:
         self._cutter = cutter
         self._stream = stream
         self._rank = rank
         self._name = name
-        self._take = take
+        self._on_line = on_line
         self._waits_since: float | None = None
         self._thread = threading.Thread(
-            target=self._run, name=f"detcore-{name}-{rank}", daemon=True
+            target=self._read_stream, name=f"detcore-{name}-{rank}", daemon=True
         )
         self._thread.start()
 
-    def _run(self) -> None:
+    def _read_stream(self) -> None:
         cutter = self._cutter
         with self._stream:
             while True:
@@ -146,15 +146,15 @@ class Pump:
                 data = os.read(self._stream.fileno(), _READ_BYTES)
                 self._waits_since = None
                 for line in cutter.feed(data) if data else cutter.finish():
-                    self._take(self._rank, self._name, line)
+                    self._on_line(self._rank, self._name, line)
                 if not data:
                     return
 
     def join(self) -> None:
-        """Wait until all is read, of a process that has ended."""
-        began = time.monotonic()
+        """Wait until all output of an exited process is read."""
+        start = time.monotonic()
         while self._thread.is_alive():
             self._thread.join(0.1)
             waits_since = self._waits_since
-            if waits_since and time.monotonic() - max(waits_since, began) > _HELD_OPEN_S:
+            if waits_since and time.monotonic() - max(waits_since, start) > _HELD_OPEN_S:
                 return

@@ -1,9 +1,9 @@
-"""Kills process groups when the process that started them is gone.
+"""Kill process groups when the process that started them exits.
 
-``detcore launch`` starts programs that know nothing of detcore; if it is killed itself, this small
-process, run by its path, is what ends them. Commands come on standard input: ``+PID`` watches the
-group of a process, ``-PID`` forgets it, and ``=KEY`` names the key of the job. At the end of the
-input all watched groups are killed, and all processes that have the key in their environment: the
+``detcore launch`` starts programs that may not use detcore. If it is killed, this small process,
+which is run by its path, kills them. It reads commands from standard input: ``+PID`` watches the
+group of a process, ``-PID`` forgets it, and ``=KEY`` sets the key of the job. At the end of the
+input it kills all watched groups, and all processes that have the key in their environment: the
 launcher may have been killed between the start of a worker and the command that names it.
 """
 
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO
 
 
-def watch(commands: IO[str]) -> None:
-    """Follow the commands to their end, then kill the process groups that are still watched."""
+def guard_processes(commands: IO[str]) -> None:
+    """Read all commands, then kill the process groups that are still watched."""
     watched: set[int] = set()
     key = ""
     for line in commands:
@@ -33,7 +33,7 @@ def watch(commands: IO[str]) -> None:
 
 
 def _find_groups(key: str) -> Iterator[int]:
-    """Yield the groups of the processes of a job; none on systems without ``/proc``."""
+    """Yield the process groups of a job; nothing on systems without ``/proc``."""
     variable = f"\0DETCORE_JOB_KEY={key}\0".encode()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
@@ -44,4 +44,4 @@ def _find_groups(key: str) -> Iterator[int]:
 if __name__ == "__main__":
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    watch(sys.stdin)
+    guard_processes(sys.stdin)

@@ -53,14 +53,14 @@ __all__ = [
     "main",
 ]
 
-# Of PyTorch and TensorFlow, whose full disk has the same class.
+# Classes of PyTorch and TensorFlow. TensorFlow also uses its class for a full disk.
 _OUT_OF_MEMORY = ("OutOfMemoryError", "ResourceExhaustedError")
 _NO_SPACE = "No space left"
-# PyTorch has no class for the memory of the machine, nor for all faults of CUDA, and JAX one class
-# for all that its compiler says.
+# PyTorch has no class for host memory and for some CUDA errors, and JAX has a single class for all
+# compiler errors.
 _NO_MEMORY = re.compile("can't allocate memory|out of memory|RESOURCE_EXHAUSTED")
-# Before training has begun, these come again with every start.
-_CANNOT_HEAL = (
+# Before training has started, these errors occur again at every start.
+_PERMANENT_ERRORS = (
     ConfigError,
     InvalidExperimentError,
     PluginConflictError,
@@ -73,18 +73,18 @@ _SHELL_CHARACTERS = frozenset("|&;<>()$`\\\"'*?[]#~{}!\n")
 
 
 def main() -> int:
-    """Run the trial that the environment names; return the process's exit code."""
+    """Run the trial that the environment names, and return the exit code of the process."""
     environment = read_environment()
     if environment.channel_fd is not None:
         _end_with_runner(environment.channel_fd)
-    return _run(environment)
+    return _run_trial(environment)
 
 
-def _main_forked(start: ForkedStart) -> int:
-    """Run the trial in a forked worker, or start plainly if its imports would have differed.
+def _run_forked(start: ForkedStart) -> int:
+    """Run the trial in a forked worker, or execute a new worker if its imports would have differed.
 
-    A framework reads some environment variables when it is imported. If this trial has other values
-    for them, or its code sets them, the process becomes a plain worker before it builds anything.
+    A framework reads some environment variables during its import. If this trial has other values
+    for them, or its code sets them, the process executes a new worker before it builds anything.
     """
     from detcore import core
     from detcore.trial import import_trial_class
@@ -92,50 +92,52 @@ def _main_forked(start: ForkedStart) -> int:
     environment = read_environment()
     assert environment.channel_fd is not None
     _end_with_runner(environment.channel_fd)
-    given = child_environment({})
+    start_environment = child_environment({})
     info = core.read_trial_info(environment)
     try:
         import_trial_class(str(info.settings.entrypoint), Path(info.model_dir))
         is_same = read_prefixed(start.prefixes) == start.variables
-    except Exception:  # noqa: BLE001  (the plain worker reports it)
+    except Exception:  # noqa: BLE001  (the new worker reports the error)
         is_same = False
     if not is_same:
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execve(sys.executable, [sys.executable, "-m", "detcore.launch.worker"], given)
-    return _run(environment, start.plugins)
+        os.execve(
+            sys.executable, [sys.executable, "-m", "detcore.launch.worker"], start_environment
+        )
+    return _run_trial(environment, start.plugins)
 
 
-def _run(environment: Environment, plugins: PluginManager | None = None) -> int:
+def _run_trial(environment: Environment, plugins: PluginManager | None = None) -> int:
     from detcore import core
     from detcore.core.core_context import init_with_plugins
 
-    # A trial of a script opens its own context; this process only watches over it.
+    # A script opens its own context. This process only supervises the script.
     info = core.read_trial_info(environment)
     if not info.settings.is_trial_class:
         return _run_script(info.settings.entrypoint)
     model_dir = Path(info.model_dir)
     sys.path.insert(0, str(model_dir))
-    _show_messages()
+    _show_log_messages()
     for problem in () if plugins is None else plugins.problems():
         logging.getLogger("detcore.plugins").warning("plugin %s", problem)
-    opened: list[Context] = []
+    contexts: list[Context] = []
     try:
-        with init_with_plugins(_place(environment), plugins) as context:
-            opened.append(context)
+        with init_with_plugins(_join_workers(environment), plugins) as context:
+            contexts.append(context)
             code = _run_trial_class(context, info)
-    except Exception as error:  # noqa: BLE001  (the border of the process: told, never dropped)
-        has_begun = bool(opened) and opened[0].channel.has_sent("started")
-        code = _tell_error(error, info, has_begun=has_begun)
-    if opened and opened[0].checkpoint.abandon():
-        _leave(code)
+    except Exception as error:  # noqa: BLE001  (the process boundary reports every error)
+        has_started = bool(contexts) and contexts[0].channel.has_sent("started")
+        code = _report_error(error, info, has_started=has_started)
+    if contexts and contexts[0].checkpoint.abandon():
+        _exit_now(code)
     return code
 
 
-def _leave(code: int) -> None:
-    """End now: threads of a save that was given up may wait for the storage for long.
+def _exit_now(code: int) -> None:
+    """Exit without waiting for threads, because an abandoned save may wait for the storage.
 
-    Python waits for threads of a pool when it ends, and the process may be killed soon.
+    Python waits for pool threads at exit, and the process may be killed soon.
     """
     for handler in logging.getLogger("detcore").handlers:
         handler.flush()
@@ -144,8 +146,8 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
-def _place(environment: Environment) -> DistributedContext:
-    """Join the trial's other workers, ignoring variables that another launcher has set."""
+def _join_workers(environment: Environment) -> DistributedContext:
+    """Connect to the trial's other workers, and ignore the variables of other launchers."""
     from detcore.distributed import DistributedContext
 
     if environment.num_workers == 1:
@@ -155,7 +157,7 @@ def _place(environment: Environment) -> DistributedContext:
     numbers: dict[str, Any] = {name: int(values[f"DETCORE_{name.upper()}"]) for name in names}
     return DistributedContext(
         **numbers,
-        # Where they are on several machines.
+        # Set if the workers are on several machines.
         chief_ip=read_variables(("DET_CHIEF_IP",)).get("DET_CHIEF_IP"),
     )
 
@@ -168,8 +170,8 @@ def _run_trial_class(context: Context, info: TrialInfo) -> int:
     return EXIT_TEMPFAIL if outcome.is_preempted else 0
 
 
-def _tell_error(error: Exception, info: TrialInfo, *, has_begun: bool) -> int:
-    from detcore.launch.user_traceback import error_chain, format_user_error
+def _report_error(error: Exception, info: TrialInfo, *, has_started: bool) -> int:
+    from detcore.launch.user_traceback import format_user_error, iter_error_chain
 
     rank = read_variables(("DETCORE_RANK",)).get("DETCORE_RANK", "0")
     full = Path(info.trial_dir) / f"traceback-run{info.run_id}-rank{rank}.txt"
@@ -178,39 +180,43 @@ def _tell_error(error: Exception, info: TrialInfo, *, has_begun: bool) -> int:
         return EXIT_PEER_LOST
     if isinstance(error, InvalidHP):
         return EXIT_INVALID_HP
-    if any(map(_is_out_of_memory, error_chain(error))):
-        print(_out_of_memory_hint(info), file=sys.stderr)
+    if any(map(_is_out_of_memory, iter_error_chain(error))):
+        print(_make_out_of_memory_hint(info), file=sys.stderr)
         return EXIT_CONFIG
     if isinstance(error, NotANumberError | ConfigError):
         return EXIT_CONFIG
-    return EXIT_CONFIG if not has_begun and isinstance(error, _CANNOT_HEAL) else EXIT_ERROR
+    return EXIT_CONFIG if not has_started and isinstance(error, _PERMANENT_ERRORS) else EXIT_ERROR
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Return whether a framework ran out of memory; each has its own error class for that."""
+    """Return whether a framework ran out of memory; each has a different error class."""
     name = type(error).__name__
-    known = isinstance(error, MemoryError) or name in _OUT_OF_MEMORY
-    known = known or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None)
-    return known and _NO_SPACE not in str(error)
+    is_memory_error = isinstance(error, MemoryError) or name in _OUT_OF_MEMORY
+    is_memory_error = is_memory_error or (
+        isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None
+    )
+    return is_memory_error and _NO_SPACE not in str(error)
 
 
-def _out_of_memory_hint(info: TrialInfo) -> str:
+def _make_out_of_memory_hint(info: TrialInfo) -> str:
     size = info.hparams.get("global_batch_size")
-    given = "" if size is None else f" with hyperparameters.global_batch_size {size}"
+    batch_size_hint = "" if size is None else f" with hyperparameters.global_batch_size {size}"
     return (
-        f"The memory was not enough{given}. Set a smaller batch size; "
-        "optimizations.aggregation_frequency adds the gradients of several small batches up."
+        f"The memory was not enough{batch_size_hint}. Set a smaller batch size. "
+        "optimizations.aggregation_frequency adds up the gradients of several small batches."
     )
 
 
 def _run_script(entrypoint: str | list[str]) -> int:
-    """Run a command as the trial; signals are passed on to it."""
+    """Run a command as the trial, and pass signals on to it."""
     environment = read_environment()
-    keep = () if environment.channel_fd is None else (environment.channel_fd,)
-    # "python3 train.py" means this environment's Python, whether it was activated or not.
+    inherited_fds = () if environment.channel_fd is None else (environment.channel_fd,)
+    # "python3 train.py" means the Python of this environment, even if it is not activated.
     path = f"{Path(sys.executable).parent}{os.pathsep}{environment.search_path}"
     command = _split_command(entrypoint, path) if isinstance(entrypoint, str) else list(entrypoint)
-    process = subprocess.Popen(command, pass_fds=keep, env=child_environment({"PATH": path}))
+    process = subprocess.Popen(
+        command, pass_fds=inherited_fds, env=child_environment({"PATH": path})
+    )
     for number in find_stop_signals():
         signal.signal(number, lambda received, _frame: process.send_signal(received))
     code = process.wait()
@@ -218,19 +224,18 @@ def _run_script(entrypoint: str | list[str]) -> int:
 
 
 def _split_command(command: str, path: str) -> list[str]:
-    """Return what to start for a shell command: the program itself where a shell adds nothing.
+    """Return the arguments for a shell command, without a shell if none is needed.
 
-    A shell in between would be ended by a signal that the program, which is to save a checkpoint
-    first, would then not get.
+    A signal would kill the shell, and the program would not receive it and save a checkpoint.
     """
     needs_shell = _SHELL_CHARACTERS & set(command) or "=" in command.partition(" ")[0]
     words = [] if needs_shell else command.split()
-    # A word that is no program may be built into the shell.
+    # A word that does not name a program may be a shell builtin.
     return words if words and shutil.which(words[0], path=path) else ["sh", "-c", command]
 
 
-def _show_messages() -> None:
-    """Show what detcore and its plugins say; the user's own logging is left alone."""
+def _show_log_messages() -> None:
+    """Show the log messages of detcore and its plugins, without changing the user's logging."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("detcore")
@@ -242,26 +247,26 @@ def _show_messages() -> None:
 def _end_with_runner(channel_fd: int) -> None:
     """Kill this process group when the runner's end of the channel closes.
 
-    A worker that outlived its runner would keep writing alongside the one that resumes its trial.
-    The end of the channel is noticed without reading, because others read the runner's answers.
+    A worker that outlived its runner would keep writing while another worker resumes its trial.
+    The thread polls the channel and does not read from it, because other code reads the replies.
     """
     poll = select.poll()
     poll.register(channel_fd, select.POLLRDHUP)
 
-    def wait() -> None:
+    def kill_group() -> None:
         poll.poll()
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
-    threading.Thread(target=wait, name="detcore-leash", daemon=True).start()
+    threading.Thread(target=kill_group, name="detcore-parent-death", daemon=True).start()
 
 
 if __name__ == "__main__":
-    # Until the trial's context heeds it there is nothing to save, and nothing to tell: without a
-    # handler the process ends as it would by KeyboardInterrupt, but for the traceback.
+    # Until the trial's context handles SIGINT, there is nothing to save or report. Without a
+    # handler the process exits as with KeyboardInterrupt, but without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.argv[1:2] == ["--fork-server"]:
         from detcore.launch.fork_server import serve
 
-        # It returns in the workers that it forks.
-        sys.exit(_main_forked(serve(int(sys.argv[2]), sys.argv[3:])))
+        # serve() returns only in the forked workers.
+        sys.exit(_run_forked(serve(int(sys.argv[2]), sys.argv[3:])))
     sys.exit(main())

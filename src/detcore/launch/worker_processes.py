@@ -1,4 +1,4 @@
-"""Processes that belong together: they are signalled together, and end together."""
+"""Supervise the worker processes of one job: they receive signals together and end together."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from detcore.contract.launch import Line, Sink
 from detcore.launch.exit_codes import EXIT_PEER_LOST, EXIT_TEMPFAIL
 from detcore.launch.output_lines import Cutter, LineCutter, Pump
 
-# Time for the others to notice by themselves, and for the one that is to blame to say why.
+# Time for the remaining workers to notice a failure, and for the failed worker to report it.
 NOTICE_S = 2.0
 GRACE_S = 5.0
-# Once all are asked to end, and rank 0, which saves checkpoints, has ended.
+# Time for the remaining workers after a stop request and the exit of rank 0, which saves
+# checkpoints.
 _STOP_LINGER_S = 20.0
-# After SIGTERM and SIGHUP, which a machine sends before it shuts down. A worker that waits for
-# others in a framework never notices the signal.
+# Time after SIGTERM and SIGHUP, which a machine sends before it shuts down. A worker that waits for
+# other workers in a framework never notices the signal.
 _STOP_TIMEOUT_S = 120.0
 _SHELL_SIGNAL = 128  # a shell adds the number of the signal that killed a program
-# A stopped process keeps these for later: it has to be continued to receive them.
+# A stopped process receives these signals only after SIGCONT.
 ENDING_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 _ENDED_BY_US = (-signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
 
 def find_stop_timeout_s(number: int, *, grace_s: float | None, interrupt_timeout_s: float) -> float:
-    """Return how long workers may take to end after a signal, in seconds.
+    """Return the number of seconds that workers may use to exit after a signal.
 
     Args:
         number: The signal.
-        grace_s: Seconds between SIGTERM and the kill, if they are known.
-        interrupt_timeout_s: Result for SIGINT, which comes from a person, who can send it twice.
+        grace_s: Seconds between SIGTERM and the kill, or None if unknown.
+        interrupt_timeout_s: Result for SIGINT. A person who does not want to wait sends it twice.
     """
     if number == signal.SIGINT:
         return interrupt_timeout_s
@@ -50,9 +51,9 @@ class WorkerProcess(Protocol):
     """A process that leads a separate session, such as a `subprocess.Popen`.
 
     Attributes:
-        pid: Its process id.
-        stdout: Its standard output, or None.
-        stderr: Its standard error, or None.
+        pid: Process id.
+        stdout: Standard output of the process, or None.
+        stderr: Standard error of the process, or None.
     """
 
     @property
@@ -65,18 +66,18 @@ class WorkerProcess(Protocol):
     def stderr(self) -> IO[bytes] | None: ...
 
     def wait(self) -> int:
-        """Wait for its end; return its exit code (negative: the signal that killed it)."""
+        """Wait for the exit, and return the exit code (negative: the signal that killed it)."""
 
     def send_signal(self, number: int, /) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send a signal to the process, unless it has exited."""
 
 
 @runtime_checkable
 class RemoteProcess(WorkerProcess, Protocol):
-    """A worker whose process is not of this machine, or not known by its number yet."""
+    """A worker on another machine, or one whose process id is not known yet."""
 
     def signal_group(self, number: int, /) -> None:
-        """Send a signal to it and to all that it started, unless it has ended."""
+        """Send a signal to the process and its descendants, unless it has exited."""
 
 
 def start_process(
@@ -86,10 +87,10 @@ def start_process(
     *,
     cwd: str | Path | None,
 ) -> subprocess.Popen[bytes]:
-    """Start a process that leads a separate session and reads nothing.
+    """Start a process that leads a separate session and has an empty standard input.
 
     Raises:
-        OSError: If it cannot be started.
+        OSError: If the process cannot be started.
     """
     return subprocess.Popen(
         command,
@@ -99,17 +100,17 @@ def start_process(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # Ctrl-C in the terminal reaches this process only, which passes it on once.
+        # Ctrl-C in the terminal reaches only this process, which passes it on once.
         start_new_session=True,
     )
 
 
 def describe_exit(code: int) -> str:
-    """Say how a process ended: ``"ended with exit code 3"``, ``"was killed by SIGKILL"``."""
+    """Describe an exit: ``"ended with exit code 3"`` or ``"was killed by SIGKILL"``."""
     if code >= 0:
-        names = [each.name for each in signal.Signals if each == code - _SHELL_SIGNAL]
-        as_after = f", as after {names[0]}" if names else ""
-        return f"ended with exit code {code}{as_after}"
+        names = [member.name for member in signal.Signals if member == code - _SHELL_SIGNAL]
+        hint = f", as after {names[0]}" if names else ""
+        return f"ended with exit code {code}{hint}"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
@@ -119,24 +120,25 @@ def describe_exit(code: int) -> str:
 class Workers:
     """The processes of one job, each in a separate session.
 
-    When one has failed the rest have two seconds to end by themselves; then they get SIGTERM, and
-    five seconds later SIGKILL. A worker that ends with 0 or 75 (come back later) has not failed,
-    and the others continue.
+    When a worker fails, the remaining workers have two seconds to exit. Then they get SIGTERM, and
+    five seconds later SIGKILL. A worker that exits with 0 or 75 (EX_TEMPFAIL) has not failed, and
+    the remaining workers continue.
 
-    A signal that asks them to end also continues those that are stopped. From then on they have
-    `stop_s`, and `stop_linger_s` from the end of rank 0, until they get SIGTERM and SIGKILL.
+    A signal that requests the end also resumes stopped processes. From then on the workers have
+    `stop_s` seconds, and `stop_linger_s` seconds after the exit of rank 0. Then they get SIGTERM
+    and SIGKILL.
 
     Args:
-        sink: Takes the lines that they print.
-        make_cutter: Makes the cutter that splits a stream into lines.
-        linger_s: How long the others may take to end when rank 0 has ended well, in seconds;
-            they are ended then, which is no failure. None: as long as they like.
-        stop_linger_s: The same once all were asked to end, however rank 0 ended.
-        stop_s: Returns how long all may take to end after a signal, in seconds. None: as long as
-            they like.
-        notice_s: How long the others may take to end by themselves when one has failed.
-        grace_s: Seconds between SIGTERM and SIGKILL for those that do not end by themselves.
-        on_end: Called from a thread when a process has ended; `poll` tells which.
+        sink: Receives the output lines of the workers.
+        make_cutter: Creates a cutter, which splits a stream into lines.
+        linger_s: Seconds that the other workers may run after rank 0 has exited successfully. Then
+            they are terminated, which is not a failure. None: no limit.
+        stop_linger_s: The same after a stop request, for any exit of rank 0.
+        stop_s: Returns the number of seconds that the workers may run after a signal. None: no
+            limit.
+        notice_s: Seconds that the remaining workers may run after a failure.
+        grace_s: Seconds between SIGTERM and SIGKILL.
+        on_end: Called from a thread when a process has exited. `poll` returns its rank.
     """
 
     def __init__(
@@ -155,7 +157,7 @@ class Workers:
         self._make_cutter = make_cutter
         self._linger_s = linger_s
         self._stop_linger_s = stop_linger_s
-        self._stop_s = stop_s
+        self._find_stop_s = stop_s
         self._notice_s = notice_s
         self._grace_s = grace_s
         self._is_asked_to_end = False
@@ -177,10 +179,10 @@ class Workers:
         cwd: str | Path | None = None,
         keep_open: tuple[int, ...] = (),
     ) -> int:
-        """Start the next rank; return its process id.
+        """Start the next rank, and return its process id.
 
         Raises:
-            WorkerError: If it cannot be started; those started before are ended.
+            WorkerError: If the process cannot be started. The workers started before are killed.
         """
         rank = len(self._processes)
         try:
@@ -192,59 +194,64 @@ class Workers:
         return self.adopt(process)
 
     def adopt(self, process: WorkerProcess) -> int:
-        """Supervise a process as the next rank; return its process id."""
+        """Supervise a process as the next rank, and return its process id."""
         rank = len(self._processes)
         self._processes.append(process)
         for name, stream in (("stdout", process.stdout), ("stderr", process.stderr)):
             if stream is not None:
-                self._pumps.append(Pump(stream, rank, name, self._take, self._make_cutter()))
+                self._pumps.append(
+                    Pump(stream, rank, name, self._forward_line, self._make_cutter())
+                )
         threading.Thread(
-            target=self._wait, args=(rank, process), name=f"detcore-wait-{rank}", daemon=True
+            target=self._wait_for_exit,
+            args=(rank, process),
+            name=f"detcore-wait-{rank}",
+            daemon=True,
         ).start()
         return process.pid
 
-    def _take(self, rank: int, stream: str, line: Line) -> None:
+    def _forward_line(self, rank: int, stream: str, line: Line) -> None:
         with self._sink_lock:
             self._sink(rank, stream, line)
 
-    def _wait(self, rank: int, process: WorkerProcess) -> None:
+    def _wait_for_exit(self, rank: int, process: WorkerProcess) -> None:
         process.wait()
         self._ended.put(rank)
         self._on_end()
 
     @property
     def pids(self) -> list[int]:
-        """The process ids by rank, ended ones too."""
+        """The process ids by rank, including exited processes."""
         return [process.pid for process in self._processes]
 
     @property
     def first_failed(self) -> int | None:
-        """The rank that failed first, None while none has."""
+        """The rank that failed first; None if no rank has failed."""
         return self._first_failed
 
     def poll(self, timeout_s: float = 0.0) -> list[tuple[int, int]]:
-        """Look after them: returns the ranks that ended since, with their codes, in that order.
+        """Return the newly exited ranks with their codes, in order; terminate late workers.
 
         Args:
-            timeout_s: How long to wait for one to end, in seconds.
+            timeout_s: Seconds to wait for an exit.
         """
-        news = []
+        exits = []
         with contextlib.suppress(queue.Empty):
             rank = self._ended.get(timeout=timeout_s) if timeout_s else self._ended.get_nowait()
             while True:
-                news.append((rank, self._note_end(rank)))
+                exits.append((rank, self._record_exit(rank)))
                 rank = self._ended.get_nowait()
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self.kill()
         elif self._kill_at is None and self._end_at is not None and now >= self._end_at:
             self.end()
-        return news
+        return exits
 
-    def _note_end(self, rank: int) -> int:
+    def _record_exit(self, rank: int) -> int:
         code = self._processes[rank].wait()
         self._codes[rank] = code
-        # The worker's children must not outlive it, or they keep its output open.
+        # Surviving children of the worker would keep its output open.
         self._signal_group(rank, signal.SIGKILL)
         if code in (0, EXIT_TEMPFAIL):
             if rank == 0 and self._linger_s is not None:
@@ -260,27 +267,27 @@ class Workers:
         self._end_at = min(self._end_at or math.inf, time.monotonic() + seconds)
 
     def _is_to_blame(self, rank: int, code: int) -> bool:
-        """Whether the rank that ended now, with a failure, is the reason why the job ends."""
+        """Whether the failed exit of this rank is the reason why the job ends."""
         if self.is_ending and code in _ENDED_BY_US:
-            # Without rank 0 the job did not end well, even if no worker failed by itself.
+            # Without rank 0 the job was not successful, even if no worker has failed.
             return rank == 0 and self._first_failed is None
         if self._first_failed is None:
             return True
-        # A rank that lost another one may end before that other one does.
+        # A rank that lost its peer may exit before the peer does.
         return self._codes[self._first_failed] == EXIT_PEER_LOST != code
 
     @property
     def is_alive(self) -> bool:
-        """Whether any has not ended, as of the last `poll`."""
+        """Whether a worker was running at the last `poll`."""
         return len(self._codes) < len(self._processes)
 
     @property
     def is_ending(self) -> bool:
-        """Whether those that are left were asked to end."""
+        """Whether the remaining workers have received SIGTERM from `end`."""
         return self._kill_at is not None
 
     def end(self) -> None:
-        """Ask all to end; kill those that are still there after the grace time."""
+        """Send SIGTERM to all workers. Those that still run after the grace time are killed."""
         self._kill_at = self._kill_at or time.monotonic() + self._grace_s
         self.signal(signal.SIGTERM)
 
@@ -289,8 +296,8 @@ class Workers:
 
         Args:
             number: The signal.
-            with_children: Whether to signal the workers' children as well, as a terminal does
-                with Ctrl-C.
+            with_children: Whether to signal the workers' children as well, as a terminal does for
+                Ctrl-C.
         """
         for rank, process in enumerate(self._processes):
             if rank in self._codes:
@@ -300,18 +307,18 @@ class Workers:
             else:
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(number)
-            # On another machine, the group that passes the signal on continues its workers.
+            # On another machine, the process group that passes the signal on sends SIGCONT.
             if number in ENDING_SIGNALS and not isinstance(process, RemoteProcess):
                 self._signal_group(rank, signal.SIGCONT)
         if number in ENDING_SIGNALS:
             self._is_asked_to_end = True
-            if self._stop_s is not None:
-                self._end_within(self._stop_s(number))
+            if self._find_stop_s is not None:
+                self._end_within(self._find_stop_s(number))
             if 0 in self._codes:
                 self._end_within(self._stop_linger_s)
 
     def kill(self) -> None:
-        """End all workers and all they started, at once."""
+        """Kill all workers and their children immediately."""
         for rank in range(len(self._processes)):
             if rank not in self._codes:
                 self._signal_group(rank, signal.SIGKILL)
@@ -319,7 +326,7 @@ class Workers:
     def _signal_group(self, rank: int, number: int) -> None:
         process = self._processes[rank]
         if isinstance(process, RemoteProcess):
-            # The children of a process on another machine are ended there when it ends.
+            # The other machine kills the children of a process when it exits.
             if rank not in self._codes:
                 process.signal_group(number)
             return
@@ -327,11 +334,11 @@ class Workers:
             os.killpg(process.pid, number)
 
     def close(self) -> int:
-        """Wait for the end of all and of their output; return the code of the job.
+        """Wait for all workers and their output, and return the exit code of the job.
 
         Returns:
-            The code of the first that failed (negative: signal), else 75 if one wants to come
-            back later, else 0.
+            The code of the worker that failed first (negative: signal). If no worker failed, 75 if
+            a worker exited with 75, and 0 otherwise.
         """
         while self.is_alive:
             self.poll(0.1)

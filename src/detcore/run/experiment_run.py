@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from detcore.config import ExperimentConfig, LoadedConfig, smoke_config
 from detcore.contract.errors import DetcoreError, RunError
 from detcore.contract.values import Control, ExperimentState
-from detcore.launch import num_cores
+from detcore.launch import count_cores
 from detcore.plugins import PluginManager
 from detcore.plugins.delivery import Delivery
 from detcore.records import (
@@ -562,7 +562,7 @@ def _with_slots(config: ExperimentConfig, slots: int) -> ExperimentConfig:
 
 
 def _tell_if_crowded(num_workers: int, slots: Slots, log: SearchLog, listener: RunListener) -> None:
-    cores = num_cores()
+    cores = count_cores()
     trials = min(slots.at_once, log.search.num_training)
     workers = num_workers * max(1, trials)
     if workers > cores:

@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from detcore.environment import child_environment
 from detcore.errors import RunError, WorkerError
 from detcore.launch import OutputSink, describe_exit
-from detcore.launch.nodes import log_header
+from detcore.launch.nodes import read_log_header
 from detcore.types import TrialInfo, TrialSettings
 from detcore_ray.messages import Line, send_descriptors
 from detcore_ray.ray_settings import RaySettings
@@ -119,7 +119,7 @@ class RayLauncher:
         line.say(
             "start",
             info=dataclasses.asdict(info),
-            log_header=log_header(info).decode(),
+            log_header=read_log_header(info).decode(),
             home=str(home),
             slots=slots,
             job=secrets.token_hex(4),
