@@ -1,4 +1,4 @@
-"""The state of a PyTorch trial as arrays, for step digests; `docs/replay.md` runs whole trials."""
+"""The state of a PyTorch trial as arrays, for step digests; `docs/data.md` runs whole trials."""
 
 from __future__ import annotations
 

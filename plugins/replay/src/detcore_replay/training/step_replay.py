@@ -241,7 +241,7 @@ def _check_replayable(run: Run) -> None:
             f"trials of the framework {run.framework} cannot be replayed: its controller has no "
             "state_tensors(), so the states of two runs cannot be compared.\n"
             "Digests of the metrics of its steps are stored, and detcore diverge compares these.\n"
-            "See SupportsStateTensors in docs/replay.md for adding it to a framework of your own."
+            "See SupportsStateTensors in docs/data.md for adding it to a framework of your own."
         )
 
 
