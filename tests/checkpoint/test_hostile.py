@@ -1,6 +1,11 @@
-"""Checkpoints that somebody made to do harm: each is refused, with its reason, and does nothing.
+"""Malicious checkpoints are refused with the reason, and change nothing outside of their directory.
 
-Every manifest here has the checksum that fits it. Whoever can write one can also compute that.
+Every manifest here has a matching checksum, because an attacker can compute it. The cases: names
+that leave the directory or clash, numbers out of range, sizes that lie, unknown or malformed
+digests, malformed JSON, terminal escape sequences, references that are paths, links and special
+files in a local storage, pickles in place of data, and patterns for deletion.
+
+Not detected: hard links, and files that change while a local checkpoint is read in place.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def torture_storage(
     Args:
         storage: The storage; its root must be used by this test only.
         points: Number of crash points to try, spread evenly over all; default: all of them.
-        scenarios: Names of scenarios of docs/crash-points.md; default: all of them.
+        scenarios: Names in `detcore_testing.crash.crash_scenarios`; default: all of them.
         on_point: Called with the scenario before each crash.
 
     Returns:
