@@ -1,4 +1,4 @@
-"""One trial that trains with and without step digests in turns; for the benchmarks of these."""
+"""Train one trial with and without step digests, in turns. Used by the digest benchmarks."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = [
 
 UNIT_STEPS = 100
 BATCH = 32
-# Hidden units of a model that reads digits, and of one whose step is more like those of users.
+# Hidden units of a small model, and of a model with a step of realistic duration.
 WIDTHS = {"digits": 32, "1,024 hidden units": 1024}
 HEADS = ["variant", "CPU us/step", "added, us", "CPU ratio [q1, q3]"]
-# The period of the digests of each variant; 0: none.
+# Digest period of each variant. 0 = no digests.
 VARIANTS = {
     "without": 0, "null control: without again": 0, "every tenth step (default)": 10,
     "every step": 1,
@@ -47,7 +47,7 @@ def make_trial_setup(folder: Path, width: int) -> TrialSetup:
 
 
 class DigestClock(BenchmarkClock):
-    """Ends a turn after some steps, and digests at each unit as detcore's clock does."""
+    """Ends a turn after some steps, and digests after each unit like detcore's clock."""
 
     ledger: LedgerWriter | None = None
 
@@ -58,7 +58,7 @@ class DigestClock(BenchmarkClock):
         self._others_steps = 0
 
     def begin(self, start: int, steps: int) -> None:
-        """Begin a turn of some steps, after steps of all variants."""
+        """Start a turn of some steps, counted from the steps of all variants."""
         self._others_steps += start - self.stop
         self.stop = start + steps
         self.next_boundary = start + UNIT_STEPS
@@ -73,7 +73,7 @@ class DigestClock(BenchmarkClock):
     ) -> bool:
         if self.digests is not None:
             self.digests.log_metrics(steps_completed, batch_metrics or ())
-            # As often as if this variant had trained alone.
+            # Digest as often as if this variant trained alone.
             self.digests.log_state(steps_completed - self._others_steps)
             self.digests.flush()
         return super().boundary(steps_completed, training_metrics, batch_metrics)
@@ -83,13 +83,13 @@ class DigestClock(BenchmarkClock):
 
 
 class Trial:
-    """A trial that trains in turns, each with the records of another clock.
+    """A trial that trains in turns, each with another clock.
 
-    The place of its tensors in memory is the same for all, which matters by 5 %.
+    All variants share the tensors, because their location in memory changes times by 5 %.
 
     Args:
-        controller: Trains.
-        use: Makes the controller keep the records of a clock.
+        controller: Controller of the trial.
+        use: Sets the clock of the controller.
     """
 
     def __init__(self, controller: Any, use: Callable[[Any], None]) -> None:
@@ -98,7 +98,7 @@ class Trial:
         self._steps = 0
 
     def digests_turn(self, folder: Path, every: int) -> Callable[[int], float]:
-        """Return a `turn` with digests of a period, in a folder; 0: without."""
+        """Return a `turn` that writes digests with a period into a directory. 0 = no digests."""
         digests = None
         if every:
             path = folder / "digests-1.bin"
@@ -127,25 +127,25 @@ def measure_rounds(
     """Let variants take turns in a random order; return a row for each.
 
     Args:
-        label: The model, for the rows.
+        label: Name of the model in the table.
         turns: For each variant, a function that trains some steps and returns the CPU seconds.
-        rounds: Turns of each.
-        steps: Steps of a turn.
+        rounds: Number of turns of each variant.
+        steps: Number of steps in a turn.
     """
     names = list(turns)
     for turn in turns.values():
         turn(UNIT_STEPS)
-    times: dict[str, list[float]] = {each: [] for each in names}
+    times: dict[str, list[float]] = {variant: [] for variant in names}
     for _ in range(rounds):
-        for each in random.sample(names, len(names)):
-            times[each].append(turns[each](steps) / steps * 1e6)
+        for variant in random.sample(names, len(names)):
+            times[variant].append(turns[variant](steps) / steps * 1e6)
     rows = []
-    for each in names:
-        pairs = list(zip(times[each], times[names[0]], strict=True))
-        added = statistics.median(mine - theirs for mine, theirs in pairs)
-        ratios = [mine / theirs for mine, theirs in pairs]
-        median = statistics.median(times[each])
+    for variant in names:
+        pairs = list(zip(times[variant], times[names[0]], strict=True))
+        added = statistics.median(value - base for value, base in pairs)
+        ratios = [value / base for value, base in pairs]
+        median = statistics.median(times[variant])
         rows.append(
-            [f"{label}, {each}", f"{median:.1f}", f"{added:.1f}", with_quartiles(ratios, 3)]
+            [f"{label}, {variant}", f"{median:.1f}", f"{added:.1f}", with_quartiles(ratios, 3)]
         )
     return rows

@@ -1,11 +1,11 @@
-"""A server of the S3 and GCS protocols that drops what it gets, to show what a client alone can do.
+"""Serve the S3 and GCS protocols and discard the content, to measure clients without a disk.
 
-It remembers names and sizes, and gives back zeros. It checks nothing.
+The server remembers names and sizes, and returns zeros. It checks nothing.
 
     python benchmarks/_drop_server.py [DELAY_S [ZEROS_MIB]]
 
-prints its URL; each request is answered DELAY_S seconds late. The zeros take ZEROS_MIB of memory
-(1024). The bucket is called ``ckpt``.
+prints its URL. Each request is answered after DELAY_S seconds. The zeros take ZEROS_MIB of memory
+(default 1024). The bucket is called ``ckpt``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOKENS = itertools.count(1)
 
 
 class Store:
-    """Names and sizes, and the parts of uploads that go on."""
+    """Names, sizes, and the parts of unfinished uploads."""
 
     def __init__(self, zeros_mib: int) -> None:
         self.sizes: dict[str, int] = {}
@@ -34,7 +34,7 @@ class Store:
         self.zeros_bytes = zeros_mib << 20
         os.truncate(self.zeros, self.zeros_bytes)
         view = bytes(1 << 20)
-        for _ in range(zeros_mib):  # a hole would be read faster than memory
+        for _ in range(zeros_mib):  # a sparse file would be read faster than memory
             os.write(self.zeros, view)
 
 
@@ -49,7 +49,7 @@ class Connection:
         self.buffer = bytearray(1 << 20)
 
     def serve(self) -> None:
-        """Answer until the peer goes."""
+        """Answer requests until the peer disconnects."""
         self.link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self.link, contextlib.suppress(ConnectionError, TimeoutError):
             while self.answer():
@@ -75,7 +75,7 @@ class Connection:
         query = parse_qs(url.query, keep_blank_values=True)
         is_json = url.path.startswith(("/storage/", "/upload/", "/download/"))
         length = int(headers.get("content-length", 0))
-        # The size of the content, or the name, is in these bodies.
+        # These bodies contain the size of the content or the name.
         is_read = query.get("uploadType") == ["multipart"]
         is_read |= ("uploadType" in query or method == "POST") and length < 1 << 20
         body = self.read(length) if is_read else self.drop(length)
@@ -94,7 +94,7 @@ class Connection:
         return body
 
     def drop(self, length: int) -> bytes:
-        """Take a body and forget it."""
+        """Read a body and discard it."""
         length -= len(self.rest[:length])
         self.rest = b"" if length else self.rest[len(self.rest) :]
         while length:
@@ -252,7 +252,7 @@ class Connection:
         return json.dumps(page).encode()
 
     def resource(self, name: str) -> bytes:
-        """Return what GCS tells of an object."""
+        """Return the GCS description of an object."""
         return json.dumps(
             {
                 "kind": "storage#object", "name": name, "bucket": "ckpt", "generation": "1",
@@ -277,7 +277,7 @@ def _length_in(body: bytes, headers: dict[str, str]) -> int:
     """Return the size of the last part of a multipart body."""
     boundary = headers["content-type"].rpartition("boundary=")[2].strip("\"'").encode()
     last = body.split(b"--" + boundary)[2]
-    # Lines end as MIME has it, or, from gcsfs, with a bare line feed.
+    # Lines end with CRLF, except those of gcsfs, which end with a line feed.
     end = b"\r\n" if b"\r\n\r\n" in last[:1024] else b"\n"
     return len(last.partition(end * 2)[2].removesuffix(end))
 

@@ -1,14 +1,13 @@
-"""The list of benchmarks, and the command that writes their tables into the documents.
+"""List all benchmarks, and write their tables into the documents.
 
     python benchmarks/_report.py NAME...
 
-runs the benchmarks of these tables with this Python and replaces the blocks of these names in
-``docs/benchmarks.md`` or ``RESULTS.md``. ``nox -s bench`` does that for all tables, each in its
-environment. Each table has a block in one of the documents, between ``<!-- table: NAME -->`` and
-``<!-- end of table -->``. The first paragraph of a block names the date, the commit, the machine
-and the command of the measurement.
+runs the benchmarks of these tables with this Python and replaces their blocks in
+``docs/benchmarks.md`` or ``RESULTS.md``. ``nox -s bench`` does this for all tables, each in its
+environment. A block is between ``<!-- table: NAME -->`` and ``<!-- end of table -->``. Its first
+paragraph gives the date, the commit, the machine and the command of the measurement.
 
-The other half of this module is for the benchmarks: their options, quartiles, and tables.
+The benchmarks import their options, quartiles and tables from this module.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-# The page for users, and the notebook with all other tables.
+# The page for users, and the file with all other tables.
 DOCUMENTS = (FOLDER.parent / "docs" / "benchmarks.md", FOLDER / "RESULTS.md")
-# Those of the sessions of noxfile.py.
+# Sessions of noxfile.py.
 BARE, TENSORFLOW, TENSORFLOW_2_15 = "bare", "tensorflow", "tensorflow-2.15"
 TORCH = "torch"
 LIBRARIES = (
@@ -47,12 +46,11 @@ class Table:
     """A table of the document.
 
     Attributes:
-        name: Of its block in the document.
-        file: The benchmark, in this folder.
-        environment: The session of noxfile.py whose environment it needs.
-        arguments: Of the full run, as typed.
-        peer: Another program that it is compared with, as `PEERS` names it; its interpreter is
-            given to the option of that name.
+        name: Name of the block in the document.
+        file: File name of the benchmark.
+        environment: Session of noxfile.py whose environment the benchmark needs.
+        arguments: Command-line arguments of the full run.
+        peer: Key of `PEERS`: the option that receives the Python interpreter of a peer.
     """
 
     name: str
@@ -62,13 +60,13 @@ class Table:
     peer: str | None = None
 
 
-# The packages of each peer's environment, by the option that takes its interpreter.
+# Packages of each peer's environment, by the option that receives its interpreter.
 PEERS = {
     "--determined": "determined==0.23.4 tensorflow-cpu==2.15.* tensorflow-estimator==2.15.*",
     "--peer-python": "determined==0.38.1 numpy torch==2.13.0",
     "--mlflow-python": "mlflow==3.17.*",
 }
-# The quick run of a file is in the environment of its first table.
+# The tests run each file quickly in the environment of its first table.
 TABLES = (
     Table("keras-2", "keras_fit.py", TENSORFLOW_2_15, "--rounds 7"),
     Table("keras-3", "keras_fit.py", TENSORFLOW, "--rounds 7"),
@@ -103,7 +101,7 @@ TABLES = (
 
 
 def this_environment() -> str:
-    """Return the session of noxfile.py whose environment has what is installed here."""
+    """Return the session of noxfile.py that installs the frameworks of this environment."""
     version = _version("tensorflow-cpu") or _version("tensorflow")
     if version is None:
         return TORCH if _version("torch") else BARE
@@ -111,7 +109,7 @@ def this_environment() -> str:
 
 
 def quick_files(environment: str) -> list[str]:
-    """Return the benchmarks whose quick run is in an environment."""
+    """Return the benchmarks that the tests run in an environment."""
     first = {table.file: table.environment for table in reversed(TABLES)}
     return sorted(file for file, needed in first.items() if needed == environment)
 
@@ -123,26 +121,28 @@ def parse_options(parser: argparse.ArgumentParser, **quick: object) -> argparse.
     """Read the command line, with ``--quick``, and return the options.
 
     Args:
-        parser: With the benchmark's own options.
-        quick: Defaults under ``--quick``: one round of the smallest size that runs all code. What
-            it measures says nothing.
+        parser: Parser with the options of the benchmark.
+        quick: Defaults with ``--quick``: one round of the smallest size that runs all code. Its
+            results are meaningless.
     """
-    parser.add_argument("--quick", action="store_true", help="a small run, to see that it works")
+    parser.add_argument(
+        "--quick", action="store_true", help="a small run that only checks the code"
+    )
     if parser.parse_known_args()[0].quick:
         parser.set_defaults(**quick)
     return parser.parse_args()
 
 
 def fixed_variables(options: argparse.Namespace, **variables: str) -> dict[str, str]:
-    """Return the variables of a process that is measured.
+    """Return the environment variables of a measured process.
 
-    A quick run leaves them as they are, because the tests can fork its processes then.
+    A quick run does not change them, so that the tests can fork its processes.
     """
     return {**_variables(), **({} if options.quick else variables)}
 
 
 def _variables() -> dict[str, str]:
-    """Return the variables of this process; Python may keep what it compiled, as it usually may."""
+    """Return the variables of this process, with Python's bytecode cache enabled."""
     return {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
@@ -155,7 +155,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def with_quartiles(values: Sequence[float], digits: int) -> str:
-    """Return the median and, in brackets, the quartiles."""
+    """Return the median, with the quartiles in brackets."""
     low, middle, high = quartiles(values)
     return f"{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
@@ -163,11 +163,14 @@ def with_quartiles(values: Sequence[float], digits: int) -> str:
 def percentiles(values: Sequence[float], *wanted: float) -> list[float]:
     """Return percentiles."""
     ordered = sorted(values)
-    return [ordered[min(len(ordered) - 1, int(len(ordered) * each / 100))] for each in wanted]
+    return [
+        ordered[min(len(ordered) - 1, int(len(ordered) * percentage / 100))]
+        for percentage in wanted
+    ]
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table in Markdown, each row as soon as it is known."""
+    """Print a table in Markdown, each row as soon as it is measured."""
     print("| " + " | ".join(heads) + " |")
     print("|" + "---|" * len(heads), flush=True)
     for row in rows:
@@ -184,12 +187,12 @@ def blocks(text: str) -> dict[str, str]:
 
 def with_block(text: str, name: str, body: str) -> str:
     """Return the document with another body in one of its blocks."""
-    found, count = _block(re.escape(name)).subn(
+    document, count = _block(re.escape(name)).subn(
         lambda match: f"{match['begin']}\n{body.strip()}\n{match['end']}", text
     )
     if count != 1:
         raise SystemExit(f"expected one block '<!-- table: {name} -->', found {count}")
-    return found
+    return document
 
 
 def find_document(name: str) -> Path:
@@ -209,7 +212,7 @@ def _block(name: str) -> re.Pattern[str]:
 
 
 def provenance(table: Table, commit: str, today: datetime.date, load: float) -> str:
-    """Return the paragraph above a table: when, where and how it was made."""
+    """Return the paragraph above a table: date, commit, machine and command."""
     command = shlex.join(["python", f"benchmarks/{table.file}", *shlex.split(table.arguments)])
     peer = f", {table.peer} with {PEERS[table.peer]}" if table.peer else ""
     return (
@@ -219,7 +222,7 @@ def provenance(table: Table, commit: str, today: datetime.date, load: float) -> 
 
 
 def machine() -> str:
-    """Return what this machine is: its processor, cores and memory."""
+    """Describe this machine: processor, cores and memory."""
     cpus = Path("/proc/cpuinfo").read_text()
     model = re.search(r"^model name\s*:\s*(.*)$", cpus, re.MULTILINE)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -230,11 +233,11 @@ def machine() -> str:
 
 
 def versions() -> str:
-    """Return the versions of Python and of the libraries that are measured."""
-    known = {name: _version(name) for name in LIBRARIES}
-    known["tensorflow"] = known["tensorflow"] or _version("tensorflow-cpu")
-    found = [f"{name} {version}" for name, version in known.items() if version]
-    return ", ".join([f"Python {platform.python_version()}", *found])
+    """Return the versions of Python and of the measured libraries."""
+    by_name = {name: _version(name) for name in LIBRARIES}
+    by_name["tensorflow"] = by_name["tensorflow"] or _version("tensorflow-cpu")
+    labels = [f"{name} {version}" for name, version in by_name.items() if version]
+    return ", ".join([f"Python {platform.python_version()}", *labels])
 
 
 def _version(name: str) -> str | None:
@@ -246,23 +249,23 @@ def _version(name: str) -> str | None:
 
 def _commit() -> str:
     def git(*arguments: str) -> str:
-        done = subprocess.run(
+        result = subprocess.run(
             ["git", *arguments], cwd=FOLDER, capture_output=True, text=True, check=True
         )
-        return done.stdout.strip()
+        return result.stdout.strip()
 
     # The documents change with each table.
     excluded = [f":(top,exclude){path.relative_to(FOLDER.parent)}" for path in DOCUMENTS]
-    changed = git("status", "--porcelain", "--", "..", *excluded)
-    return git("rev-parse", "--short", "HEAD") + (" with changes" if changed else "")
+    changes = git("status", "--porcelain", "--", "..", *excluded)
+    return git("rev-parse", "--short", "HEAD") + (" with changes" if changes else "")
 
 
 def regenerate(names: Iterable[str], peers: Mapping[str, str]) -> None:
     """Run benchmarks with this Python, and write their blocks.
 
     Args:
-        names: Of the tables.
-        peers: Interpreters, by the option that takes them.
+        names: Names of the tables.
+        peers: Interpreters of the peers, by option.
     """
     tables = {table.name: table for table in TABLES}
     for name in names:
@@ -271,11 +274,11 @@ def regenerate(names: Iterable[str], peers: Mapping[str, str]) -> None:
         command = [sys.executable, str(FOLDER / table.file), *shlex.split(table.arguments)]
         if table.peer:
             command += [table.peer, peers[table.peer]]
-        done = subprocess.run(
+        result = subprocess.run(
             command, stdout=subprocess.PIPE, text=True, check=True, env=_variables()
         )
         above = provenance(table, commit, datetime.date.today(), load)
-        body = f"{above}\n\n{done.stdout}"
+        body = f"{above}\n\n{result.stdout}"
         document = find_document(name)
         document.write_text(with_block(document.read_text(), name, body))
 

@@ -1,4 +1,4 @@
-"""A trial's context and its clock where no runner started it; for the benchmarks."""
+"""Create the context and the clock of a trial without a runner, for benchmarks."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 
 class BenchmarkClock:
-    """What a controller needs of a clock, with a boundary after every few steps.
+    """A clock with a boundary after every few steps.
 
     Args:
-        every: Steps between two boundaries.
-        batches_per_epoch: As of the trial; 0 = unknown.
+        every: Number of steps between two boundaries.
+        batches_per_epoch: Batches in an epoch. 0 = unknown.
     """
 
     interrupt_requested = False
-    # A controller makes no last checkpoint when training was preempted.
+    # After a preemption, a controller saves no final checkpoint.
     stopped = "preempted"
 
     def __init__(self, every: int, batches_per_epoch: int = 0) -> None:
@@ -24,7 +24,7 @@ class BenchmarkClock:
         self.batches_per_epoch = batches_per_epoch
 
     def at_boundary(self, steps: int) -> bool:
-        """Measure; return whether training goes on."""
+        """Measure, and return whether training continues."""
         raise NotImplementedError
 
     def boundary(
@@ -41,7 +41,7 @@ class BenchmarkClock:
         return self.at_boundary(steps_completed)
 
     def slowest(self, seconds: float) -> float:
-        """Return the longest time of all workers: of this one."""
+        """Return the longest time of all workers, which is the time of this worker."""
         return seconds
 
 
@@ -49,9 +49,9 @@ def make_setup(folder: Path, global_batch_size: int, distributed: Any = None) ->
     """Return a `TrialSetup`.
 
     Args:
-        folder: Where all files of the trial go.
-        global_batch_size: Records of a batch, all workers together.
-        distributed: The trial's workers; default: this process alone.
+        folder: Directory of all files of the trial.
+        global_batch_size: Number of records in a batch of all workers.
+        distributed: Workers of the trial. Default: only this process.
     """
     from detcore.distributed import DistributedContext
     from detcore.trial import TrialSetup

@@ -1,19 +1,19 @@
-"""How long a save of 1 GB keeps a Keras trial from training.
+"""Measure how long a save of 1 GB stops the training of a Keras trial.
 
     python benchmarks/async_save.py [--rounds 7] [--steps 8] [--batch 32] [--quick]
 
-Run it with the Python of an environment that has detcore-keras and TensorFlow. A model of dense
-layers with Adam trains inside one `model.fit`, a batch at a time, 1 GB of state in all. Each round
-has stretches of `--steps` steps, in a new random order: without a save; with one asynchronous save
-at the first boundary; with one that training waits for (`store_path`). What a save costs is the
-time of its stretch less that of the stretch without, in the same round: it has the stall, and the
-slower steps while the files are written behind them. Saves that outlast their stretch are told.
+Requires detcore-keras and TensorFlow. A model of dense layers with Adam, 1 GB of state, trains in
+one `model.fit`. Each round has stretches of `--steps` steps in a new random order: without a save,
+with an asynchronous save at the first boundary, and with a synchronous save (`store_path`). The
+cost of a save is the duration of its stretch minus the duration of the stretch without a save in
+the same round. It contains the pause, and the slower steps while the files are written. The table
+marks saves that last longer than their stretch.
 
-The measure is one copy of the same arrays, taken in each round as well, by one thread: into memory
-that is new (`np.empty`, then `np.copyto`, as whoever keeps a copy has to), and into memory that was
-used before. Core API: the same arrays as a dictionary of NumPy's, with nothing else going on.
+The reference is a copy of the same arrays by one thread in each round, into new memory (`np.empty`
+and `np.copyto`) and into memory that was used before. The rows "Core API" save the same arrays as a
+dictionary, without training.
 
-Everything is on the local disk, in a folder that `--folder` names (default: the current one).
+All files are on the local disk, in the directory `--folder` (default: the current directory).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=8, help="training steps after each save")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--size", type=float, default=1.0, help="of the state, in GiB")
+    parser.add_argument("--size", type=float, default=1.0, help="size of the state in GiB")
     parser.add_argument("--folder", type=Path, default=Path())
     options = parse_options(parser, rounds=1, steps=2, batch=4, size=0.05)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -65,7 +65,7 @@ def _measure(folder: Path, options: argparse.Namespace) -> tuple[Times, int]:
     controller = KerasController(trial, trial_context)
     with core.init(checkpoint_storage=str(folder / "checkpoints")) as context:
         clock = Clock(controller, context.checkpoint, options)
-        controller.run(clock)  # type: ignore[arg-type]  # what a run needs of a clock
+        controller.run(clock)  # type: ignore[arg-type]  # the members of a clock that a run uses
         times = clock.times
         _measure_core(context.checkpoint, clock.arrays(), times, options.rounds)
     controller.close()
@@ -73,12 +73,12 @@ def _measure(folder: Path, options: argparse.Namespace) -> tuple[Times, int]:
 
 
 class Clock(BenchmarkClock):
-    """A clock whose boundary is each step: it saves, and measures.
+    """A clock with a boundary after each step, which saves and measures.
 
     Args:
-        controller: What is saved.
-        checkpoint: The context's.
-        options: Of the command line.
+        controller: Controller whose state is saved.
+        checkpoint: Checkpoint context of the trial.
+        options: Options of the command line.
     """
 
     def __init__(self, controller: Any, checkpoint: Any, options: argparse.Namespace) -> None:
@@ -87,14 +87,14 @@ class Clock(BenchmarkClock):
         self.size_bytes = 0
         self._controller, self._checkpoint = controller, checkpoint
         self._steps, self._rounds = options.steps, options.rounds
-        # The first save takes memory that is kept for the ones after it, and is told apart.
+        # The first save allocates memory that later saves use again. The table shows it separately.
         self._pending = ["none", "first save"]
         self._way: str | None = None
         self._step_in_stretch = 0
         self._began = self._last = 0.0
 
     def at_boundary(self, steps: int) -> bool:
-        """Take note of a step, and do what comes at its end."""
+        """Count a step, and save at the end of it if a save is due."""
         now = time.perf_counter()
         self._checkpoint.poll()
         if steps < 3:
@@ -145,7 +145,7 @@ class Clock(BenchmarkClock):
         self._way = None
 
     def arrays(self) -> dict[str, Any]:
-        """Return the state of the trial as NumPy arrays that nothing else uses."""
+        """Return a copy of the trial state as NumPy arrays."""
         import numpy as np
 
         files = self._controller._capture(Path(tempfile.mkdtemp(dir=os.environ["DETCORE_HOME"])))
@@ -181,7 +181,7 @@ def _copy_times(arrays: dict[str, Any]) -> dict[str, float]:
 def _measure_core(checkpoint: Any, arrays: dict[str, Any], times: Times, rounds: int) -> None:
     import numpy as np
 
-    kept = {name: np.array(array) for name, array in arrays.items()}
+    buffers = {name: np.array(array) for name, array in arrays.items()}
 
     def write(path: Path, copies: dict[str, Any]) -> Callable[[], None]:
         def work() -> None:
@@ -195,8 +195,8 @@ def _measure_core(checkpoint: Any, arrays: dict[str, Any], times: Times, rounds:
 
     def used_memory(path: Path) -> Callable[[], None]:
         for name, array in arrays.items():
-            np.copyto(kept[name], array)
-        return write(path, kept)
+            np.copyto(buffers[name], array)
+        return write(path, buffers)
 
     ways = {"Core API, new memory": new_memory, "Core API, used memory": used_memory}
     for _ in range(rounds):
@@ -225,7 +225,7 @@ def _trial_class(options: argparse.Namespace) -> Any:
 
     from detcore_keras import TFKerasTrial
 
-    # Each layer has its weights and two slots of Adam's.
+    # Each layer has weights and two Adam slots.
     count = round(options.size * GIGABYTE / (3 * 4 * WIDTH * WIDTH))
 
     class Trial(TFKerasTrial):
@@ -254,7 +254,7 @@ def _trial_context(folder: Path, batch: int) -> Any:
     return TFKerasTrialContext(make_setup(folder, batch))
 
 
-# -- what came out ---------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------
 
 
 def _tell(times: Times, size_bytes: int, options: argparse.Namespace) -> None:

@@ -1,20 +1,20 @@
-"""What one decision of a search costs as its trials become many.
+"""Measure the cost of one decision of a search as the number of trials grows.
 
     python benchmarks/decisions.py [--trials 100000] [--events 400] [--quick]
 
-Asynchronous successive halving (`async_halving`, one trial in 4 is promoted, 16 train at a time)
-with 1,000 trials, and with so many as the option says, that have reported; then more reports, one
-after the other. Told are medians for a report:
+The search is asynchronous successive halving (`async_halving`: one trial in 4 is promoted, 16 train
+concurrently) with reports of 1,000 trials, and of `--trials` trials. Further reports follow one
+after the other. The table gives medians per report:
 
-- "decision": of the search alone (`detcore.search.Search.apply`): the method's answer, with the
-  hyperparameters of a new trial where there is one;
-- "resumed": the same after the search has been made anew from its log;
-- "fate": what the runner derives from it for its trials (two calls of `decide`, without I/O);
-- "recorded": the decision together with its transaction, in an SQLite file.
+- "decision": the search alone (`detcore.search.Search.apply`), with the hyperparameters of a new
+  trial if it starts one;
+- "resumed": the same after the search was restored from its log;
+- "fate": the actions that the runner derives for the trials (two calls of `decide`, without I/O);
+- "recorded": the decision and its transaction in an SQLite file.
 
-Beside it Optuna, with `SuccessiveHalvingPruner`, in memory: `should_prune` of one trial among as
-many that have reported, in the same rounds. "control" is the first measure repeated with another
-search of the same size. "resume" is the time to open the log and settle the trials.
+The peer is Optuna with `SuccessiveHalvingPruner` in memory: `should_prune` of one trial among as
+many trials with reports, in the same rounds. "control" repeats the first measure with another
+search of the same size. "resume" is the time to open the log and reconcile the trials.
 """
 
 from __future__ import annotations
@@ -64,8 +64,10 @@ SETTINGS = {"max_trials": 10**9, "num_rungs": 5, "divisor": 4.0, "max_concurrent
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--trials", type=int, default=100_000, help="of the large search")
-    parser.add_argument("--events", type=int, default=400, help="reports that are measured")
+    parser.add_argument(
+        "--trials", type=int, default=100_000, help="number of trials of the large search"
+    )
+    parser.add_argument("--events", type=int, default=400, help="number of measured reports")
     parser.add_argument("--folder", type=Path, default=Path())
     options = parse_options(parser, trials=1_200, events=4)
     rows = []
@@ -78,18 +80,18 @@ def main() -> None:
 
 
 def _rows(small: dict[str, list[float]], large: dict[str, list[float]]) -> Iterator[list[str]]:
-    for what, times in large.items():
-        low, high = statistics.median(small[what]), statistics.median(times)
+    for measure, times in large.items():
+        low, high = statistics.median(small[measure]), statistics.median(times)
         slow = sorted(times)[int(len(times) * 0.99)]
         figures = [f"{seconds * 1e6:,.0f}" for seconds in (low, high, slow)]
-        yield [what, *figures, f"{high / low:.2f}"]
+        yield [measure, *figures, f"{high / low:.2f}"]
 
 
 class Reports:
-    """Reports of a search's trials: of those that train, the one that began first.
+    """Reports of a search. The next report is of the running trial that started first.
 
     Args:
-        first: What the search wanted at its start.
+        first: Operations that the search requested at its start.
     """
 
     def __init__(self, first: Sequence[Operation]) -> None:
@@ -98,7 +100,7 @@ class Reports:
         self.follow(first)
 
     def follow(self, operations: Sequence[Operation]) -> None:
-        """Let trials train."""
+        """Start trials."""
         self._training += [(op.trial, op.length) for op in operations if isinstance(op, Train)]
 
     def next(self) -> Validated:
@@ -124,38 +126,38 @@ def _config() -> ExperimentConfig:
 
 
 def _measure(folder: Path, size: int, count: int) -> dict[str, list[float]]:
-    """Return the seconds of each kind of work, after reports of so many trials."""
+    """Return the seconds of each kind of work, after reports of some trials."""
     searches = [_grown(size), _grown(size)]
-    found: dict[str, list[float]] = {}
+    durations: dict[str, list[float]] = {}
     database = Database.open(f"sqlite:///{folder.absolute()}/records.db")
     experiment = _record(database, searches[0][0])
-    kept = list(searches[0][0].events)
+    events = list(searches[0][0].events)
     optuna = _optuna(size)
     for _ in range(count):
         for name, (search, reports) in zip(("decision", "control"), searches, strict=True):
             event = reports.next()
-            reports.follow(_timed(found, name, lambda s=search, e=event: s.apply(e)))  # type: ignore[misc]
-        _timed(found, "Optuna: should_prune", optuna())
+            reports.follow(_timed(durations, name, lambda s=search, e=event: s.apply(e)))  # type: ignore[misc]
+        _timed(durations, "Optuna: should_prune", optuna())
 
-    search = Search.replay(_method(), kept, seed=1)
+    search = Search.replay(_method(), events, seed=1)
     reports = _waiting(search)
     began = time.process_time()
     plugins = PluginManager(read_environment({"DETCORE_PLUGINS": "core"}))
     log = SearchLog(database, experiment, _config(), plugins, trials_dir=folder)
     records = dict(enumerate(database.list_trials(experiment)))
     state, _ = resume(log.entries, records, max_restarts=0, num_places=16)
-    found["resume, whole"] = [time.process_time() - began]
+    durations["resume, whole"] = [time.process_time() - began]
     for _ in range(count):
         event = reports.next()
-        reports.follow(_timed(found, "resumed", lambda e=event: search.apply(e)))  # type: ignore[misc]
-        operations = _timed(found, "recorded", lambda e=event: log.record(e))  # type: ignore[misc]
-        state = _fate(state, event, operations or (), log, found)
+        reports.follow(_timed(durations, "resumed", lambda e=event: search.apply(e)))  # type: ignore[misc]
+        operations = _timed(durations, "recorded", lambda e=event: log.record(e))  # type: ignore[misc]
+        state = _fate(state, event, operations or (), log, durations)
     database.close()
-    return found
+    return durations
 
 
 def _fate(
-    state: State, event: Validated, operations: Sequence[Operation], log: SearchLog, found: Any
+    state: State, event: Validated, operations: Sequence[Operation], log: SearchLog, durations: Any
 ) -> State:
     created = [log.trial_ids[op.trial] for op in operations if isinstance(op, Create)]
     report = Reported(event.trial, event.length, event.metric)
@@ -164,18 +166,18 @@ def _fate(
         advanced = Advanced(event, None, operations, created)
         return decide(decide(state, report)[0], advanced)[0]
 
-    return _timed(found, "fate", both)  # type: ignore[no-any-return]
+    return _timed(durations, "fate", both)  # type: ignore[no-any-return]
 
 
-def _timed(found: dict[str, list[float]], name: str, work: Callable[[], Any]) -> Any:
+def _timed(durations: dict[str, list[float]], name: str, work: Callable[[], Any]) -> Any:
     began = time.process_time()
     answer = work()
-    found.setdefault(name, []).append(time.process_time() - began)
+    durations.setdefault(name, []).append(time.process_time() - began)
     return answer
 
 
 def _grown(size: int) -> tuple[Search, Reports]:
-    """Return a search of so many trials, and what follows."""
+    """Return a search with some trials, and its following reports."""
     search = Search(_method(), seed=1)
     reports = Reports(search.first)
     while len(search.trials) < size:
@@ -184,7 +186,7 @@ def _grown(size: int) -> tuple[Search, Reports]:
 
 
 def _waiting(search: Search) -> Reports:
-    """Return the reports that follow for a search, in the order of its trials."""
+    """Return the following reports of a search, in the order of its trials."""
     reports = Reports(())
     trains = [
         Train(index, trial.length)
@@ -196,7 +198,7 @@ def _waiting(search: Search) -> Reports:
 
 
 def _record(database: Database, search: Search) -> int:
-    """Record a search in bulk; return its experiment."""
+    """Record a search in bulk, and return its experiment."""
     experiment = database.create_experiment(
         config={"searcher": {"name": "async_halving"}}, config_text=None, model_dir="/m", name="s"
     )
@@ -219,13 +221,13 @@ def _record(database: Database, search: Search) -> int:
 
 
 def _optuna(size: int) -> Callable[[], Callable[[], bool]]:
-    """Return what makes questions to Optuna about a new trial, among so many that reported."""
+    """Return a function that queries Optuna about a new trial among many trials with reports."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=4, reduction_factor=4)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1), pruner=pruner)
-    chosen = random.Random(3)
+    generator = random.Random(3)
     study.add_trials(
         [
             optuna.trial.create_trial(
@@ -233,13 +235,13 @@ def _optuna(size: int) -> Callable[[], Callable[[], bool]]:
                 intermediate_values={4: metric},
                 system_attrs={"completed_rung_0": metric},
             )
-            for metric in (chosen.random() for _ in range(size))
+            for metric in (generator.random() for _ in range(size))
         ]
     )
 
     def ready() -> Callable[[], bool]:
         trial = study.ask()
-        trial.report(chosen.random(), 4)
+        trial.report(generator.random(), 4)
         return trial.should_prune
 
     return ready

@@ -1,27 +1,25 @@
-"""Latency and bandwidth of ``allgather`` between processes of one machine, beside its peers.
+"""Measure latency and bandwidth of ``allgather`` between processes of one machine, with peers.
 
     python benchmarks/distributed.py [--sizes 2,4,8] [--rounds 5] [--large-calls 3] [--quick]
         [--only latency,bandwidth,read] [--peer-python PYTHON] [--baseline SRC]
 
-Every turn starts N plain processes anew and measures one implementation; the implementations take
-turns in a new random order each round. Printed are medians and quartiles over rounds of what rank 0
-measured, and ratios that are taken within a round. The null control is detcore a second time.
+Every turn starts N new processes and measures one implementation. The implementations take turns in
+a new random order each round. The table gives medians and quartiles over rounds of the times of
+rank 0, and ratios within rounds. The null control is detcore a second time.
 
-"latency" is the median time of 500 calls with a small dict. "bandwidth" is, for all alike, the
-bytes of the array that one rank contributes (64 MiB of float32) divided by the median time of a
-call that gathers such an array from each rank to each rank; a rank receives N - 1 times as much.
-"and read" adds up every array that was received within the measured time, since memory that is
-only mapped costs its reader something later.
+"latency" is the median time of 500 calls with a small dict. "bandwidth" is the size of the array of
+one rank (64 MiB of float32) divided by the median time of a call that gathers the arrays of all
+ranks on all ranks. A rank receives N - 1 times as much. "and read" also sums every received array,
+because memory that is only mapped costs its reader time later.
 
-With --peer-python, the Python of an environment with both peers, there are rows for them:
+With --peer-python, the Python of an environment with both peers, the table has rows for them:
 
     python3.11 -m venv peers
     peers/bin/pip install determined==0.38.1 numpy
     peers/bin/pip install torch --index-url https://download.pytorch.org/whl/cpu
 
-Determined's is `determined.core.DistributedContext`, given the six numbers; gloo's is
-`torch.distributed.all_gather_object`. With --baseline, the src folder of another checkout, that one
-has a row too.
+The peers are `determined.core.DistributedContext` and `torch.distributed.all_gather_object` with
+gloo. With --baseline, the src directory of another checkout, that checkout has a row too.
 """
 
 from __future__ import annotations
@@ -65,21 +63,21 @@ AllGather = Callable[[Any], list[Any]]
 
 
 def open_detcore(place: dict[str, int], ports: list[int]) -> AllGather:
-    """Join with detcore; return its allgather."""
+    """Join with detcore, and return its allgather."""
     from detcore.distributed import DistributedContext
 
     return DistributedContext(**place, key=str(ports)).allgather
 
 
 def open_determined(place: dict[str, int], ports: list[int]) -> AllGather:
-    """Join with Determined; return its allgather."""
+    """Join with Determined, and return its allgather."""
     from determined.core import DistributedContext
 
     return DistributedContext(**place, pub_port=ports[0], pull_port=ports[1]).allgather
 
 
 def open_gloo(place: dict[str, int], ports: list[int]) -> AllGather:
-    """Join with torch.distributed; return an allgather of objects."""
+    """Join with torch.distributed, and return an allgather of objects."""
     import torch.distributed as dist
 
     size = place["size"]
@@ -97,19 +95,19 @@ def open_gloo(place: dict[str, int], ports: list[int]) -> AllGather:
 def run_rank(
     name: str, rank: int, size: int, ports: list[int], options: argparse.Namespace
 ) -> None:
-    """Join, measure, and print what was measured if this is rank 0."""
+    """Join and measure. Rank 0 prints the results."""
     openers = {"determined": open_determined, "gloo": open_gloo}
     place = {
         "rank": rank, "size": size, "local_rank": rank, "local_size": size,
         "cross_rank": 0, "cross_size": 1,
     }  # fmt: skip
     allgather = openers.get(name, open_detcore)(place, ports)
-    found = measure(allgather, rank, options)
+    results = measure(allgather, rank, options)
     allgather("all are done")
     if rank == 0:
-        print(json.dumps(found), flush=True)
-    time.sleep(0.1)  # nobody goes while another still reads
-    os._exit(0)  # the ends of three libraries are not what is measured
+        print(json.dumps(results), flush=True)
+    time.sleep(0.1)  # a rank that leaves now would disturb ranks that still read
+    os._exit(0)  # the shutdown of the libraries is not measured
 
 
 def measure(allgather: AllGather, rank: int, options: argparse.Namespace) -> dict[str, float]:
@@ -126,18 +124,18 @@ def measure(allgather: AllGather, rank: int, options: argparse.Namespace) -> dic
         return large.nbytes / median_s(call, large, options.large_calls, WARM_UP) / 1e6
 
     gc.collect()
-    found = {}
+    results = {}
     if "latency" in only:
-        found["latency"] = median_s(allgather, small, options.calls, 20) * 1e6
+        results["latency"] = median_s(allgather, small, options.calls, 20) * 1e6
     if "bandwidth" in only:
-        found["bandwidth"] = bandwidth(allgather)
+        results["bandwidth"] = bandwidth(allgather)
     if "read" in only:
-        found["read"] = bandwidth(read)
-    return found
+        results["read"] = bandwidth(read)
+    return results
 
 
 def median_s(call: Callable[[Any], Any], value: Any, calls: int, warm_up: int) -> float:
-    """Return the median seconds of a call, the first ones left out."""
+    """Return the median seconds of a call, without the first calls."""
     times = []
     for _ in range(warm_up + calls):
         start = time.perf_counter()
@@ -152,7 +150,7 @@ def median_s(call: Callable[[Any], Any], value: Any, calls: int, warm_up: int) -
 def turn(
     name: str, python: str, size: int, source: str | None, options: argparse.Namespace
 ) -> dict[str, float]:
-    """Start the ranks of one implementation and return what rank 0 measured."""
+    """Start the ranks of one implementation, and return the measurements of rank 0."""
     environ = {k: v for k, v in os.environ.items() if k != "DETCORE_JOB_KEY"}
     environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     if source is not None:
@@ -170,12 +168,12 @@ def turn(
     texts = [rank.communicate()[0] for rank in ranks]
     if any(rank.returncode for rank in ranks):
         raise SystemExit(f"{LABELS[name]} failed with {size} processes")
-    found: dict[str, float] = json.loads(texts[0])
-    return found
+    results: dict[str, float] = json.loads(texts[0])
+    return results
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on."""
+    """Return free ports."""
     probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [int(probe.getsockname()[1]) for probe in probes]
     for probe in probes:
@@ -184,21 +182,21 @@ def free_ports(count: int) -> list[int]:
 
 
 def ratios(mine: list[dict[str, float]], theirs: list[dict[str, float]], measure: str) -> str:
-    """Return how many times as fast as the other, within rounds; above 1 is faster."""
+    """Return the speed relative to the other implementation, within rounds. Above 1 is faster."""
     pairs = [(m[measure], t[measure]) for m, t in zip(mine, theirs, strict=True)]
     return with_quartiles([t / m if measure == "latency" else m / t for m, t in pairs], 2)
 
 
-def rows(size: int, found: dict[str, list[dict[str, float]]]) -> Iterator[list[str]]:
+def rows(size: int, results: dict[str, list[dict[str, float]]]) -> Iterator[list[str]]:
     """Yield a row for each implementation and measure."""
     for measure_name, label in MEASURES.items():
-        having = {name: turns for name, turns in found.items() if measure_name in turns[0]}
+        having = {name: turns for name, turns in results.items() if measure_name in turns[0]}
         if not having:
             continue
         reference = "determined" if "determined" in having else "detcore"
         for name, turns in having.items():
             value = with_quartiles([measured[measure_name] for measured in turns], 0)
-            ratio = ratios(turns, found[reference], measure_name)
+            ratio = ratios(turns, results[reference], measure_name)
             yield [str(size), label, LABELS[name], value, ratio]
 
 
@@ -212,11 +210,11 @@ def main() -> None:
     parser.add_argument(
         "--large-calls", type=int, default=3, help="calls with large arrays in a turn (3)"
     )
-    parser.add_argument("--only", default=",".join(MEASURES), help="what to measure (everything)")
+    parser.add_argument("--only", default=",".join(MEASURES), help="measures (default: all)")
     parser.add_argument("--calls", type=int, default=500, help="calls for the latency (500)")
-    parser.add_argument("--array-mib", type=int, default=64, help="of a rank's array (64)")
+    parser.add_argument("--array-mib", type=int, default=64, help="MiB of the array of a rank (64)")
     parser.add_argument("--peer-python", help="Python with determined and torch")
-    parser.add_argument("--baseline", help="src folder of another checkout of detcore")
+    parser.add_argument("--baseline", help="src directory of another checkout of detcore")
     parser.add_argument("--rank", nargs=4, help=argparse.SUPPRESS)
     arguments = parse_options(parser, sizes="2", rounds=1, calls=10, large_calls=1, array_mib=1)
     if arguments.rank:
@@ -236,15 +234,15 @@ def main() -> None:
 def compare(
     variants: dict[str, tuple[str, str | None]], arguments: argparse.Namespace
 ) -> Iterator[list[str]]:
-    """Let the implementations take turns; yield the rows of the table."""
+    """Let the implementations take turns, and yield the rows of the table."""
     for size in [int(text) for text in arguments.sizes.split(",")]:
-        found: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
+        results: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
         for _ in range(arguments.rounds):
             for name in random.sample(list(variants), len(variants)):
                 python, source = variants[name]
-                found[name].append(turn(name, python, size, source, arguments))
-                print(size, name, found[name][-1], file=sys.stderr, flush=True)
-        yield from rows(size, found)
+                results[name].append(turn(name, python, size, source, arguments))
+                print(size, name, results[name][-1], file=sys.stderr, flush=True)
+        yield from rows(size, results)
 
 
 if __name__ == "__main__":

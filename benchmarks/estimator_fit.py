@@ -1,22 +1,21 @@
-"""How fast an `EstimatorTrial` and the stand-alone `Estimator` are, beside `tf.estimator` alone.
+"""Measure the speed of `EstimatorTrial` and the stand-alone `Estimator` against `tf.estimator`.
 
     python benchmarks/estimator_fit.py [--rounds 9] [--only steady,schedule] [--threads 1]
         [--quick] [--determined PYTHON]
 
-Run it with the Python of an environment that has detcore-estimator and TensorFlow 2.15. Each
-variant is a process of its own that waits between turns; the parent hands the turn to one after the
-other, in a new random order each round. A ratio is taken within a round, against another variant in
-that round; the table gives medians and quartiles over rounds. The null control is `tf.estimator`
-alone against itself: differences within its spread say nothing, and then the CPU column counts.
+Requires detcore-estimator and TensorFlow 2.15. Each variant is a separate process that waits
+between turns. The parent gives each of them a turn, in a new random order each round. A ratio
+compares two variants within a round. The table gives medians and quartiles over rounds. The null
+control is `tf.estimator` against itself: differences within its spread mean nothing, and then the
+CPU column counts.
 
-Cases: "steady" is 400 batches inside one session. "schedule" is five times (100 batches, then an
-evaluation of 50), from the building of the graph to the last checkpoint. The rest are calls of the
-stand-alone engine: one of `train` with 400 steps, without and with hooks, four with 100 steps each,
-one of `evaluate` with 400 batches, one of `predict` with 3200 records.
+Cases: "steady" is 400 batches in one session. "schedule" is five times 100 batches with an
+evaluation of 50 batches, from building the graph to the last checkpoint. The other cases are calls
+of the stand-alone engine: one `train` of 400 steps, without and with hooks, four `train` of 100
+steps, one `evaluate` of 400 batches, one `predict` of 3200 records.
 
-With --determined, the Python of an environment in which `import determined.estimator` works
-(determined 0.23.4), the first two cases have rows for it. It runs without a master, so what it
-would report over HTTP is left out.
+With --determined, the Python of an environment with determined 0.23.4, the first two cases have
+rows for Determined. It runs without a master, so its HTTP reports are not measured.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ VARIANTS = {
     "schedule": ("bare", "null", "detcore", "determined"),
     **dict.fromkeys(ENGINE_CASES, ("bare", "null", "detcore")),
 }
-# Pairs of a variant and what it is compared with, where that is not "bare" alone.
+# Variants that are compared with another variant than "bare".
 AGAINST = {"hooks": ("bare hooks", "bare")}
 LABELS = {
     "bare": "tf.estimator",
@@ -68,11 +67,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", default=",".join(VARIANTS))
-    parser.add_argument("--threads", type=int, default=1, help="TensorFlow's pools; 0 = its choice")
-    parser.add_argument("--determined", metavar="PYTHON", help="interpreter that has Determined")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        help="threads of TensorFlow's pools; 0 = TensorFlow's default",
+    )
+    parser.add_argument("--determined", metavar="PYTHON", help="Python interpreter with Determined")
     parser.add_argument("--worker", nargs=2, metavar=("CASE", "VARIANT"))
-    parser.add_argument("--cycles", type=int, default=5, help="of a schedule")
-    parser.add_argument("--variants", default="", help="those measured (all)")
+    parser.add_argument("--cycles", type=int, default=5, help="evaluations of a schedule")
+    parser.add_argument("--variants", default="", help="measured cases (default: all)")
     options = parse_options(
         parser,
         rounds=1,
@@ -94,9 +98,11 @@ def main() -> None:
 
 def _compare(case: str, options: argparse.Namespace) -> list[list[str]]:
     determined = options.determined
-    wanted = options.variants.split(",") if options.variants else VARIANTS[case]
+    selection = options.variants.split(",") if options.variants else VARIANTS[case]
     names = [
-        name for name in VARIANTS[case] if name in wanted and (determined or name != "determined")
+        name
+        for name in VARIANTS[case]
+        if name in selection and (determined or name != "determined")
     ]
     times: dict[str, Times] = {name: [] for name in names}
     with contextlib.ExitStack() as stack:
@@ -105,7 +111,7 @@ def _compare(case: str, options: argparse.Namespace) -> list[list[str]]:
         for name in names:
             python = determined if determined and name == "determined" else sys.executable
             command = [python, __file__, "--worker", case, name]
-            # The end of the stack closes its input, which ends it.
+            # Closing the stack closes the input of the process, which ends the process.
             workers[name] = stack.enter_context(_start(command, folder, options))
         for _ in range(options.rounds):
             for name in random.sample(names, len(names)):
@@ -124,7 +130,7 @@ def _start(command: list[str], folder: str, options: argparse.Namespace) -> subp
         "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"
     }  # fmt: skip
     if options.threads:
-        # Also where a session of the default configuration is opened before the user's.
+        # This also applies if a session with the default configuration was opened before.
         variables |= {"TF_NUM_INTRAOP_THREADS": threads, "TF_NUM_INTEROP_THREADS": threads}
     environment = {**fixed_variables(options, **variables), "TMPDIR": folder}
     worker = subprocess.Popen(
@@ -159,8 +165,8 @@ def _row(case: str, name: str, other: str, times: dict[str, Times]) -> list[str]
         _readable(case, statistics.median(turn[part] for turn in times[name])) for part in (0, 1)
     )
     pairs = list(zip(times[other], times[name], strict=True))
-    speed = with_quartiles([theirs[0] / mine[0] for theirs, mine in pairs], 2)
-    cpus = with_quartiles([mine[1] / theirs[1] for theirs, mine in pairs], 3)
+    speed = with_quartiles([base[0] / variant[0] for base, variant in pairs], 2)
+    cpus = with_quartiles([variant[1] / base[1] for base, variant in pairs], 3)
     return [case, LABELS.get(name, name), wall, cpu, LABELS[other], speed, cpus]
 
 
@@ -197,7 +203,7 @@ _started: list[float] = []
 
 
 def _wait(first: bool = False) -> None:
-    """End a turn, and block until the next one; exit when the parent is done."""
+    """End a turn, and wait for the next turn. Exits when the parent is done."""
     if first:
         print("@ready", flush=True)
     else:
@@ -217,9 +223,9 @@ def _repeat(turn: Callable[[], None]) -> None:
 
 
 def _every_turn(units: int) -> None:
-    """Count units of a session that is never left; the first two turns are for warming up."""
-    turns, rest = divmod(units, TURN // UNIT)
-    if rest == 0 and turns >= 2:
+    """Count the units of a session that never ends. The first two turns warm up."""
+    turns, remainder = divmod(units, TURN // UNIT)
+    if remainder == 0 and turns >= 2:
         _wait(first=turns == 2)
 
 
@@ -227,7 +233,7 @@ def _every_turn(units: int) -> None:
 
 
 def _model_fn(kinds: Any, wrap: Callable[[Any], Any] = lambda optimizer: optimizer) -> Any:
-    """Return a model function; `kinds` is the module that has EstimatorSpec."""
+    """Return a model function. `kinds` is the module that defines EstimatorSpec."""
     import tensorflow as tf
 
     tf1 = tf.compat.v1
@@ -284,7 +290,7 @@ def _run_config(kinds: Any, threads: int, **settings: Any) -> Any:
 
 
 def _hooks() -> list[Any]:
-    """Return a hook that fetches nothing and one that fetches the loss."""
+    """Return a hook that fetches nothing, and a hook that fetches the loss."""
     import tensorflow as tf
 
     tf1 = tf.compat.v1
@@ -316,8 +322,8 @@ def _hooks() -> list[Any]:
 def _bare_steady(variant: str, threads: int) -> None:
     import tensorflow as tf
 
-    # tf.estimator's own hook calls it every 100 steps, to log the speed: a turn ends there without
-    # a hook of ours, which would cost something at each step.
+    # tf.estimator's own hook calls it every 100 steps to log the speed. A turn that ends there
+    # needs no additional hook, which would cost time at each step.
     units = itertools.count(1)
     tf.compat.v1.train.StepCounterHook._log_and_record = lambda *_: _every_turn(next(units))
     config = _run_config(tf.estimator, threads, save_checkpoints_secs=1 << 30)
@@ -340,7 +346,7 @@ def _bare_schedule(threads: int) -> None:
 
 
 class _TurnClock(BenchmarkClock):
-    """A clock whose boundary is each unit, for a session that is never left."""
+    """A clock with a boundary after each unit, for a session that never ends."""
 
     def __init__(self) -> None:
         super().__init__(every=UNIT, batches_per_epoch=RECORDS // BATCH)
@@ -437,7 +443,7 @@ def _context(folder: Path) -> Any:
 
 
 def _determined(case: str, threads: int) -> None:
-    # It writes TensorBoard files to a folder named after this.
+    # Determined writes TensorBoard files to a directory with this name.
     os.environ["DET_ALLOCATION_ID"] = f"benchmark-{os.getpid()}"
     _put_back_tracking()
     import determined as det  # type: ignore[import-not-found]
@@ -469,7 +475,7 @@ def _determined(case: str, threads: int) -> None:
 
 
 def _put_back_tracking() -> None:
-    """Give a module its old name, which Determined 0.23.4 imports; TensorFlow 2.10 renamed it."""
+    """Give a module the old name that Determined 0.23.4 imports. TensorFlow 2.10 renamed it."""
     from tensorflow.python.trackable import autotrackable
 
     package = types.ModuleType("tensorflow.python.training.tracking")
@@ -479,7 +485,7 @@ def _put_back_tracking() -> None:
 
 
 def _determined_work(*, is_schedule: bool) -> Iterator[Any]:
-    """Yield what the trial is to do, as Determined's own loop would."""
+    """Yield the operations of the trial, in the order of Determined's loop."""
     from determined.workload import Workload  # type: ignore[import-not-found]
 
     for unit in itertools.count(1):
@@ -534,7 +540,7 @@ def _engine(case: str, variant: str, threads: int) -> None:
 
 
 def _folder() -> str:
-    """Return a new folder, in the one that the parent removes at the end."""
+    """Return a new directory. The parent removes it at the end."""
     return tempfile.mkdtemp()
 
 

@@ -1,11 +1,11 @@
-"""How long a snapshot of 1 GB keeps an Estimator trial from training.
+"""Measure how long a snapshot of 1 GB stops the training of an Estimator trial.
 
     python benchmarks/estimator_snapshot.py [--rounds 7] [--size 1.0] [--quick]
 
-Run it with the Python of an environment that has detcore-estimator and TensorFlow. A trial with
-variables of that size trains; at each round's boundary the controller makes a snapshot, which is
-written to the folder of `--folder` before the next one. In the same round, in random order, one
-thread copies arrays of the same sizes: into memory that was used before, and into new memory.
+Requires detcore-estimator and TensorFlow. A trial with variables of that size trains. At the
+boundary of each round the controller takes a snapshot, which is written to `--folder` before the
+next snapshot. In the same round, in random order, one thread copies arrays of the same sizes into
+memory that was used before, and into new memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MEASURE, NEW = "copy, used memory", "copy, new memory"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--size", type=float, default=1.0, help="of the state, in GiB")
+    parser.add_argument("--size", type=float, default=1.0, help="size of the state in GiB")
     parser.add_argument("--folder", type=Path, default=Path())
     options = parse_options(parser, rounds=1, size=0.01)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -48,14 +48,14 @@ def _measure(folder: Path, options: argparse.Namespace) -> dict[str, list[float]
     controller = EstimatorController(_trial_class(options.size)(context), context)
     clock = Clock(controller, folder, options)
     try:
-        controller.run(clock)  # type: ignore[arg-type]  # what a run needs of a clock
+        controller.run(clock)  # type: ignore[arg-type]  # the members of a clock that a run uses
     finally:
         controller.close()
     return clock.times
 
 
 class Clock(BenchmarkClock):
-    """A clock with a snapshot at each boundary; the first, which takes memory, is told apart."""
+    """A clock with a snapshot at each boundary. The first snapshot allocates memory."""
 
     def __init__(self, controller: Any, folder: Path, options: argparse.Namespace) -> None:
         import numpy as np

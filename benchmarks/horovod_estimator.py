@@ -1,16 +1,13 @@
-"""How fast an `EstimatorTrial` trains on two workers, beside the same training on bare Horovod.
+"""Measure the speed of an `EstimatorTrial` on two workers against bare Horovod.
 
     python benchmarks/horovod_estimator.py [--rounds 15] [--steps 300] [--threads 1] [--quick]
 
-Run it with the Python of an environment that has detcore-estimator, TensorFlow 2.15 and Horovod. It
-starts the workers with ``detcore launch``.
-Both kinds of training live in the same processes, and take turns of so many steps: the trial
-through the plugin's controller, and the same model in a ``MonitoredTrainingSession`` with
-``hvd.DistributedOptimizer`` and ``hvd.BroadcastGlobalVariablesHook``. A ratio is taken within a
-round; printed are medians and quartiles over the rounds. The null control is the bare training
-against itself, in the turn after.
-
-CPU is that of both processes, with Horovod's threads.
+Requires detcore-estimator, TensorFlow 2.15 and Horovod. ``detcore launch`` starts the workers. Both
+kinds of training live in the same processes and take turns of some steps: the trial with the
+plugin's controller, and the same model in a ``MonitoredTrainingSession`` with
+``hvd.DistributedOptimizer`` and ``hvd.BroadcastGlobalVariablesHook``. Ratios are within rounds. The
+table gives medians and quartiles over the rounds. The null control is the bare training against
+itself in the following turn. The CPU time is that of both processes with the threads of Horovod.
 """
 
 from __future__ import annotations
@@ -36,16 +33,21 @@ TURNS = ("detcore", "bare", "null")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=300, help="of a turn")
+    parser.add_argument("--steps", type=int, default=300, help="steps of a turn")
     parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--threads", type=int, default=1, help="TensorFlow's pools; 0 = its choice")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        help="threads of TensorFlow's pools; 0 = TensorFlow's default",
+    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parse_options(parser, rounds=1, steps=10)
     if options.worker:
         _work(options)
         return
     start = ["-m", "detcore", "launch", "--launcher", "horovod", "-n", "2", "--", sys.executable]
-    own = [
+    command = [
         __file__, "--worker", "--rounds", str(options.rounds), "--steps", str(options.steps),
         "--hidden", str(options.hidden), "--threads", str(options.threads),
     ]  # fmt: skip
@@ -53,7 +55,7 @@ def main() -> None:
         options, OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0"
     )
     ended = subprocess.run(
-        [sys.executable, *start, *own],
+        [sys.executable, *start, *command],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if ended.returncode:
@@ -89,7 +91,7 @@ def _work(options: argparse.Namespace) -> None:
 
 
 class _Clock(BenchmarkClock):
-    """Ends a turn of the trial at each boundary, and lets the bare training have its turns."""
+    """Ends a turn of the trial at each boundary, and starts the turns of the bare training."""
 
     def __init__(self, distributed: Any, options: Any, train_bare: Callable[[], None]) -> None:
         super().__init__(every=options.steps)

@@ -1,18 +1,18 @@
-"""How fast a `TFKerasTrial` trains on two workers, beside the same training on Horovod alone.
+"""Measure the speed of a `TFKerasTrial` on two workers against the same training on bare Horovod.
 
     python benchmarks/horovod_keras.py [--rounds 15] [--workers 2] [--quick]
 
-Run it with the Python of an environment that has detcore-keras, TensorFlow 2.15 and Horovod. It
-starts the workers, which train the same model on the same data in turns:
+Requires detcore-keras, TensorFlow 2.15 and Horovod. The benchmark starts the workers, which train
+the same model on the same data in turns:
 
-- plugin: a `TFKerasTrial`, its boundaries included;
+- plugin: a `TFKerasTrial` with its boundaries;
 - graph: a loop of one unit in a ``tf.function``, with ``hvd.DistributedGradientTape``;
 - loop: a ``tf.function`` for one step, with the same;
-- fit: ``model.fit`` with ``hvd.DistributedOptimizer`` around a legacy optimizer, as Horovod's own
-  examples have it.
+- fit: ``model.fit`` with ``hvd.DistributedOptimizer`` around a legacy optimizer, as in the examples
+  of Horovod.
 
-A ratio is taken within a round; the table gives medians and quartiles over the rounds of rank 0.
-CPU is that of the process, all threads included.
+Ratios are within rounds. The table gives medians and quartiles over the rounds of rank 0. The CPU
+time is that of the process with all threads.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", default=",".join(WIDTHS))
     parser.add_argument("--worker", metavar="CASE")
-    parser.add_argument("--unit", type=int, default=100, help="batches of a graph call")
+    parser.add_argument("--unit", type=int, default=100, help="batches per graph call")
     options = parse_options(parser, rounds=1, only="small", unit=3)
     SIZES["unit"] = options.unit
     if options.worker:
@@ -58,16 +58,16 @@ def main() -> None:
 
 
 def _compare(options: argparse.Namespace) -> Iterator[list[str]]:
-    """Start the workers of each case, and yield the rows that the chief prints."""
+    """Start the workers of each case, and yield the rows printed by the chief."""
     for case in options.only.split(","):
         start = ["-m", "detcore", "launch", "--launcher", "horovod", "-n", str(options.workers)]
         sizes = ["--rounds", str(options.rounds), "--unit", str(options.unit)]
-        own = [sys.executable, __file__, "--worker", case, *sizes]
+        command = [sys.executable, __file__, "--worker", case, *sizes]
         environment = fixed_variables(
             options, OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0"
         )
         ended = subprocess.run(
-            [sys.executable, *start, "--", *own],
+            [sys.executable, *start, "--", *command],
             env=environment,
             capture_output=True,
             text=True,
@@ -93,15 +93,15 @@ def _work(case: str, rounds: int) -> None:
 
         rank, size = distributed.rank, distributed.size
         prepare_worker(PrepareOptions(seed=3, rank=rank, world_size=size))
-        others = {
+        variants = {
             "graph": _loop(case, distributed, in_graph=True),
             "loop": _loop(case, distributed, in_graph=False),
             "fit": _fit(case, distributed),
         }
         with tempfile.TemporaryDirectory() as folder:
-            times = _race(case, rounds, distributed, others, Path(folder))
+            times = _race(case, rounds, distributed, variants, Path(folder))
     if rank == 0:
-        for name in others:
+        for name in variants:
             print("|".join(_row(case, name, times)), flush=True)
 
 
@@ -196,10 +196,10 @@ def _race(
     case: str,
     rounds: int,
     distributed: Any,
-    others: Mapping[str, Callable[[], None]],
+    variants: Mapping[str, Callable[[], None]],
     folder: Path,
 ) -> dict[str, list[tuple[float, float]]]:
-    """Train in turns: the plugin is inside its run, and the others' turns at its boundaries."""
+    """Train in turns. The other variants have their turns at the boundaries of the plugin."""
     from tensorflow import keras
 
     from detcore_keras import TFKerasTrial, TFKerasTrialContext
@@ -220,7 +220,7 @@ def _race(
         def build_validation_data_loader(self) -> Any:
             return _data()
 
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in ("plugin", *others)}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in ("plugin", *variants)}
 
     class Clock(BenchmarkClock):
         def __init__(self) -> None:
@@ -231,27 +231,27 @@ def _race(
             return max(distributed.allgather(seconds))
 
         def boundary(self, *unit: Any, **more: Any) -> bool:
-            distributed.allgather((unit, more))  # as the workers agree on what they report
+            distributed.allgather((unit, more))  # the workers agree on the reported value like this
             return super().boundary(*unit, **more)
 
         def at_boundary(self, steps: int) -> bool:
             if steps % (SIZES["unit"] * UNITS):
                 return True
             times["plugin"].append(_since(self._since))
-            names = sorted(others, reverse=bool(len(times["plugin"]) % 2))
+            names = sorted(variants, reverse=bool(len(times["plugin"]) % 2))
             for name in names:
                 distributed.barrier()
                 begun = _now()
-                others[name]()
+                variants[name]()
                 times[name].append(_since(begun))
             distributed.barrier()
             self._since = _now()
-            # The first two rounds trace, and find their pace.
+            # The first two rounds trace functions and adapt the unit size.
             return len(times["plugin"]) < rounds + 2
 
     context = TFKerasTrialContext(make_setup(folder, BATCH * distributed.size, distributed))
     controller = KerasController(Trial(context), context)
-    controller.run(Clock())  # type: ignore[arg-type]  # the part of a clock that is measured
+    controller.run(Clock())  # type: ignore[arg-type]  # the measured part of a clock
     controller.close()
     return {name: measured[2:] for name, measured in times.items()}
 
@@ -267,14 +267,14 @@ def _since(begun: tuple[float, float]) -> tuple[float, float]:
 
 def _row(case: str, name: str, times: Mapping[str, Sequence[tuple[float, float]]]) -> list[str]:
     batches = SIZES["unit"] * UNITS
-    mine, plugin = times[name], times["plugin"]
-    speeds = [other[0] / own[0] for other, own in zip(mine, plugin, strict=True)]
-    costs = [own[1] / other[1] for other, own in zip(mine, plugin, strict=True)]
-    wall, cpu = (statistics.median(t[i] for t in mine) * 1e6 / batches for i in (0, 1))
-    own = statistics.median(t[0] for t in plugin) * 1e6 / batches
-    own_cpu = statistics.median(t[1] for t in plugin) * 1e6 / batches
+    turns, plugin_turns = times[name], times["plugin"]
+    speeds = [turn[0] / plugin[0] for turn, plugin in zip(turns, plugin_turns, strict=True)]
+    costs = [plugin[1] / turn[1] for turn, plugin in zip(turns, plugin_turns, strict=True)]
+    wall, cpu = (statistics.median(t[i] for t in turns) * 1e6 / batches for i in (0, 1))
+    plugin_us = statistics.median(t[0] for t in plugin_turns) * 1e6 / batches
+    cpu_us = statistics.median(t[1] for t in plugin_turns) * 1e6 / batches
     return [
-        case, name, f"{wall:.0f} (plugin {own:.0f})", f"{cpu:.0f} (plugin {own_cpu:.0f})",
+        case, name, f"{wall:.0f} (plugin {plugin_us:.0f})", f"{cpu:.0f} (plugin {cpu_us:.0f})",
         with_quartiles(speeds, 2), f"{statistics.median(costs):.2f}",
     ]  # fmt: skip
 

@@ -1,9 +1,10 @@
-"""What importing detcore and asking the command for help cost, over an empty interpreter.
+"""Measure the time to import detcore and to print the help of the command.
 
     python benchmarks/import_time.py [--rounds 15] [--quick]
 
-Each start is a process of its own; variants take turns in one run. Times are medians of wall and
-CPU time minus those of the empty start in the same round; modules are counted over bare Python.
+Each start is a separate process. The variants take turns. Times are medians of wall and CPU time
+minus the time of an empty interpreter in the same round. Modules are counted relative to the empty
+interpreter.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ VARIANTS = {
 
 
 def start(code: str) -> tuple[float, float]:
-    """Run code in a new interpreter; return wall and CPU seconds."""
+    """Run code in a new interpreter, and return wall and CPU seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.perf_counter()
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
@@ -41,14 +42,14 @@ def start(code: str) -> tuple[float, float]:
 
 
 def modules(code: str) -> int:
-    """Return how many modules code brings in over an empty interpreter."""
+    """Return the number of modules that code imports."""
 
     def count(text: str) -> int:
         command = f"{text}\nimport sys; print(len(sys.modules), file=sys.stderr)"
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", command], check=True, capture_output=True, text=True
         )
-        return int(done.stderr.split()[-1])
+        return int(result.stderr.split()[-1])
 
     return count(code) - count("pass")
 

@@ -1,8 +1,8 @@
-"""What step digests add to each step of a Keras trial that trains many steps in one call.
+"""Measure the time that step digests add to a step of a Keras trial in the fast loop.
 
-One trial trains, with and without digests in turns of a random order, so that other load on the
-machine, and the place of its tensors in memory, are the same for all. CPU time is that of the
-process; read the ratio beside that of the null control. A unit has 100 steps.
+One trial trains with and without digests, in turns in a random order. Other load on the machine and
+the location of the tensors in memory are therefore the same for all. The CPU time is that of the
+process. Compare a ratio with the null control. A unit has 100 steps.
 
     python benchmarks/keras_digests.py [--rounds 40] [--steps 1000] [--model digits] [--quick]
 """
@@ -35,7 +35,7 @@ from detcore_keras.worker_setup import prepare_worker
 
 
 class Classifier(TFKerasTrial):
-    """Digits of random pixels."""
+    """Random images in the shape of digits."""
 
     def __init__(self, context: Any) -> None:
         self.context = context
@@ -65,7 +65,7 @@ class Classifier(TFKerasTrial):
 
 
 def make_trial(folder: Path, model: str) -> Trial:
-    """Return a trial whose files go into a folder."""
+    """Return a trial that writes its files to a directory."""
     context = TFKerasTrialContext(make_trial_setup(folder, WIDTHS[model]))
 
     def use(clock: DigestClock) -> None:
@@ -80,7 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--model", choices=WIDTHS, help="this one alone; default: all")
+    parser.add_argument("--model", choices=WIDTHS, help="one model (default: all)")
     options = parse_options(parser, rounds=1, steps=100, model="digits")
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)

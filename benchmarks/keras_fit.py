@@ -1,12 +1,12 @@
-"""How fast a `TFKerasTrial` trains and validates, beside Keras alone.
+"""Measure the speed of training and validation of a `TFKerasTrial` against bare Keras.
 
     python benchmarks/keras_fit.py [--rounds 9] [--only tf.data,arrays] [--threads 1] [--quick]
 
-Run it with the Python of an environment that has detcore-keras and TensorFlow. Each variant is a
-process of its own that waits between turns; the parent hands the turn to one after the other, in a
-new random order each round. A ratio is taken within a round, against Keras alone in that round; the
-table gives medians and quartiles over rounds. The null control is Keras alone against itself:
-differences within its spread say nothing, and then the CPU column counts.
+Requires detcore-keras and TensorFlow. Each variant is a separate process that waits between turns.
+The parent gives each of them a turn, in a new random order each round. A ratio compares a variant
+with bare Keras within a round. The table gives medians and quartiles over rounds. The null control
+is bare Keras against itself: differences within its spread mean nothing, and then the CPU column
+counts.
 """
 
 from __future__ import annotations
@@ -38,8 +38,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", default=",".join(CASES))
-    parser.add_argument("--threads", type=int, default=1, help="TensorFlow's pools; 0 = its choice")
-    parser.add_argument("--batches", type=int, default=1 << 40, help="of a turn, at most")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        help="threads of TensorFlow's pools; 0 = TensorFlow's default",
+    )
+    parser.add_argument(
+        "--batches", type=int, default=1 << 40, help="maximum number of batches in a turn"
+    )
     parser.add_argument("--worker", nargs=2, metavar=("CASE", "VARIANT"))
     options = parse_options(parser, rounds=1, only="tf.data,evaluate arrays", batches=4)
     for case in BATCHES:
@@ -61,7 +68,9 @@ def _compare(case: str, options: argparse.Namespace) -> list[list[str]]:
         left_out.add("null")
     names = [name for name in VARIANTS if name not in left_out]
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
-    with contextlib.ExitStack() as stack:  # whose end closes their input, which ends them
+    with (
+        contextlib.ExitStack() as stack
+    ):  # closing the stack closes the inputs of the processes, which ends them
         workers = {name: stack.enter_context(_start(case, name, options)) for name in names}
         for _ in range(options.rounds):
             for name in random.sample(names, len(names)):
@@ -108,8 +117,8 @@ def _row(case: str, name: str, times: dict[str, list[tuple[float, float]]]) -> l
     wall = statistics.median(t[0] for t in times[name]) / count * 1e6
     cpu = statistics.median(t[1] for t in times[name]) / count * 1e6
     pairs = list(zip(times["bare"], times[name], strict=True))
-    speed = with_quartiles([bare[0] / mine[0] for bare, mine in pairs], 2)
-    cpus = with_quartiles([mine[1] / bare[1] for bare, mine in pairs], 3)
+    speed = with_quartiles([bare[0] / turn[0] for bare, turn in pairs], 2)
+    cpus = with_quartiles([turn[1] / bare[1] for bare, turn in pairs], 3)
     label = {"null": "Keras alone, null control", "bare": "Keras alone"}.get(
         name, f"detcore, {name}"
     )
@@ -136,7 +145,7 @@ _started: list[float] = []
 
 
 def _wait(first: bool = False) -> None:
-    """End a turn, and block until the next one; exit when the parent is done."""
+    """End a turn, and wait for the next turn. Exits when the parent is done."""
     if first:
         print("@ready", flush=True)
     else:
@@ -213,7 +222,7 @@ def _bare(case: str) -> Run:
                 again()
                 turn()
 
-        # One fit, as detcore has it; the callback is of epochs only, so Keras pays nothing for it.
+        # One fit like that of detcore. The callback only has epoch methods, so it costs nothing.
         class Turns(tf.keras.callbacks.Callback):  # type: ignore[misc]
             def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
                 if epoch == 1:
@@ -228,7 +237,7 @@ def _bare(case: str) -> Run:
             repeat = -(-count // per_epoch)
             import numpy as np
 
-            # As many records as a turn has batches, so that one epoch is one turn.
+            # The dataset has the records of one turn, so that one epoch is one turn.
             x, y = (np.concatenate([a] * repeat)[: count * 32] for a in (x, y))
             model.fit(x, y, batch_size=32, **options)
         else:
@@ -238,7 +247,7 @@ def _bare(case: str) -> Run:
 
 
 class _TurnClock(BenchmarkClock):
-    """A clock whose boundary is each unit, and whose turns are `count` batches."""
+    """A clock with a boundary after each unit and turns of `count` batches."""
 
     def __init__(
         self, count: int, unit: int, ready: Callable[[], None], turn: Callable[[], None]

@@ -1,11 +1,11 @@
-"""What step digests, the data ledger and reports add to a step of a Keras trial.
+"""Measure the time that step digests, data ledger and reports add to a step of a Keras trial.
 
 One trial of the digits model of `keras_digests`, on arrays in the fast loop, trains with each of
-these in turns of a random order, so that other load on the machine, and the place of its tensors in
-memory, are the same for all. CPU time is that of the process; read the ratio beside that of the
-null control. A unit has 100 steps, at whose end a trial reports the mean of its metrics and those
-of each batch (log and TensorBoard file), digests its state, and flushes its files, as detcore's
-clock does. Digests are of every tenth step.
+them in turns in a random order. Other load on the machine and the location of the tensors in memory
+are therefore the same for all. The CPU time is that of the process. Compare a ratio with the null
+control. A unit has 100 steps. After each unit the trial reports the mean of its metrics and the
+metrics of each batch (log and TensorBoard file), digests every tenth step, and flushes its files,
+like detcore's clock.
 
     python benchmarks/keras_records.py [--rounds 40] [--steps 1000] [--quick]
 """
@@ -40,7 +40,7 @@ VARIANTS = {
 
 
 class RecordsClock(DigestClock):
-    """Reports and flushes at each unit, too."""
+    """Also reports and flushes after each unit."""
 
     def __init__(
         self, digests: StepDigests | None, ledger: LedgerWriter | None, train: TrainContext | None
@@ -65,26 +65,26 @@ class RecordsClock(DigestClock):
         return super().boundary(steps_completed, training_metrics, batch_metrics)
 
 
-def make_clock(folder: Path, kept: str) -> RecordsClock:
+def make_clock(folder: Path, parts: str) -> RecordsClock:
     """Return a clock.
 
     Args:
-        folder: Where its files go.
-        kept: Which of digests, ledger and reports it keeps.
+        folder: Directory of its files.
+        parts: Which of digests, ledger and reports it writes.
     """
     folder.mkdir(parents=True)
     digests = ledger = train = None
-    if "digests" in kept:
+    if "digests" in parts:
         digests = StepDigests(folder / "digests-1.bin", run_id=1, start_step=0, every=EVERY)
-    if "ledger" in kept:
+    if "ledger" in parts:
         ledger = LedgerWriter(folder / "ledger-1.bin", run_id=1, start_step=0)
-    if "reports" in kept:
+    if "reports" in parts:
         plain = make_setup(folder, BATCH)
         train = TrainContext(
             plain.info,
             distributed=plain.distributed,
             records=TrialRecords(plain.info, open_log(plain.info), Channel(None)),
-            storage=None,  # type: ignore[arg-type]  # for uploads only
+            storage=None,  # type: ignore[arg-type]  # only uploads use it
         )
     return RecordsClock(digests, ledger, train)
 
@@ -97,13 +97,13 @@ def main() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     prepare_worker(PrepareOptions(seed=1))
-    chosen = {"none", "all"} if options.quick else set(VARIANTS)
+    names = {"none", "all"} if options.quick else set(VARIANTS)
     with tempfile.TemporaryDirectory(prefix="keras-records-") as name:
         trial = make_trial(Path(name), MODEL)
         turns = {
-            variant: trial.turn(make_clock(Path(name) / variant, kept))
-            for variant, kept in VARIANTS.items()
-            if variant in chosen
+            variant: trial.turn(make_clock(Path(name) / variant, parts))
+            for variant, parts in VARIANTS.items()
+            if variant in names
         }
         rows = measure_rounds(MODEL, turns, rounds=options.rounds, steps=options.steps)
     print_table(HEADS, rows)

@@ -1,20 +1,18 @@
-"""What a report costs the thread that trains, with and without plugins that observe.
+"""Measure the time that a report takes in the training thread, with and without observers.
 
     python benchmarks/observers.py [--rounds 5] [--reports 400] [--pause-ms 2] [--quick]
 
-One process per case and round, taking turns. Each is a script by itself that reports two training
-metrics, trains for a moment (sleeps, as a process does that waits for its accelerator), reports
-again. Told are percentiles of the time inside `report_training_metrics`, over the reports of all
-rounds: of the wall clock, and of this thread's CPU time, which other work on the machine does not
-change. Cases:
+One process per case and round, in turns. Each process reports two training metrics, sleeps for a
+moment like a process that waits for its accelerator, and reports again. The table gives percentiles
+of the duration of `report_training_metrics` over the reports of all rounds, as wall time and as CPU
+time of this thread. Cases:
 
 - `none`: no plugin observes.
-- `healthy`: a plugin that posts each event to a server of this machine, which answers.
-- `refused`: the same, where nobody listens at the port (the plugin says that it is unavailable).
-- `black hole`: the same, where a server accepts connections and never answers; the plugin gives up
-  after two seconds and says so.
-- `waiting for it`: what was done before there were threads for it: the healthy plugin's hook called
-  by the thread that trains. For comparison.
+- `healthy`: a plugin that posts each event to a server on this machine.
+- `refused`: the same with a closed port. The plugin reports that the server is unavailable.
+- `black hole`: the same with a server that accepts connections and never answers. The plugin gives
+  up after two seconds.
+- `waiting for it`: for comparison, the training thread calls the hook of the healthy plugin.
 """
 
 from __future__ import annotations
@@ -56,14 +54,14 @@ import json, sys, time
 from detcore import core
 
 def tell(trial, step, metrics):
-    """Do nothing: the plugin is told by its thread."""
+    """Do nothing. The delivery thread notifies the plugin."""
 
 reports, pause_s, waits = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3] == "wait"
 if waits:
     from detcore_tracker.plugin import detcore_training_metrics as tell
 walls, cpus = [], []
 with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as context:
-    time.sleep(0.5)  # until the threads are there
+    time.sleep(0.5)  # until the threads have started
     for step in range(1, reports + 1):
         metrics = {"loss": 1 / step, "accuracy": 0.5}
         wall, cpu = time.perf_counter(), time.thread_time()
@@ -84,7 +82,7 @@ class _Server(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 def main() -> None:
@@ -93,15 +91,15 @@ def main() -> None:
     parser.add_argument("--reports", type=int, default=400)
     parser.add_argument("--pause-ms", type=float, default=2.0)
     options = parse_options(parser, rounds=1, reports=5, pause_ms=0.0)
-    found: dict[str, tuple[list[float], list[float]]] = {case: ([], []) for case in CASES}
+    times: dict[str, tuple[list[float], list[float]]] = {case: ([], []) for case in CASES}
     with tempfile.TemporaryDirectory(prefix="observers-") as name, trackers() as addresses:
         install(Path(name))
         for number in range(options.rounds):
             for case in CASES[number % len(CASES) :] + CASES[: number % len(CASES)]:
                 walls, cpus = run(Path(name), case, addresses, options)
-                found[case][0].extend(walls)
-                found[case][1].extend(cpus)
-    show(found)
+                times[case][0].extend(walls)
+                times[case][1].extend(cpus)
+    show(times)
 
 
 @contextlib.contextmanager
@@ -126,7 +124,7 @@ def trackers() -> Iterator[dict[str, str]]:
 
 
 def install(folder: Path) -> None:
-    """Write the plugin as an installer leaves it."""
+    """Write the plugin in the form of an installed distribution."""
     package, info = folder / "detcore_tracker", folder / "detcore_tracker-1.0.dist-info"
     package.mkdir()
     info.mkdir()
@@ -142,10 +140,10 @@ def install(folder: Path) -> None:
 def run(
     folder: Path, case: str, addresses: dict[str, str], options: argparse.Namespace
 ) -> tuple[list[float], list[float]]:
-    """Run one process of a case; return the times of its reports, in seconds."""
+    """Run one process of a case, and return the durations of its reports in seconds."""
     is_told = case in ("healthy", "refused", "black hole")
     with tempfile.TemporaryDirectory(dir=folder) as home:
-        done = subprocess.run(
+        result = subprocess.run(
             [
                 sys.executable, folder / "train.py", str(options.reports),
                 str(options.pause_ms / 1000), "wait" if case == "waiting for it" else "go on",
@@ -160,15 +158,15 @@ def run(
             },
             capture_output=True, text=True, check=True,
         )  # fmt: skip
-    walls, cpus = json.loads(done.stdout)
+    walls, cpus = json.loads(result.stdout)
     return walls, cpus
 
 
-def show(found: dict[str, tuple[list[float], list[float]]]) -> None:
+def show(durations: dict[str, tuple[list[float], list[float]]]) -> None:
     """Print percentiles in microseconds."""
     titles = ("observer", "reports", "wall p50", "wall p99", "wall p99.9", "cpu p50", "cpu p99")
     rows = []
-    for case, (walls, cpus) in found.items():
+    for case, (walls, cpus) in durations.items():
         figures = (*percentiles(walls, 50, 99, 99.9), *percentiles(cpus, 50, 99))
         rows.append((case, str(len(walls)), *(f"{1e6 * figure:.0f}" for figure in figures)))
     print_table(titles, rows)

@@ -1,16 +1,15 @@
-"""What a report costs the thread that trains: alone, under a runner, and with the records away.
+"""Measure the time that a report takes in the training thread, alone and with a runner.
 
     python benchmarks/reporting.py [--rounds 4] [--reports 400] [--pause-ms 2] [--quick]
 
-One process per case and round, taking turns. Each is a worker that reports two training metrics,
-trains for a moment (sleeps, as a process does that waits for its accelerator), reports again, and
-ends. The columns are percentiles of the time inside `report_training_metrics`, over the reports of
-all rounds: of the wall clock, and of this thread's CPU time, which other work on the machine does
-not change; and the duration of the end of the context (median). Cases:
+One process per case and round, in turns. Each process reports two training metrics, sleeps for a
+moment like a process that waits for its accelerator, and reports again. The columns
+are percentiles of the duration of `report_training_metrics` over the reports of all rounds, as wall
+time and as CPU time of this thread, and the median duration of closing the context. Cases:
 
-- `script`: a script by itself, which is a worker and its runner in one process.
+- `script`: a standalone script, which is a worker and its runner in one process.
 - `runner`: the same script as the trial of `detcore run`.
-- `runner stopped`: the runner gets SIGSTOP, so that nothing reads its channel and the log.
+- `runner stopped`: the runner receives SIGSTOP, and does not read its channel and the log.
 - `database locked`: another process holds the write lock of the SQLite database.
 """
 
@@ -69,18 +68,18 @@ def main() -> None:
     parser.add_argument("--reports", type=int, default=400)
     parser.add_argument("--pause-ms", type=float, default=2.0)
     options = parse_options(parser, rounds=1, reports=5, pause_ms=0.0)
-    found: dict[str, list[tuple[list[float], list[float], float]]] = {case: [] for case in CASES}
+    runs: dict[str, list[tuple[list[float], list[float], float]]] = {case: [] for case in CASES}
     for number in range(options.rounds):
         for case in CASES[number % len(CASES) :] + CASES[: number % len(CASES)]:
             with tempfile.TemporaryDirectory(prefix="reporting-") as folder:
-                found[case].append(run(Path(folder), case, options))
-    show(found)
+                runs[case].append(run(Path(folder), case, options))
+    show(runs)
 
 
 def run(
     folder: Path, case: str, options: argparse.Namespace
 ) -> tuple[list[float], list[float], float]:
-    """Run one worker; return the times of its reports, and of its end, in seconds."""
+    """Run one worker, and return the durations of its reports and of its end in seconds."""
     script = folder / "train.py"
     script.write_text(SCRIPT)
     pause_s = options.pause_ms / 1000
@@ -108,7 +107,7 @@ def run(
 
 @contextlib.contextmanager
 def disturbed(folder: Path, case: str, process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Keep the runner from working, or the database from being written, during the block."""
+    """Stop the runner, or lock the database, during the block."""
     if case == "runner stopped":
         process.send_signal(signal.SIGSTOP)
         yield
@@ -125,22 +124,22 @@ def disturbed(folder: Path, case: str, process: subprocess.Popen[bytes]) -> Iter
 
 
 def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
-    """Wait until the worker has made a file."""
+    """Wait until the worker has created a file."""
     while not path.exists():
         if process.poll() is not None:
             raise RuntimeError(f"the worker ended with {process.returncode} before {path.name}")
         time.sleep(0.01)
 
 
-def show(found: dict[str, list[tuple[list[float], list[float], float]]]) -> None:
+def show(durations: dict[str, list[tuple[list[float], list[float], float]]]) -> None:
     """Print percentiles in microseconds, and seconds."""
     titles = (
         "records", "reports", "wall p50", "wall p99", "wall p99.9", "cpu p50", "cpu p99", "end (s)"
     )  # fmt: skip
     rows = []
-    for case, runs in found.items():
-        walls = [wall for each, _, _ in runs for wall in each]
-        cpus = [cpu for _, each, _ in runs for cpu in each]
+    for case, runs in durations.items():
+        walls = [wall for wall_times, _, _ in runs for wall in wall_times]
+        cpus = [cpu for _, cpu_times, _ in runs for cpu in cpu_times]
         figures = (*percentiles(walls, 50, 99, 99.9), *percentiles(cpus, 50, 99))
         end_s = statistics.median(end for _, _, end in runs)
         cells = (f"{1e6 * figure:.0f}" for figure in figures)

@@ -1,17 +1,17 @@
-"""What a runner costs: a search of trials that do almost nothing, beside the start of a process.
+"""Measure the time that a runner adds to trials that do almost nothing, against starting a process.
 
-Rounds in turn, of each way one search: `cold` starts a process for each trial, `warm` forks it from
-one that has made the imports, as `detcore run` does. A trial of the toy framework of the tests
-trains two batches, validates, and saves a checkpoint of 3 kB, which is synced to the disk. Told is
-the time from one trial's start to the next one's, of trials that run one at a time; those that
-start before the warm process is ready count for neither. The measure is a process that makes the
-same imports and ends, started in the same rounds in the same way. Of trials that are forked also
-the CPU time is told, of the runner and of the workers: other work on the machine changes it less.
+Each round runs one search of each kind in turn. `cold` starts a process for each trial. `warm`
+forks it from a process that has imported everything, like `detcore run`. A trial of the toy
+framework of the tests trains two batches, validates, and saves a checkpoint of 3 kB, which is
+synced to the disk. The table gives the time from the start of a trial to the start of the following
+trial, with one trial at a time. Trials that start before the warm process is ready are not counted.
+The reference is a process that imports the same modules and ends. For forked trials the table also
+gives the CPU time of the runner and of the workers, which other work on the machine changes less.
 
-The peak of the runner's memory is that of a process with nothing else in it; the growth is from
-the tenth trial to the last.
+The peak memory is that of a runner in a separate process. The growth is from the tenth trial to the
+last trial.
 
-Python's cache of compiled modules has to be writable: PYTHONDONTWRITEBYTECODE is unset here.
+Python's bytecode cache has to be writable, so this module unsets PYTHONDONTWRITEBYTECODE.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--starts", type=int, default=10, help="of a bare process, before each")
+    parser.add_argument(
+        "--starts", type=int, default=10, help="starts of a bare process before each search"
+    )
     parser.add_argument("--folder", type=Path, default=Path())
     parser.add_argument("--search", metavar="WAY", help=argparse.SUPPRESS)
     options = parse_options(parser, trials=3, rounds=1, starts=1)
@@ -75,7 +77,7 @@ def _measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     (folder / "model_def.py").write_text(MODEL)
     (folder / "experiment.yaml").write_text(EXPERIMENT.format(trials=options.trials))
     times: dict[str, Any] = {"process": [], "cold": [], "warm": [], "memory": []}
-    _start_process()  # compiles what was not compiled yet
+    _start_process()  # fills the bytecode cache
     for number in range(options.rounds):
         for way in ("cold", "warm"):
             home = folder / f"{way}-{number}"
@@ -87,20 +89,20 @@ def _measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
                 text=True,
                 check=True,
             ).stdout
-            told = [line.split() for line in output.splitlines() if line.startswith("told")]
-            times[way] += [float(words[2]) for words in told if words[1] == way]
+            lines = [line.split() for line in output.splitlines() if line.startswith("measured")]
+            times[way] += [float(words[2]) for words in lines if words[1] == way]
             for kind in ("runner", "workers"):
-                found = [float(words[2]) for words in told if words[1] == kind]
-                times.setdefault(kind, []).extend(found)
-            times["memory"] += [float(words[2]) for words in told if words[1] == "memory"]
+                seconds = [float(words[2]) for words in lines if words[1] == kind]
+                times.setdefault(kind, []).extend(seconds)
+            times["memory"] += [float(words[2]) for words in lines if words[1] == "memory"]
             times.setdefault("growth", []).extend(
-                float(words[2]) for words in told if words[1] == "growth"
+                float(words[2]) for words in lines if words[1] == "growth"
             )
     return times
 
 
 def _start_process() -> float:
-    """Start what a worker is, without a trial; return the seconds to its end."""
+    """Start a worker process without a trial, and return its duration in seconds."""
     from detcore.launch.fork_server import WORKER_MODULES
 
     modules = {name.partition(":")[0] for name in WORKER_MODULES}
@@ -112,7 +114,7 @@ def _start_process() -> float:
 
 
 def _search(folder: Path, way: str) -> None:
-    """Run a search in this process, and print what its trials took."""
+    """Run a search in this process, and print the durations of its trials."""
     from detcore.config import load_config
     from detcore.environment import read_environment
     from detcore.launch import LocalLauncher
@@ -132,7 +134,7 @@ def _search(folder: Path, way: str) -> None:
 
 
 class Listener:
-    """Notes when trials start, and whether they were forked."""
+    """Records when trials start, and whether they are forked."""
 
     def __init__(self, way: str) -> None:
         self._way = way
@@ -148,18 +150,18 @@ class Listener:
         self._cpu.append((time.process_time(), _cpu_of_ended(int(parent.split()[1]))))
 
     def tell(self) -> None:
-        """Print what was noted."""
+        """Print the records."""
         for (began, is_warm), (end, _) in zip(self._starts, self._starts[1:], strict=False):
             if is_warm is (self._way == "warm"):
-                print("told", self._way, end - began)
+                print("measured", self._way, end - began)
         forked = [place for place, (_, is_warm) in enumerate(self._starts) if is_warm]
         if self._way == "warm" and len(forked) > 2:
             first, last = forked[1], forked[-1]
             for place, kind in enumerate(("runner", "workers")):
                 used = self._cpu[last][place] - self._cpu[first][place]
-                print("told", kind, used / (last - first))
-        print("told", "memory", _memory_kb("VmHWM") / 1024)
-        print("told", "growth", (self._memory[-1] - self._memory[:11][-1]) / 1024)
+                print("measured", kind, used / (last - first))
+        print("measured", "memory", _memory_kb("VmHWM") / 1024)
+        print("measured", "growth", (self._memory[-1] - self._memory[:11][-1]) / 1024)
 
     def __getattr__(self, _name: str) -> Any:
         return lambda *_, **__: None
@@ -180,7 +182,7 @@ def _tell(times: dict[str, Any], options: argparse.Namespace) -> None:
     process = statistics.median(times["process"])
     print(f"{options.rounds} rounds of searches with {options.trials} trials\n")
     rows = []
-    for name, what in (
+    for name, description in (
         ("process", "start of a process with a worker's imports"),
         ("cold", "a trial, process started"),
         ("warm", "a trial, process forked"),
@@ -190,7 +192,7 @@ def _tell(times: dict[str, Any], options: argparse.Namespace) -> None:
         middle = statistics.median(times[name])
         beyond = "" if name == "process" else f"{(middle - process) * 1000:.0f}"
         spread = f"{min(times[name]) * 1000:.0f} to {max(times[name]) * 1000:.0f}"
-        rows.append((what, f"{middle * 1000:.0f}", spread, beyond))
+        rows.append((description, f"{middle * 1000:.0f}", spread, beyond))
     for kind in ("runner", "workers"):
         if times.get(kind):
             middle = f"{statistics.median(times[kind]) * 1000:.0f}"

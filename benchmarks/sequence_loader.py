@@ -1,8 +1,8 @@
-"""How fast the loader hands out the items of a Sequence, against doing nothing but compute them.
+"""Measure how fast the loader delivers the items of a Sequence, against only computing them.
 
-Each variant is a process of its own. One driver lets one of them at a time run a turn, in a random
-order each round, so that what else the machine does falls on all of them alike. Read the wall
-ratio beside that of the null control, and the CPU ratio where the former is wide.
+Each variant is a separate process. One driver gives each of them a turn, in a random order each
+round, so that other load on the machine affects all of them alike. Compare the wall ratio with the
+null control, and use the CPU ratio if the null control is wide.
 
     python benchmarks/sequence_loader.py [--rounds 9] [--items 300] [--keras] [--quick]
 """
@@ -30,8 +30,8 @@ WORKERS = 2
 SAME_FOR_ALL = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
-    # Whether malloc gives freed arrays back to the kernel after each item, and pays for getting
-    # them again, depends on what else a process has allocated; it would be half of what is seen.
+    # Whether malloc returns freed arrays to the kernel after each item depends on the other
+    # allocations of the process. The effect would be half of the measured time.
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
 }
@@ -54,8 +54,8 @@ class Images:
         tops, lefts = np.random.randint(0, 5, (2, 128))
         flips = np.random.rand(128) < 0.5
         gains = np.random.uniform(0.7, 1.4, 128).astype(np.float32)
-        for place, (record, top, left) in enumerate(zip(records, tops, lefts, strict=True)):
-            image = self.images[record, top : top + 32, left : left + 32]
+        for place, (record, top, column) in enumerate(zip(records, tops, lefts, strict=True)):
+            image = self.images[record, top : top + 32, column : column + 32]
             pixels = (image[:, ::-1] if flips[place] else image).astype(np.float32)
             pixels = np.clip((pixels - 128) * gains[place] + 128, 0, 255)
             pixels = np.sqrt(pixels / 255)
@@ -63,11 +63,11 @@ class Images:
         return batch, self.labels[records]
 
 
-# -- variants: each returns what runs a turn of so many items --------------------------------------
+# -- variants: each returns a function that runs a turn of some items ----------------------------
 
 
 def inline() -> Callable[[int], None]:
-    """One process computes and delivers nothing: the CPU that `__getitem__` itself takes."""
+    """One process computes and delivers nothing: the CPU time of `__getitem__`."""
     sequence = Images()
 
     def turn(items: int) -> None:
@@ -78,7 +78,7 @@ def inline() -> Callable[[int], None]:
 
 
 def two_processes() -> Callable[[int], None]:
-    """Two processes compute half of the items each, and deliver nothing: the limit."""
+    """Two processes compute half of the items each and deliver nothing: the upper limit."""
     sequence = Images()
 
     def turn(items: int) -> None:
@@ -97,7 +97,7 @@ def two_processes() -> Callable[[int], None]:
 
 
 def two_threads() -> Callable[[int], None]:
-    """Two threads compute half of the items each, and deliver nothing: what the GIL allows."""
+    """Two threads compute half of the items each and deliver nothing: the limit of the GIL."""
     sequence = Images()
 
     def work(worker: int, items: int) -> None:
@@ -115,14 +115,14 @@ def two_threads() -> Callable[[int], None]:
 
 
 def loader(workers: int, *, processes: bool) -> Callable[[], Callable[[int], None]]:
-    """Our loader, its consumer doing nothing."""
+    """The loader of detcore, with a consumer that does nothing."""
 
     def make() -> Callable[[int], None]:
         from sequence_loader import Images as Importable  # not from __main__
 
         from detcore_keras.data.sequence_loader import SequenceLoader
 
-        made = SequenceLoader(
+        sequence_loader = SequenceLoader(
             Importable(),
             workers=workers,
             use_multiprocessing=processes,
@@ -131,7 +131,7 @@ def loader(workers: int, *, processes: bool) -> Callable[[], Callable[[int], Non
         )
 
         def turn(items: int) -> None:
-            for _ in made.batches(range(items)):
+            for _ in sequence_loader.batches(range(items)):
                 pass
 
         turn(20)
@@ -141,7 +141,7 @@ def loader(workers: int, *, processes: bool) -> Callable[[], Callable[[int], Non
 
 
 def keras_enqueuer(*, processes: bool) -> Callable[[], Callable[[int], None]]:
-    """Keras 2's own OrderedEnqueuer with two workers; needs TensorFlow 2.15."""
+    """The OrderedEnqueuer of Keras 2 with two workers. Requires TensorFlow 2.15."""
 
     def make() -> Callable[[int], None]:
         import tensorflow as tf
@@ -197,14 +197,14 @@ def run_variant(name: str) -> None:
 
 
 def tree_cpu_s() -> float:
-    """Return the CPU seconds of this process, its descendants, and those it has reaped."""
+    """Return the CPU seconds of this process and its current and former descendants."""
     return sum(_cpu_s(pid) for pid in [os.getpid(), *_descendants(os.getpid())])
 
 
 def _descendants(pid: int) -> Iterator[int]:
     for task in Path(f"/proc/{pid}/task").iterdir():
         children = ""
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
             children = (task / "children").read_text()
         for child in map(int, children.split()):
             yield child
@@ -223,7 +223,7 @@ def _cpu_s(pid: int) -> float:
 def drive(names: list[str], options: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
     """Let each variant run a turn per round, in a random order."""
     processes = {name: start(name, options) for name in names}
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    results: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     try:
         for round_index in range(options.rounds + 1):
             for name in random.sample(names, len(names)):
@@ -234,15 +234,15 @@ def drive(names: list[str], options: argparse.Namespace) -> dict[str, list[dict[
                 process.stdin.flush()
                 result = json.loads(process.stdout.readline())
                 if round_index:  # the first round warms up
-                    found[name].append(result)
+                    results[name].append(result)
     finally:
         for process in processes.values():
             process.communicate()
-    return found
+    return results
 
 
 def start(name: str, options: argparse.Namespace) -> subprocess.Popen[str]:
-    """Start a variant's process and wait until it is ready."""
+    """Start the process of a variant, and wait until it is ready."""
     process = subprocess.Popen(
         [sys.executable, __file__, "--variant", name],
         stdin=subprocess.PIPE,
@@ -256,11 +256,11 @@ def start(name: str, options: argparse.Namespace) -> subprocess.Popen[str]:
     return process
 
 
-def report(found: dict[str, list[dict[str, float]]], items: int) -> None:
+def report(results: dict[str, list[dict[str, float]]], items: int) -> None:
     """Print the table: ratios within each round, medians and quartiles over rounds."""
-    limit, inlined = found[next(iter(VARIANTS))], found["__getitem__ inline"]
+    limit, inlined = results[next(iter(VARIANTS))], results["__getitem__ inline"]
     rows = []
-    for name, turns in found.items():
+    for name, turns in results.items():
         speed = statistics.median(items / turn["wall"] for turn in turns)
         wall = [at["wall"] / turn["wall"] for at, turn in zip(limit, turns, strict=True)]
         cpu = [turn["cpu"] / at["cpu"] for at, turn in zip(inlined, turns, strict=True)]
@@ -277,7 +277,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--items", type=int, default=300)
     parser.add_argument(
-        "--keras", action="store_true", help="with Keras 2's own enqueuer (needs TensorFlow 2.15)"
+        "--keras",
+        action="store_true",
+        help="also measure the enqueuer of Keras 2 (requires TensorFlow 2.15)",
     )
     parser.add_argument("--variant", help=argparse.SUPPRESS)
     arguments = parse_options(parser, rounds=1, items=4)

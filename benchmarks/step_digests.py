@@ -1,8 +1,8 @@
-"""What step digests add to each step of a PyTorch trial.
+"""Measure the time that step digests add to a step of a PyTorch trial.
 
-One trial trains, with and without digests in turns of a random order, so that other load on the
-machine, and the place of its tensors in memory, are the same for all. CPU time is that of the
-process; read the ratio beside that of the null control. A unit has 100 steps.
+One trial trains with and without digests, in turns in a random order. Other load on the machine and
+the location of the tensors in memory are therefore the same for all. The CPU time is that of the
+process. Compare a ratio with the null control. A unit has 100 steps.
 
     python benchmarks/step_digests.py [--rounds 40] [--steps 400] [--quick]
 """
@@ -32,7 +32,7 @@ from detcore_torch.pytorch_controller import TorchController
 
 
 class Classifier(PyTorchTrial):
-    """Digits of random pixels."""
+    """Random images in the shape of digits."""
 
     def __init__(self, context: Any) -> None:
         self.context = context

@@ -1,19 +1,19 @@
-"""Saving and restoring files through a storage back end, against the usual ways to do it.
+"""Measure saving and restoring files with storage back ends, against the usual alternatives.
 
     python benchmarks/storage.py [--rounds N] [--only local,s3,...] [--sets a,b,c] [--quick]
-    python benchmarks/storage.py --digests      # what digesting adds to a save of 1 GB
-    python benchmarks/storage.py --sparse       # memory of moving one file of 4 GB
+    python benchmarks/storage.py --digests      # time of digests in a save of 1 GB
+    python benchmarks/storage.py --sparse       # memory for transferring one file of 4 GB
 
 Sets of files: a = 1 x 512 MB, b = 8 x 64 MB, c = 2,000 x 16 KB. Places: the local disk; S3 and GCS
-servers that drop what they get (the client's own limit); the first with 20 ms a request; real ones
-(SeaweedFS, fake-gcs-server). detcore digests every file on the way, both ways; the others do not,
-apart from what their protocol demands; "copytree + read" reads everything once more.
+servers that discard the content (the limit of the client); the first with 20 ms per request; real
+servers (SeaweedFS, fake-gcs-server). detcore digests every file in both directions. The
+alternatives do not, apart from the requirements of their protocol. "copytree + read" reads
+everything again.
 
-Each measurement is a process of its own, so that its peak memory is its own; rounds are
-interleaved: every way once, then every way again, in another order. What is told is the median, the
-ratio to the fastest of the others in each round, and the processor time of the process (on a busy
-machine the one number to trust). With servers, files are in memory (/dev/shm), so that no disk is
-measured.
+Each measurement is a separate process, so that its peak memory is known. Rounds are interleaved.
+The table gives the median, the ratio to the fastest alternative in each round, and the CPU time of
+the process, which is the most reliable number on a busy machine. With servers, files are in memory
+(/dev/shm), so that no disk is measured.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ PLACES = {
 
 
 def make_files(folder: Path, name: str) -> list[tuple[Path, str]]:
-    """Write a set of files; returns them with their keys."""
+    """Write a set of files, and return their paths and keys."""
     count, size = SETS[name]
     block = os.urandom(min(size, 1 << 20))
     if name == "4 GB":
@@ -84,7 +84,7 @@ def make_files(folder: Path, name: str) -> list[tuple[Path, str]]:
 
 
 def detcore_way(place: str, url: str, root: Path) -> Way:
-    """Through detcore."""
+    """The storage back end of detcore."""
     from detcore.storage import LocalStorage, StorageBackend
     from detcore_storage import GcsSettings, GcsStorage, S3Settings, S3Storage
 
@@ -109,10 +109,10 @@ def _done(digests: object) -> None:
 
 
 def copytree_way(kind: str, root: Path) -> Way:
-    """With shutil, and what a durable copy or a checked one takes beyond it."""
+    """shutil, also with fsync and with reading the copies."""
 
     def copy(source: Path, target: Path) -> None:
-        if target.exists():  # left by the warming up
+        if target.exists():  # the warm-up wrote it
             shutil.rmtree(target)
         shutil.copytree(source, target)
         for path in target.rglob("*") if kind != "copytree" else ():
@@ -128,14 +128,14 @@ def copytree_way(kind: str, root: Path) -> Way:
         copy(pairs[0][0].parents[1], root / "copy")
 
     def down(pairs: list[tuple[Path, str]]) -> None:
-        # Not over the source: memory that is given back just before is cheaper than other memory.
+        # Use another buffer than the source. Recently freed memory is cheaper to allocate.
         copy(root / "copy", pairs[0][0].parents[1] / "copied")
 
     return up, down
 
 
 def obstore_way(url: str, is_slow: bool) -> Way:
-    """obstore's synchronous calls in threads, as one would write it by hand."""
+    """obstore's synchronous calls in threads."""
     import obstore
     from obstore.store import S3Store
 
@@ -163,7 +163,7 @@ def obstore_way(url: str, is_slow: bool) -> Way:
 
 
 def gcsfs_way(url: str) -> Way:
-    """gcsfs, with the settings that are best for it."""
+    """gcsfs with its best settings."""
     from gcsfs.core import GCSFileSystem
 
     fs = GCSFileSystem(token="anon", project="t", endpoint_url=url, use_listings_cache=False)
@@ -175,7 +175,7 @@ def gcsfs_way(url: str) -> Way:
 
 
 def boto3_way(url: str) -> Way:
-    """boto3's transfer manager, as it comes."""
+    """boto3's transfer manager with its default settings."""
     import boto3
 
     client = boto3.client(
@@ -197,7 +197,7 @@ def boto3_way(url: str) -> Way:
 
 
 def leave_digests_out() -> None:
-    """Have detcore digest nothing in this process, to see what digesting takes."""
+    """Disable digests in this process, to measure their time."""
     from detcore.storage import Digester, FileDigest, file_digests
     from detcore_storage import fsspec_storage, s3_storage
 
@@ -211,7 +211,7 @@ def leave_digests_out() -> None:
 
 
 def make_way(way: str, place: str, url: str, root: Path) -> Way:
-    """Return how a way saves and restores."""
+    """Return the functions of an implementation."""
     if way == "detcore, no digests":
         leave_digests_out()
     if way.startswith("detcore"):
@@ -224,7 +224,7 @@ def make_way(way: str, place: str, url: str, root: Path) -> Way:
 
 
 def measure(way: str, place: str, url: str, source: Path, work: Path) -> None:
-    """Save and restore once, in this process; prints seconds and peak memory."""
+    """Save and restore once in this process, and print seconds and peak memory."""
     pairs = [
         (path, f"run/{path.relative_to(source)}")
         for path in sorted(source.rglob("*"))
@@ -238,9 +238,9 @@ def measure(way: str, place: str, url: str, source: Path, work: Path) -> None:
     warm = work / "run" / "00" / "warm"
     warm.parent.mkdir(parents=True, exist_ok=True)
     warm.write_bytes(b"x")
-    up([(warm, "run/00/warm")])  # connections and imports are not what is measured
+    up([(warm, "run/00/warm")])  # connections and imports are not measured
     if place == "local":
-        os.sync()  # else one pays for what another left to be written
+        os.sync()  # otherwise a measurement pays for the writes of an earlier measurement
     start, used = time.perf_counter(), time.process_time()
     up(pairs)
     took_up, used_up = time.perf_counter() - start, time.process_time() - used
@@ -251,19 +251,19 @@ def measure(way: str, place: str, url: str, source: Path, work: Path) -> None:
         os.sync()
     start, used = time.perf_counter(), time.process_time()
     down(targets)
-    found = {
+    result = {
         "up": took_up,
         "up_cpu": used_up,
         "down": time.perf_counter() - start,
         "down_cpu": time.process_time() - used,
         "mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
-    print(json.dumps(found))
+    print(json.dumps(result))
 
 
 @contextlib.contextmanager
 def server(place: str, zeros_mib: int = 1024) -> Iterator[str]:
-    """Run the server of a place; gives its URL."""
+    """Run the server of a place, and yield its URL."""
     if place == "local":
         yield ""
     elif place in ("s3-weed", "gcs-fake"):
@@ -285,7 +285,7 @@ def server(place: str, zeros_mib: int = 1024) -> Iterator[str]:
 
 
 def run_place(place: str, names: list[str], rounds: int) -> Iterator[list[str]]:
-    """Measure all ways at a place, and yield a row for each."""
+    """Measure all implementations at a place, and yield a row for each."""
     for name in names:
         if place == "gcs-fake" and name == "a":
             continue  # its time is quadratic in the parts of a file
@@ -298,7 +298,7 @@ def run_place(place: str, names: list[str], rounds: int) -> Iterator[list[str]]:
 def run_ways(
     place: str, name: str, ways: tuple[str, ...], rounds: int
 ) -> dict[str, list[dict[str, float]]]:
-    """Measure some ways, in rounds."""
+    """Measure some implementations in rounds."""
     results: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
     folder = MEMORY if place != "local" and MEMORY.is_dir() else None
     zeros_mib = 1 if name == "quick" else 1024
@@ -314,18 +314,18 @@ def run_ways(
                 command = [
                     sys.executable, __file__, "--measure", way, place, url, str(source), str(work),
                 ]  # fmt: skip
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
-                if done.returncode:
-                    print(f"{place} {name} {way}: {done.stderr[-600:]}", file=sys.stderr)
+                completed = subprocess.run(command, capture_output=True, text=True, check=False)
+                if completed.returncode:
+                    print(f"{place} {name} {way}: {completed.stderr[-600:]}", file=sys.stderr)
                 else:
-                    results[way].append(json.loads(done.stdout.splitlines()[-1]))
-                if name != "c":  # making files just after many were deleted is slow on ext4
+                    results[way].append(json.loads(completed.stdout.splitlines()[-1]))
+                if name != "c":  # ext4 creates files slowly just after many files were deleted
                     shutil.rmtree(work)
     return results
 
 
 def run_digests(rounds: int) -> None:
-    """Print what digesting adds to a save of 1 GB."""
+    """Print the time that digests add to a save of 1 GB."""
     heads = "place", "files", "save without digests", "with", "processor without", "with"
     print_table(heads, _digest_rows(rounds))
 
@@ -344,7 +344,7 @@ def _digest_rows(rounds: int) -> Iterator[list[str]]:
 
 
 def run_sparse() -> None:
-    """Print what moving one large file takes in memory."""
+    """Print the memory for transferring one large file."""
     rows = []
     for place in ("local", "s3", "gcs"):
         results = run_ways(place, "4 GB", ("detcore",), 1)
@@ -358,13 +358,14 @@ def _row(
     count, size = SETS[name]
     amount = count if name == "c" else count * size / 1e6
     row: dict[str, Any] = {"place": place, "set": name, "way": way}
-    others = [w for w in results if not w.startswith("detcore") and results[w]]
+    alternatives = [w for w in results if not w.startswith("detcore") and results[w]]
     if place == "local":
-        others = ["copytree + read"]
+        alternatives = ["copytree + read"]
     for direction in ("up", "down"):
         row[direction] = amount / statistics.median(r[direction] for r in results[way])
         ratios = [
-            min(results[w][i][direction] for w in others if i < len(results[w])) / r[direction]
+            min(results[w][i][direction] for w in alternatives if i < len(results[w]))
+            / r[direction]
             for i, r in enumerate(results[way])
         ]
         row[f"{direction}_ratio"] = statistics.median(ratios)

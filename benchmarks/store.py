@@ -1,24 +1,25 @@
-"""What questions to the record store cost as it grows, and how fast a process may report.
+"""Measure queries of the record store as it grows, and the rate of reports of a process.
 
     python benchmarks/store.py [--url SMALL LARGE] [--rounds 21] [--quick]
 
-A store with 50 trials and 10 thousand reports, and one with 10,000 trials, 100,000 checkpoints and
-2 million reports (200 of each trial, of which 10 are validations at the step of a checkpoint), all
-in one experiment. The registry of both has 100 models with 3 versions each, then 1,000. Both have
-one more trial, of another experiment: with 10,000 reports of training, or 1,000,000, and of 100 of
-these one validation. Of it are asked what `detcore trial describe` shows, and its page.
+The small store has 50 trials and 10 thousand reports. The large store has 10,000 trials, 100,000
+checkpoints and 2 million reports (200 per trial, 10 of them validations at the step of a
+checkpoint), all in one experiment. The registry of both has 100 models with 3 versions each, and
+then 1,000 models. Both have a trial of another experiment with 10,000 or 1,000,000 training reports
+and 100 validations. The queries about that trial are those of `detcore trial describe` and of its
+page.
 
-Each question is asked of both in turn, after two rounds that do not count, through the client (its
-answers are whole: objects with configuration, hyperparameters and validation) and of `Database`
-alone. Told are medians, the growth from the one to the other, and the CPU time of this process.
+Each query is sent to both stores in turn, after two rounds that do not count, through the client
+(whole objects with configuration, hyperparameters and validation) and through `Database`. The table
+gives medians, the growth from the small to the large store, and the CPU time of this process.
 
-Reports come from one process, one dictionary of two metrics each, through the Core API: they are
-counted when the call has returned, which is when they are safe in the event log. The thread that
-moves them into the database works meanwhile, unless it says "alone". The last measure is that
-thread's work by itself: how many reports of an event log come into the database in a second.
+Reports come from one process through the Core API, each with two metrics. They are counted when the
+call has returned and the report is in the event log. The thread that copies them into the database
+works concurrently, except for the measure "alone". The last measure is the work of that thread
+alone: the number of reports that it copies from an event log into the database per second.
 
-Without `--url` everything is SQLite's, in a folder that `--folder` names (default: the current
-one). `--url` names two empty PostgreSQL databases, which are not emptied afterwards.
+Without `--url` the databases are SQLite files in the directory `--folder` (default: the current
+directory). `--url` names two empty PostgreSQL databases, which are not emptied afterwards.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ from typing import Any
 from _report import parse_options, print_table
 
 SMALL, FULL = 50, 10_000  # trials
-REPORTS, CHECKPOINTS, VERSIONS = 200, 10, 3  # of a trial; of a model
+REPORTS, CHECKPOINTS, VERSIONS = 200, 10, 3  # reports of a trial; versions of a model
 TRIALS_AT_ONCE = 500
 MODELS = (100, 1_000)
-SHORT, LONG, VALIDATION_EVERY = 10_000, 1_000_000, 100  # reports of the trial by itself
+SHORT, LONG, VALIDATION_EVERY = 10_000, 1_000_000, 100  # reports of the single trial
 METRIC = "loss"
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A store: a database, and the experiment in it."""
+    """A database with an experiment."""
 
     url: str
     experiment_id: int
@@ -56,11 +57,17 @@ class Place:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--url", nargs=2, help="of two empty PostgreSQL databases")
+    parser.add_argument("--url", nargs=2, help="URLs of two empty PostgreSQL databases")
     parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--trials", type=int, default=FULL, help="of the large store")
-    parser.add_argument("--long", type=int, default=LONG, help="reports of one trial")
-    parser.add_argument("--reports", type=int, default=50_000, help="from one process")
+    parser.add_argument(
+        "--trials", type=int, default=FULL, help="number of trials of the large store"
+    )
+    parser.add_argument(
+        "--long", type=int, default=LONG, help="number of reports of the single trial"
+    )
+    parser.add_argument(
+        "--reports", type=int, default=50_000, help="number of reports from one process"
+    )
     parser.add_argument("--folder", type=Path, default=Path())
     options = parse_options(parser, rounds=1, trials=60, reports=20, long=12_000)
     with tempfile.TemporaryDirectory(prefix="store-", dir=options.folder) as name:
@@ -77,7 +84,7 @@ def main() -> None:
 
 # -- the stores ------------------------------------------------------------------------------------
 
-# Each makes rows of trials :first to :last; all databases know this much SQL.
+# Each statement creates the rows of trials :first to :last, in SQL of all databases.
 _ROWS = (
     """
     INSERT INTO runs (trial_id, run_id, started_at)
@@ -128,7 +135,7 @@ _LONG_ROWS = (
 
 
 def _fill(url: str, num_trials: int, num_long: int) -> Place:
-    """Record experiments and trials as users would, and the many rows in bulk."""
+    """Record experiments and trials through the API, and the many rows in bulk."""
     from sqlalchemy import func, insert, select, text
 
     from detcore.records import Database
@@ -157,19 +164,19 @@ def _fill(url: str, num_trials: int, num_long: int) -> Place:
                     "every": REPORTS // CHECKPOINTS,
                 }
                 for statement in _ROWS:
-                    # Values of JSON are no parameters.
+                    # JSON values cannot be parameters.
                     escaped = statement.replace('":', '"\\:')
                     connection.execute(text(escaped), _used(values, statement))
         database.set_experiment_state(experiment, ExperimentState.COMPLETED)
         long_trial = _fill_long(database, {"searcher": searcher}, num_long)
-        if not url.startswith("sqlite"):  # which never does so by itself
+        if not url.startswith("sqlite"):  # SQLite does not do this automatically
             with database._write() as connection:
                 connection.execute(text("ANALYZE"))
     return Place(url, experiment, num_trials, last - num_trials // 2, long_trial)
 
 
 def _fill_long(database: Any, config: dict[str, Any], num_reports: int) -> int:
-    """Record a trial with many reports; return its id."""
+    """Record a trial with many reports, and return its id."""
     from sqlalchemy import text
 
     experiment = database.create_experiment(
@@ -196,7 +203,7 @@ def _used(values: dict[str, Any], statement: str) -> dict[str, Any]:
 
 
 def _register(place: Place, count: int) -> None:
-    """Have `count` models in the registry, with versions of checkpoints there are."""
+    """Add models to the registry up to `count`, with versions of existing checkpoints."""
     from sqlalchemy import insert
 
     from detcore.records import Database
@@ -204,12 +211,12 @@ def _register(place: Place, count: int) -> None:
     from detcore.records.schema import model_versions, models
 
     with Database.open(place.url) as database, database._write() as connection:
-        known = len(connection.execute(models.select()).fetchall())
+        num_models = len(connection.execute(models.select()).fetchall())
         best = database.top_checkpoints(
             experiment_id=place.experiment_id, metric=METRIC, smaller_is_better=True, limit=10
         )
         uuids = [ranked.checkpoint.uuid for ranked in best]
-        for number in range(known + 1, count + 1):
+        for number in range(num_models + 1, count + 1):
             document = {"metadata": {"team": "vision"}, "created_at": now(), "updated_at": now()}
             created = connection.execute(
                 insert(models).values(
@@ -247,8 +254,8 @@ def _ask(small: Place, large: Place, options: argparse.Namespace) -> Times:
 def _in_turn(small: Questions, large: Questions, rounds: int, times: Times) -> None:
     for number in range(-2, rounds):
         for name in small:
-            kept = times.setdefault(name, ([], []))
-            for question, seconds in zip((small[name], large[name]), kept, strict=True):
+            pair = times.setdefault(name, ([], []))
+            for question, seconds in zip((small[name], large[name]), pair, strict=True):
                 began, cpu_began = time.perf_counter(), time.process_time()
                 question()
                 if number >= 0:
@@ -329,7 +336,7 @@ def _client(place: Place) -> Any:
 
 
 def _report(url: str, folder: Path, count: int) -> dict[str, float]:
-    """Return how many reports a second each way takes."""
+    """Return the reports per second of each implementation."""
     from detcore import core
     from detcore.log.writing import EventLog
     from detcore.records import Database, ingest_event_logs
@@ -368,7 +375,7 @@ def _report(url: str, folder: Path, count: int) -> dict[str, float]:
     return rates
 
 
-# -- what came out ---------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------
 
 
 def _tell(

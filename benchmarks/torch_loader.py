@@ -1,8 +1,8 @@
 """Measure the time that `detcore_torch.resumable` adds to each batch of a loader.
 
 All variants are in one process and take turns of a few batches in a random order, so that other
-load on the machine falls on all alike. CPU time is that of the process and of the variant's loader
-processes; read what is added beside that of the null control.
+load on the machine affects all of them alike. The CPU time is that of the process and of the loader
+processes of the variant. Compare it with the null control.
 
     python benchmarks/torch_loader.py [--rounds 30] [--batches 400] [--quick]
 """
@@ -25,15 +25,15 @@ from _report import parse_options, print_table, with_quartiles
 from detcore_torch import resumable
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # torchdata calls what PyTorch has deprecated
+    warnings.simplefilter("ignore")  # torchdata calls functions that PyTorch has deprecated
     from torchdata.stateful_dataloader import StatefulDataLoader
 
 RECORDS = 1 << 16
 BATCH = 32
 
 
-class Vectors(torch.utils.data.Dataset):  # type: ignore[misc]  # of a package without types
-    """Records of 64 numbers, with noise: what a small model reads."""
+class Vectors(torch.utils.data.Dataset):  # type: ignore[misc]  # the package has no types
+    """Records of 64 numbers with noise, as for a small model."""
 
     def __init__(self) -> None:
         self.data = torch.randn(1024, 64)
@@ -50,12 +50,12 @@ def plain_loader() -> Any:
 
 
 def working_loader() -> Any:
-    """Return a loader with processes, of batches that are a number each.
+    """Return a loader with processes, whose batches are single numbers.
 
-    Tensors would cost a hundred times what is measured here, for the memory that they share.
+    Tensors in shared memory would cost a hundred times the measured time.
     """
     return torch.utils.data.DataLoader(
-        range(RECORDS),  # type: ignore[arg-type]  # has what a dataset needs
+        range(RECORDS),  # type: ignore[arg-type]  # has the methods of a dataset
         BATCH,
         shuffle=True,
         num_workers=2,
@@ -71,7 +71,7 @@ def tensor_loader() -> Any:
 
 def stateful_loader() -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # once in a process
+        warnings.simplefilter("ignore")  # once per process
         return StatefulDataLoader(Vectors(), BATCH, shuffle=True)
 
 
@@ -90,14 +90,14 @@ LOADERS: dict[str, Callable[[], Any]] = {
 
 
 class Feed:
-    """The batches of a loader in all epochs, and the processes that load them."""
+    """The batches of all epochs of a loader, and its processes."""
 
     def __init__(self, loader: Any) -> None:
-        others = set(multiprocessing.active_children())
+        earlier = set(multiprocessing.active_children())
         self.loader = loader
         self.batches = self._endless()
         next(self.batches)
-        workers = set(multiprocessing.active_children()) - others
+        workers = set(multiprocessing.active_children()) - earlier
         self._clocks = [time.CLOCK_PROCESS_CPUTIME_ID]
         # The clock of another process (Linux); see clock_getcpuclockid(3).
         self._clocks += [(~worker.pid << 3) | 2 for worker in workers if worker.pid is not None]
@@ -137,11 +137,11 @@ def main() -> None:
         for key in order:
             times[key].append(feeds[key].cpu_s(options.batches) / options.batches * 1e6)
     rows = []
-    for (name, variant), found in times.items():
-        pairs = list(zip(found, times[name, "plain"], strict=True))
-        added = [mine - theirs for mine, theirs in pairs]
-        ratio = statistics.median(mine / theirs for mine, theirs in pairs)
-        median = statistics.median(found)
+    for (name, variant), batch_times in times.items():
+        pairs = list(zip(batch_times, times[name, "plain"], strict=True))
+        added = [time - base for time, base in pairs]
+        ratio = statistics.median(time / base for time, base in pairs)
+        median = statistics.median(batch_times)
         rows.append([name, variant, f"{median:.1f}", with_quartiles(added, 1), f"{ratio:.3f}"])
     print_table(["loader", "variant", "CPU us/batch", "added, us [q1, q3]", "CPU ratio"], rows)
 

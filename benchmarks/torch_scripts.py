@@ -1,9 +1,9 @@
-"""Measure the CPU time that detcore adds to the scripts of PyTorch's libraries, and to a loop.
+"""Measure the CPU time that detcore adds to scripts of PyTorch libraries, and to a loop.
 
-Each script trains with and without its adapter, endlessly, in a process forked from one that has
-imported everything. The processes take turns of a few batches in a random order: while one trains,
-the others wait. The CPU time is that of the process with all of its threads. Scripts report every
-50 steps and save nothing in a turn. Read a ratio beside that of the null control.
+Each script trains with and without its adapter, without end, in a process forked from a process
+that has imported everything. The processes take turns of a few batches in a random order. The CPU
+time is that of the process with all of its threads. Scripts report every 50 steps and save nothing
+in a turn. Compare a ratio with the null control.
 
     python benchmarks/torch_scripts.py [--rounds 20] [--batches 50] [--only trial] [--quick]
 """
@@ -41,8 +41,8 @@ class Turns:
     """The end of a turn in the process of a variant.
 
     Args:
-        link: The socket to the parent.
-        batches: Batches of a turn.
+        link: Socket that is connected to the parent.
+        batches: Number of batches in a turn.
     """
 
     def __init__(self, link: socket.socket, batches: int) -> None:
@@ -52,14 +52,14 @@ class Turns:
         self._began = 0.0
 
     def count(self) -> None:
-        """Count a batch; at the end of a turn, wait for the next one."""
+        """Count a batch. At the end of a turn, wait for the next turn."""
         self._count += 1
         if self._count % self._batches == 0:
             self._link.send(struct.pack("d", time.process_time() - self._began))
             self.wait()
 
     def wait(self) -> None:
-        """Wait for a turn; end the process if there is none."""
+        """Wait for a turn. Ends the process after the last turn."""
         if not self._link.recv(1):
             os._exit(0)
         self._began = time.process_time()
@@ -150,7 +150,7 @@ def run_trainer(turns: Turns, *, with_detcore: bool) -> None:
 
     from detcore_torch.for_transformers import train
 
-    class Counted(Trainer):  # type: ignore[misc]  # transformers is not typed
+    class Counted(Trainer):  # type: ignore[misc]  # transformers has no types
         def training_step(self, *args: Any, **more: Any) -> Any:
             turns.count()
             return super().training_step(*args, **more)
@@ -247,7 +247,7 @@ def run_accelerate(turns: Turns, *, with_detcore: bool) -> None:
                 losses.clear()
 
 
-# What each script is, how it trains, and the module that is imported before the processes.
+# Name, training function, and the module that is imported before the processes start.
 SCRIPTS: dict[str, tuple[str, Callable[..., None], str]] = {
     "trial": ("`PyTorchTrial`, a plain loop", run_trial, "detcore_torch"),
     "trainer": ("`Trainer`", run_trainer, "detcore_torch.for_transformers"),
@@ -260,24 +260,24 @@ class Variant:
     """The process of a variant.
 
     Args:
-        run: Trains.
+        run: Function that trains.
         with_detcore: Whether it trains with detcore.
-        batches: Batches of a turn.
-        folder: Its files; made here.
+        batches: Number of batches in a turn.
+        folder: Directory of its files, which is created here.
     """
 
     def __init__(
         self, run: Callable[..., None], *, with_detcore: bool, batches: int, folder: Path
     ) -> None:
-        self._link, theirs = socket.socketpair()
+        self._link, child_link = socket.socketpair()
         folder.mkdir()
         self._log = folder / "output.txt"
         sys.stdout.flush()
         self._pid = os.fork()
         if self._pid == 0:
             self._link.close()
-            self._become(theirs, run, with_detcore, batches, folder)
-        theirs.close()
+            self._become(child_link, run, with_detcore, batches, folder)
+        child_link.close()
 
     def turn_s(self) -> float:
         """Return the CPU seconds of a turn."""
@@ -311,7 +311,7 @@ class Variant:
             turns = Turns(link, batches)
             turns.wait()
             run(turns, with_detcore=with_detcore)
-        except BaseException:  # noqa: BLE001  # the end of the process: written, never dropped
+        except BaseException:  # noqa: BLE001  # keeps a reference until the process ends
             traceback.print_exc()
         finally:
             os._exit(1)
@@ -335,15 +335,17 @@ def measure(
             seconds = variants[name].turn_s()
             if number > 1:
                 times[name].append(seconds / batches * 1e6)
-    for each in reversed(variants.values()):  # the later ones have the links of the earlier ones
-        each.close()
+    for process in reversed(
+        variants.values()
+    ):  # later processes inherit the sockets of earlier processes
+        process.close()
     return times
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--batches", type=int, default=50, help="of a turn")
+    parser.add_argument("--batches", type=int, default=50, help="batches of a turn")
     parser.add_argument("--only", choices=SCRIPTS, action="append")
     options = parse_options(parser, rounds=1, batches=2, only=["trial", "accelerate"])
     torch.set_num_threads(1)
@@ -357,11 +359,11 @@ def main() -> None:
                 run, rounds=options.rounds, batches=options.batches, folder=Path(folder)
             )
         base = times[VARIANTS[0]]
-        for variant, found in times.items():
-            ratios = [mine / theirs for mine, theirs in zip(found, base, strict=True)]
-            added = statistics.median(found) - statistics.median(base)
+        for variant, batch_times in times.items():
+            ratios = [time / base_time for time, base_time in zip(batch_times, base, strict=True)]
+            added = statistics.median(batch_times) - statistics.median(base)
             rows.append([
-                title, variant, f"{statistics.median(found):.0f}", f"{added:.1f}",
+                title, variant, f"{statistics.median(batch_times):.0f}", f"{added:.1f}",
                 with_quartiles(ratios, 3),
             ])  # fmt: skip
     print_table(["script", "variant", "CPU us/batch", "added, us", "CPU ratio [q1, q3]"], rows)

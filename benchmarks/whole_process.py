@@ -1,18 +1,17 @@
-"""How long whole processes take as a user types them: a Keras script, and `detcore run`.
+"""Measure whole processes as a user starts them: a Keras script, and `detcore run`.
 
     python benchmarks/whole_process.py [--rounds 7] [--epochs 5,105] [--quick]
 
-Run it with the Python of an environment that has detcore-keras and TensorFlow. Both train the same
-model (Dense(64)-Dense(10) with Adam, 45 batches of 32 in an epoch) on the same arrays. The script
-calls ``model.fit`` with validation data and a ``ModelCheckpoint``. The trial runs with everything
-that detcore does by default, and also validates and saves each epoch. The null control is the
-script against itself.
+Requires detcore-keras and TensorFlow. Both train the same model (Dense(64)-Dense(10) with Adam, 45
+batches of 32 per epoch) on the same arrays. The script calls ``model.fit`` with validation data and
+a ``ModelCheckpoint``. The trial runs with the defaults of detcore, and also validates and saves
+each epoch. The null control is the script against itself.
 
 Each round runs every variant with every number of epochs, in a new random order. A run is timed
-from the start of its process to its end; CPU includes all of its child processes. The line through
-the smallest and the largest number of epochs gives the time of one epoch and, at no epochs, that of
-start-up and end. "first batch" is the time until the first epoch begins, and "after the last
-checkpoint" the time from the last write of a checkpoint to the end of the process.
+from the start of its process to its end. CPU includes all child processes. The line through the
+smallest and the largest number of epochs gives the time of one epoch, and the time of start-up and
+end. "first batch" is the time until the first epoch starts. "after the last checkpoint" is the time
+from the last write of a checkpoint to the end of the process.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from pathlib import Path
 from _report import fixed_variables, parse_options, print_table, with_quartiles
 
 SCRIPT, NULL, DETCORE = "Keras script", "Keras script, null control", "detcore run"
-# What the script and the trial share.
+# Code that the script and the trial share.
 PARTS = """
 import time
 
@@ -113,7 +112,7 @@ COMMANDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What one process took, in seconds."""
+    """Durations of one process, in seconds."""
 
     wall: float
     cpu: float
@@ -124,7 +123,7 @@ class Run:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--epochs", default="5,105", help="of a run: two or more numbers")
+    parser.add_argument("--epochs", default="5,105", help="epochs of a run: two or more numbers")
     options = parse_options(parser, rounds=1, epochs="1,2")
     sizes = [int(size) for size in options.epochs.split(",")]
     if len(set(sizes)) < 2:
@@ -139,7 +138,7 @@ def main() -> None:
 
 
 def run(variant: str, epochs: int, options: argparse.Namespace) -> Run:
-    """Run a variant in a new folder, with a home that is new, too."""
+    """Run a variant in a new directory, with a new DETCORE_HOME."""
     with tempfile.TemporaryDirectory(prefix="whole-process-") as name:
         folder = Path(name)
         for file, text in {
@@ -152,26 +151,27 @@ def run(variant: str, epochs: int, options: argparse.Namespace) -> Run:
         variables = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
         environment = {**fixed_variables(options, **variables), "DETCORE_HOME": f"{name}/home"}
         began, used = time.time(), _children_cpu_s()
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, *COMMANDS[variant]],
             cwd=folder, env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         ended = time.time()
-        if done.returncode:
-            raise SystemExit(f"{variant} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-        # The last file of a checkpoint of detcore's is its manifest; a checkpoint of the trial's
-        # is in a folder next to its files.
-        saved = [*folder.glob("checkpoint.keras"), *folder.glob("home/**/manifest.json")]
+        if result.returncode:
+            raise SystemExit(
+                f"{variant} ended with {result.returncode}:\n{result.stdout}{result.stderr}"
+            )
+        # The manifest is the last file of a checkpoint.
+        paths = [*folder.glob("checkpoint.keras"), *folder.glob("home/**/manifest.json")]
         return Run(
             wall=ended - began,
             cpu=_children_cpu_s() - used,
             first_batch=float(_first_batch(folder).read_text()) - began,
-            after_checkpoint=ended - max(path.stat().st_mtime for path in saved),
+            after_checkpoint=ended - max(path.stat().st_mtime for path in paths),
         )
 
 
 def _first_batch(folder: Path) -> Path:
-    """Return the file that the callback wrote, wherever the process ran."""
+    """Return the file that the callback wrote, in any directory."""
     return next(folder.rglob("first-batch"))
 
 
@@ -181,19 +181,19 @@ def _children_cpu_s() -> float:
 
 
 def show(runs: dict[tuple[str, int], list[Run]], small: int, large: int) -> None:
-    """Print what runs took, and what start-up and an epoch take."""
+    """Print the durations of runs, of start-up and of an epoch."""
     rows = []
-    for (variant, size), mine in runs.items():
-        pairs = list(zip(runs[SCRIPT, size], mine, strict=True))
+    for (variant, size), processes in runs.items():
+        pairs = list(zip(runs[SCRIPT, size], processes, strict=True))
         rows.append(
             (
                 variant,
                 str(size),
-                with_quartiles([one.wall for one in mine], 2),
-                with_quartiles([one.cpu for one in mine], 2),
-                with_quartiles([theirs.wall / one.wall for theirs, one in pairs], 2),
-                f"{statistics.median(one.first_batch for one in mine):.2f}",
-                f"{statistics.median(one.after_checkpoint for one in mine):.2f}",
+                with_quartiles([process.wall for process in processes], 2),
+                with_quartiles([process.cpu for process in processes], 2),
+                with_quartiles([script.wall / process.wall for script, process in pairs], 2),
+                f"{statistics.median(process.first_batch for process in processes):.2f}",
+                f"{statistics.median(process.after_checkpoint for process in processes):.2f}",
             )
         )
     heads = (
