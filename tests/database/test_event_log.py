@@ -174,7 +174,7 @@ def test_a_file_that_is_no_event_log_is_refused_and_left_alone(store: Store) -> 
     path = store.log()
     path.parent.mkdir(parents=True)
     path.write_text("precious notes\n")
-    with pytest.raises(DatabaseError, match=r"does not begin like an event log.*'precious notes"):
+    with pytest.raises(DatabaseError, match=r"does not start like an event log.*'precious notes"):
         EventLog(path, trial_id=1, run_id=1)
     assert path.read_text() == "precious notes\n"
 
@@ -213,7 +213,7 @@ def test_a_report_of_another_shape_is_kept_and_does_not_hold_up_others(
 
 def test_a_full_disk_is_an_error_that_says_how_much_is_missing(tmp_path: Path) -> None:
     with pytest.raises(
-        StorageFullError, match=r"no room for a report of .* in /dev/full"
+        StorageFullError, match=r"no space left for a report of .* in /dev/full"
     ) as caught:
         EventLog(Path("/dev/full"), trial_id=1, run_id=1)
     assert caught.value.missing_bytes is not None
@@ -269,7 +269,7 @@ def test_an_event_log_that_shrank_is_left_out_with_a_warning(
     with caplog.at_level(logging.WARNING):
         assert ingest_event_logs(store.database, store.home) == 0
     assert "has 300 bytes, but" in caplog.text
-    assert f"{other} does not begin like an event log" in caplog.text
+    assert f"{other} does not start like an event log" in caplog.text
     assert len(store.database.metrics(store.trial_id, "training")) == 5
 
 
@@ -371,7 +371,9 @@ def test_a_script_on_a_full_disk_ends_and_says_what_is_kept(
     trial = small_disk / "experiments/1/trials/1"
     assert f"Its reports are kept in {trial}, its checkpoints in file://" in str(caught.value)
     assert (trial / "events-1.jsonl").read_bytes().endswith(b"\n")
-    assert "(ERROR: no room for a report of" in str(caught.value)  # the first error is not lost
+    assert "(ERROR: no space left for a report of" in str(
+        caught.value
+    )  # the first error is not lost
 
 
 def test_a_full_disk_under_the_database_is_survived(store: Store, small_disk: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 from fake_distributions import write_distribution
 
-from detcore.log.events import Event, TrainingReport, TrialFinished, TrialStarted, encode
+from detcore.log.events import Event, TrainingReport, TrialFinished, TrialStarted, encode_event
 from detcore.log.reading import event_log_path
 from detcore.log.writing import EventLog
 from detcore.plugins import OBSERVER_HOOKS, Observer, PluginEntry, PluginState
@@ -67,7 +67,7 @@ def detcore_trial_finished(trial, state, error, event):
 
 
 def add(log: EventLog, event: Event) -> None:
-    log.append(event.KIND, encode(event))
+    log.append(event.KIND, encode_event(event))
 
 
 class Box:

@@ -309,7 +309,7 @@ def replay(port: int) -> list[str]:
 
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         claim = Claim(1, 2, connection.recv(32), new_nonce())
-        recorded = claim.message(b"secret")  # never sent on this connection
+        recorded = claim.encode_claim(b"secret")  # never sent on this connection
     return [stranger(port, recorded)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from detcore.distributed.probe import SILENT, Answerer, ask
+from detcore.distributed.probe import SILENT, Answerer, query_locations
 from detcore.distributed.wire import RankChannel
 
 
@@ -15,7 +15,7 @@ def test_a_rank_says_where_it_is_and_one_that_is_gone_says_nothing() -> None:
     channels = {3: RankChannel(asked), 5: RankChannel(gone)}
     answerer = Answerer(RankChannel(theirs))
     try:
-        answers = ask(channels, [3, 4, 5])
+        answers = query_locations(channels, [3, 4, 5])
     finally:
         answerer.close()
         for channel in channels.values():

@@ -14,7 +14,7 @@ import pytest
 
 from detcore.distributed import DistributedContext, handshake
 from detcore.distributed import join as meeting
-from detcore.distributed.wire import CALL, LinkLost, RankChannel
+from detcore.distributed.wire import CALL, LinkLostError, RankChannel
 from detcore.errors import DistributedError
 
 ACROSS = {
@@ -39,19 +39,19 @@ def test_strangers_get_nothing_but_a_line_in_the_log(ranks: Any, free_port: int)
 
 def test_a_proof_is_worth_nothing_for_another_challenge_rank_or_key() -> None:
     claim = handshake.Claim(3, 8, handshake.new_nonce(), handshake.new_nonce())
-    message = claim.message(b"key")
+    message = claim.encode_claim(b"key")
     assert handshake.read_claim(b"key", claim.challenge, message) == claim
     assert handshake.read_claim(b"key", handshake.new_nonce(), message) is None
     assert handshake.read_claim(b"other", claim.challenge, message) is None
     assert handshake.read_claim(b"key", claim.challenge, b"\0\0\0\2" + message[4:]) is None
     for_questions = message[:8] + b"\0\0\0\1" + message[12:]
     assert handshake.read_claim(b"key", claim.challenge, for_questions) is None
-    verdict = claim.verdict(b"key", handshake.ACCEPTED)
+    verdict = claim.encode_verdict(b"key", handshake.ACCEPTED)
     assert claim.read_verdict(b"key", verdict) == handshake.ACCEPTED
     assert claim.read_verdict(b"other", verdict) is None
     # What a listener says is no proof of a caller, so it cannot be sent back to it.
     assert verdict[1:] not in message
-    assert len(set(claim.session_keys(b"key"))) == 2
+    assert len(set(claim.derive_session_keys(b"key"))) == 2
 
 
 def _pair() -> tuple[socket.socket, RankChannel]:
@@ -87,7 +87,7 @@ def test_frames_over_tcp_cannot_be_changed_or_repeated(change: str) -> None:
             assert frame is not None
             assert (frame.meta, bytes(frame.body)) == ({"x": 1}, b"abc")
         if change != "nothing":
-            with pytest.raises(LinkLost, match=r"changed on its way|no frame"):
+            with pytest.raises(LinkLostError, match=r"changed on its way|invalid frame"):
                 receiver.wait(deadline)
     finally:
         for end in (raw, to_raw, sender, receiver):
@@ -132,17 +132,17 @@ def test_a_second_chief_of_the_same_name_is_an_error() -> None:
 
 
 def test_the_folder_is_the_users_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    folder = meeting.private_folder()
+    folder = meeting.make_private_directory()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     place = meeting.MeetingPlace(b"a test of the folder")
     Path(place.socket_path).write_text("left by a dead process")
-    place.take()
+    place.claim_name()
     assert not Path(place.socket_path).exists()
     place.release()
 
     monkeypatch.setattr(meeting, "Path", lambda _: tmp_path)
     (tmp_path / folder.name).mkdir(mode=0o755)
     with pytest.raises(
-        DistributedError, match=r"not a folder of this user alone.*\n.*\n.*chmod 700"
+        DistributedError, match=r"not a private directory of this user.*\n.*\n.*chmod 700"
     ):
-        meeting.private_folder()
+        meeting.make_private_directory()

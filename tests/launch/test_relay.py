@@ -75,7 +75,7 @@ def test_a_file_that_the_runner_sees_itself_is_not_sent(here: TrialInfo) -> None
         worker.append("status", {"a": 1})
     assert source.is_shared
     assert source.read()[1] == b""
-    assert len(list(read_event_log(log_of(here)).parse())) == 1
+    assert len(list(read_event_log(log_of(here)).parse_lines())) == 1
 
 
 def test_a_stale_log_of_the_same_run_is_replaced(here: TrialInfo, there: TrialInfo) -> None:

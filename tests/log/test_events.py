@@ -40,19 +40,21 @@ def test_there_is_an_example_of_each_event() -> None:
 
 @pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: event.KIND)
 def test_an_event_is_decoded_as_it_was(event: events.Event) -> None:
-    payload = json.loads(json.dumps(events.encode(event)))
-    assert events.decode(event.KIND, payload) == event
-    assert events.decode(event.KIND, {**payload, "of_a_later_release": 1}) == event
+    payload = json.loads(json.dumps(events.encode_event(event)))
+    assert events.decode_event(event.KIND, payload) == event
+    assert events.decode_event(event.KIND, {**payload, "of_a_later_release": 1}) == event
 
 
 @pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: event.KIND)
 def test_a_required_field_that_is_missing_or_wrong_makes_it_no_event(event: events.Event) -> None:
-    payload = events.encode(event)
+    payload = events.encode_event(event)
     for field in dataclasses.fields(event):
-        assert events.decode(event.KIND, {**payload, field.name: object()}) is None, field.name
+        assert events.decode_event(event.KIND, {**payload, field.name: object()}) is None, (
+            field.name
+        )
         if field.default is dataclasses.MISSING:
             left = {name: value for name, value in payload.items() if name != field.name}
-            assert events.decode(event.KIND, left) is None, field.name
+            assert events.decode_event(event.KIND, left) is None, field.name
 
 
 @pytest.mark.parametrize(
@@ -71,8 +73,8 @@ def test_a_required_field_that_is_missing_or_wrong_makes_it_no_event(event: even
     ],
 )
 def test_values_that_the_records_cannot_hold_are_refused(kind: str, changed: Any) -> None:
-    [payload] = [events.encode(event) for event in EXAMPLES if kind == event.KIND]
-    assert events.decode(kind, {**payload, **changed}) is None
+    [payload] = [events.encode_event(event) for event in EXAMPLES if kind == event.KIND]
+    assert events.decode_event(kind, {**payload, **changed}) is None
 
 
 _JSON = st.recursive(
@@ -88,6 +90,6 @@ _FIELDS = sorted({field.name for example in EXAMPLES for field in dataclasses.fi
     payload=_JSON | st.dictionaries(st.sampled_from(_FIELDS), _JSON),
 )
 def test_no_payload_raises(kind: str, payload: Any) -> None:
-    event = events.decode(kind, payload)
+    event = events.decode_event(kind, payload)
     if event is not None and "nan" not in str(event):
-        assert events.decode(kind, events.encode(event)) == event
+        assert events.decode_event(kind, events.encode_event(event)) == event

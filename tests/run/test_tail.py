@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from detcore.log.events import TrainingReport, TrialStarted, encode
+from detcore.log.events import TrainingReport, TrialStarted, encode_event
 from detcore.log.writing import EventLog
 from detcore.run.running_trial import LogTail
 
 
 def report(log: EventLog, step: int) -> TrainingReport:
     event = TrainingReport(steps_completed=step, metrics={"loss": float("nan") if not step else 1})
-    log.append(event.KIND, encode(event))
+    log.append(event.KIND, encode_event(event))
     return event
 
 

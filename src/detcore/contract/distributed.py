@@ -111,9 +111,9 @@ class DistributedContext:
         self._world_group: Group | None = None
         self._node_group: Group | None = None
         if self.size > 1:
-            from detcore.distributed.join import join
+            from detcore.distributed.join import join_groups
 
-            self._world_group, self._node_group = join(numbers, settings)
+            self._world_group, self._node_group = join_groups(numbers, settings)
 
     @classmethod
     def from_horovod(
@@ -141,7 +141,7 @@ class DistributedContext:
             def announce(value: Any) -> Any:
                 return hvd.broadcast_object(value, root_rank=0)
 
-            key = announce(settings.job_key() or secrets.token_bytes(32))
+            key = announce(settings.get_job_key() or secrets.token_bytes(32))
             settings = dataclasses.replace(settings, key=key, announce=announce)
         return cls._from_numbers(numbers, settings)
 

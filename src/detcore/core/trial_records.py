@@ -57,7 +57,7 @@ class TrialRecords:
         Raises:
             StorageFullError: If there is no room for it.
         """
-        self._log.append(event.KIND, events.encode(event))
+        self._log.append(event.KIND, events.encode_event(event))
 
     def ending(self, outcome: ScriptOutcome) -> None:
         """Tell the runner how the run ends, unless it was sent already."""

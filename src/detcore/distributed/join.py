@@ -1,4 +1,4 @@
-"""Find the other ranks of a job, and set up the groups of all ranks and of the node."""
+"""Connect the ranks of a job to the group of all ranks and the group of their node."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import Any
 
 from detcore.contract.errors import DistributedError
 from detcore.distributed import handshake
-from detcore.distributed.connect import Address, accept_group, call, listen
+from detcore.distributed.connect import Address, accept_group, connect_rank, open_listener
 from detcore.distributed.launcher_settings import DEFAULT_PORT, LauncherSettings, Numbers
-from detcore.distributed.rank_failures import lost
+from detcore.distributed.rank_failures import make_lost_failure
 from detcore.distributed.rank_group import Group, Hub, Spoke
-from detcore.distributed.wire import WELCOME, LinkLost, RankChannel
+from detcore.distributed.wire import WELCOME, LinkLostError, RankChannel
 from detcore.environment import read_variables
 
 _LOOPBACK = "127.0.0.1"
@@ -38,7 +38,7 @@ _JOB_VARIABLES = (
 )
 
 
-def join(numbers: Numbers, settings: LauncherSettings) -> tuple[Group, Group | None]:
+def join_groups(numbers: Numbers, settings: LauncherSettings) -> tuple[Group, Group | None]:
     """Connect to the other ranks.
 
     Args:
@@ -46,40 +46,40 @@ def join(numbers: Numbers, settings: LauncherSettings) -> tuple[Group, Group | N
         settings: Settings of the connections.
 
     Returns:
-        The group of all ranks, and the group of this node's ranks (None if it has only one).
+        The group of all ranks, and the group of this node's ranks (None for a single rank).
 
     Raises:
-        DistributedError: If the ranks do not find each other in time.
+        DistributedError: If not all ranks join in time.
     """
     deadline = time.monotonic() + settings.connect_timeout_s
     rank, size = numbers.rank, numbers.size
     members = list(range(size))
     if size == numbers.local_size:
-        identity = (settings.job_key() or job_identity().encode()) + repr(
-            (size, settings.chosen_port())
+        identity = (settings.get_job_key() or get_job_identity().encode()) + repr(
+            (size, settings.get_port())
         ).encode()
-        here = _join_here(identity, rank, members, settings, deadline)
-        return here, here
-    everybody = _join_across(rank, members, settings, deadline)
+        node_group = _join_here(identity, rank, members, settings, deadline)
+        return node_group, node_group
+    world_group = _join_across(rank, members, settings, deadline)
     try:
-        return everybody, _join_node(everybody, numbers, settings, deadline)
+        return world_group, _join_node(world_group, numbers, settings, deadline)
     except BaseException as error:
-        everybody.close(f"could not join the ranks of its node: {error!r}")
+        world_group.close(f"could not join the ranks of its node: {error!r}")
         raise
 
 
 def _join_here(
     identity: bytes, index: int, members: list[int], settings: LauncherSettings, deadline: float
 ) -> Group:
-    """Join ranks of this machine, through the user's private folder."""
+    """Join ranks of this machine through the user's private directory."""
     place = MeetingPlace(identity)
     address = Address(path=place.socket_path)
     if index:
-        return _spoke(address, identity, index, members, settings, deadline)
-    place.take()
+        return _create_spoke(address, identity, index, members, settings, deadline)
+    place.claim_name()
     try:
-        listener, _ = listen(address, len(members))
-        return _hub(listener, identity, members, settings, deadline, place.release)
+        listener, _ = open_listener(address, len(members))
+        return _create_hub(listener, identity, members, settings, deadline, place.release)
     finally:
         place.release()
 
@@ -87,57 +87,59 @@ def _join_here(
 def _join_across(
     rank: int, members: list[int], settings: LauncherSettings, deadline: float
 ) -> Group:
-    """Join ranks of several machines, by TCP to rank 0."""
-    key = settings.job_key()
+    """Join ranks of several machines through TCP connections to rank 0."""
+    key = settings.get_job_key()
     if not key:
         raise DistributedError(
-            "workers on several nodes need the job's key, which keeps strangers out.\n"
+            "workers on several nodes need the job's key, which authenticates them.\n"
             "Set DETCORE_JOB_KEY to the same secret on all workers, or pass key=..."
         )
-    port = settings.chosen_port()
+    port = settings.get_port()
     if port is None:
         port = 0 if settings.announce else DEFAULT_PORT
     address = Address(host=settings.chief_ip or _LOOPBACK, port=port)
     if rank == 0:
         try:
-            listener, address = listen(address, len(members))
+            listener, address = open_listener(address, len(members))
         except DistributedError as error:
             if settings.announce:
                 settings.announce(str(error))  # the others are waiting for a port
             raise
         if settings.announce:
             settings.announce(tuple(address))
-        return _hub(listener, key, members, settings, deadline)
+        return _create_hub(listener, key, members, settings, deadline)
     if settings.announce:
-        told = settings.announce(None)
-        if isinstance(told, str):
-            raise DistributedError(told)
-        address = Address(*told)
-    return _spoke(address, key, rank, members, settings, deadline)
+        answer = settings.announce(None)
+        if isinstance(answer, str):
+            raise DistributedError(answer)
+        address = Address(*answer)
+    return _create_spoke(address, key, rank, members, settings, deadline)
 
 
 def _join_node(
     everybody: Group, numbers: Numbers, settings: LauncherSettings, deadline: float
 ) -> Group | None:
-    """Join the ranks of one node of several; all ranks of the job call this together."""
+    """Join the ranks of one of several nodes. All ranks of the job call this together."""
     # Only ranks that receive the random name over authenticated connections know it.
     identity = secrets.token_bytes(32)
     entry = {**numbers._asdict(), "host": socket.gethostname(), "identity": identity}
     entries = everybody.exchange("joining the nodes", "allgather", entry) or []
-    first = _first_of_node(entries, entry)
-    mates = [other for other in entries if _first_of_node(entries, other) is first]
-    mates.sort(key=lambda mate: int(mate["local_rank"]))
-    if [mate["local_rank"] for mate in mates] != list(range(numbers.local_size)):
+    first_entry = _first_of_node(entries, entry)
+    node_entries = [
+        candidate for candidate in entries if _first_of_node(entries, candidate) is first_entry
+    ]
+    node_entries.sort(key=lambda node_entry: int(node_entry["local_rank"]))
+    if [node_entry["local_rank"] for node_entry in node_entries] != list(range(numbers.local_size)):
         raise DistributedError(
             f"rank {numbers.rank} is one of local_size={numbers.local_size} workers on node "
-            f"{entry['host']}, but these local ranks are there: "
-            f"{[mate['local_rank'] for mate in mates]}.\n"
+            f"{entry['host']}, but the local ranks on this node are: "
+            f"{[node_entry['local_rank'] for node_entry in node_entries]}.\n"
             "Check the numbers that the launcher gave to the workers."
         )
-    if len(mates) == 1:
+    if len(node_entries) == 1:
         return None
-    members = [int(mate["rank"]) for mate in mates]
-    name: bytes = first["identity"]
+    members = [int(node_entry["rank"]) for node_entry in node_entries]
+    name: bytes = first_entry["identity"]
     return _join_here(name, numbers.local_rank, members, settings, deadline)
 
 
@@ -153,12 +155,13 @@ def _first_of_node(entries: list[dict[str, Any]], mine: Mapping[str, Any]) -> di
     if len(firsts) != 1:
         raise DistributedError(
             f"node {mine['cross_rank']} ({mine['host']}) has {len(firsts)} workers with "
-            "local_rank=0.\nEvery node has one; check the numbers that the launcher gave."
+            "local_rank=0.\nEvery node must have exactly one. Check the numbers that the launcher "
+            "gave to the workers."
         )
     return firsts[0]
 
 
-def _hub(
+def _create_hub(
     listener: socket.socket,
     key: bytes,
     members: list[int],
@@ -173,18 +176,20 @@ def _hub(
         listener.close()
         if release is not None:
             release()
-    # The name must be free for the next context before any rank learns that all are here.
+    # The name must be free for the next context before any rank learns that all have joined.
     for index, channel in channels.items():
         try:
             channel.send(WELCOME, {}, deadline=deadline)
-        except LinkLost as error:
-            for other in (*channels.values(), *probes.values()):
-                other.close()
-            raise lost(members[index], f"died while joining ({error})", {}).error() from error
+        except LinkLostError as error:
+            for open_channel in (*channels.values(), *probes.values()):
+                open_channel.close()
+            raise make_lost_failure(
+                members[index], f"died while joining ({error})", {}
+            ).to_error() from error
     return Hub(channels, members, timeout_s=settings.timeout_s, probes=probes)
 
 
-def _spoke(
+def _create_spoke(
     address: Address,
     key: bytes,
     index: int,
@@ -194,10 +199,12 @@ def _spoke(
 ) -> Group:
     size = len(members)
     probe = None
-    channel = call(address, key, rank=index, size=size, deadline=deadline)
+    channel = connect_rank(address, key, rank=index, size=size, deadline=deadline)
     try:
         purpose = handshake.QUESTIONS
-        probe = call(address, key, rank=index, size=size, deadline=deadline, purpose=purpose)
+        probe = connect_rank(
+            address, key, rank=index, size=size, deadline=deadline, purpose=purpose
+        )
         _await_welcome(channel, members, deadline)
     except BaseException:
         channel.close()
@@ -211,72 +218,72 @@ def _await_welcome(channel: RankChannel, members: list[int], deadline: float) ->
     try:
         # The first rank gives up slightly earlier, and knows which ranks are missing.
         frame = channel.wait(deadline + 1.0)
-    except LinkLost as error:
+    except LinkLostError as error:
         how = f"gave up or died while the workers joined ({error})"
-        raise lost(members[0], how, {}).error() from error
+        raise make_lost_failure(members[0], how, {}).to_error() from error
     if frame is None or frame.kind != WELCOME:
         raise DistributedError(
-            f"rank {members[0]} did not say in time that all workers are there.\n"
-            "It waits for workers that have not come; look at its output."
+            f"rank {members[0]} did not report in time that all workers have joined.\n"
+            "It waits for missing workers. Look at its output."
         )
 
 
-def job_identity() -> str:
-    """Return an identity of this job among those on this machine, for use without a key.
+def get_job_identity() -> str:
+    """Return a string that identifies this job on this machine, for jobs without a key.
 
-    It consists of the launcher's variables, or else the parent process.
+    The string consists of the launcher's variables, or of the parent process without a launcher.
     """
     values = read_variables(_JOB_VARIABLES)
     if values:
         return repr(sorted(values.items()))
     parent = os.getppid()
-    started = ""
+    start_time = ""
     with contextlib.suppress(OSError, IndexError):
         # Process ids are reused; field 22 is the time at which the process started.
-        started = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
-    return f"parent {parent} {started}"
+        start_time = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
+    return f"parent {parent} {start_time}"
 
 
-def private_folder() -> Path:
-    """Return the user's folder for sockets, made with mode 0700.
+def make_private_directory() -> Path:
+    """Return the user's directory for sockets, and create it with mode 0700.
 
     Raises:
-        DistributedError: If another user owns the folder, or others may enter it.
+        DistributedError: If another user owns the directory or may enter it.
     """
-    # A socket's path has to fit into 107 bytes, so a long TMPDIR cannot be used.
+    # A socket path must fit into 107 bytes, so a long TMPDIR cannot be used.
     root = Path("/tmp") if os.access("/tmp", os.W_OK) else Path(tempfile.gettempdir())
-    folder = root / f"detcore-{os.getuid()}"
+    directory = root / f"detcore-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        directory.mkdir(mode=0o700)
+    status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise DistributedError(
-            f"{folder} is not a folder of this user alone.\n"
-            "The workers of a machine meet there, and other users must not enter.\n"
-            f"Remove it, or run: chmod 700 {folder}"
+            f"{directory} is not a private directory of this user.\n"
+            "The workers of a machine connect there, and other users must not have access.\n"
+            f"Remove it, or run: chmod 700 {directory}"
         )
-    return folder
+    return directory
 
 
 class MeetingPlace:
-    """The name under which one group of ranks meets; held by the rank that listens.
+    """The name under which a group of ranks connects, owned by the listening rank.
 
     Args:
-        identity: Text that only the ranks of this group share.
+        identity: Bytes that only the ranks of this group share.
     """
 
     def __init__(self, identity: bytes) -> None:
         name = hashlib.sha256(b"detcore meeting|" + identity).hexdigest()[:32]
-        folder = private_folder()
+        folder = make_private_directory()
         self.socket_path = str(folder / f"{name}.sock")
         self._lock_path = folder / f"{name}.lock"
         self._lock: int | None = None
 
-    def take(self) -> None:
-        """Become the listener of this name; remove leftovers of a dead one.
+    def claim_name(self) -> None:
+        """Become the listener of this name, and remove leftovers of a dead listener.
 
         Raises:
-            DistributedError: If a living process listens here.
+            DistributedError: If another process listens under this name.
         """
         import fcntl
 
@@ -297,17 +304,17 @@ class MeetingPlace:
                     self._lock = lock
                     break
             os.close(lock)
-        self._remove()
+        self._remove_socket()
 
     def release(self) -> None:
-        """Remove the name; the connections made here stay."""
+        """Remove the name. Established connections stay open."""
         if self._lock is None:
             return
-        self._remove()
+        self._remove_socket()
         self._lock_path.unlink(missing_ok=True)
         os.close(self._lock)
         self._lock = None
 
-    def _remove(self) -> None:
+    def _remove_socket(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.socket_path)

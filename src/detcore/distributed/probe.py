@@ -1,4 +1,4 @@
-"""Ask a rank for its current line while it is busy elsewhere."""
+"""Request the current code location of a rank while it is busy."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ import time
 import weakref
 from collections.abc import Iterable, Mapping
 
-from detcore.distributed.rank_failures import place_of
-from detcore.distributed.wire import ANSWER, ASK, LinkLost, RankChannel
+from detcore.distributed.rank_failures import describe_location
+from detcore.distributed.wire import ANSWER, ASK, LinkLostError, RankChannel
 
 _ANSWER_TIMEOUT_S = 1.0
 _POLL_INTERVAL_S = 5.0
 _LENGTH = 4096
-SILENT = "silent: stopped, or long in code that holds Python's lock"
+SILENT = "silent: stopped, or busy in code that holds Python's lock"
 
 
 class Answerer:
-    """A thread that answers questions for the current line of another thread of this process.
+    """A thread that answers requests for the current line of another thread of this process.
 
     Args:
-        channel: A dedicated connection; owned by this object from here on.
+        channel: A dedicated connection. This object takes ownership of it.
     """
 
     def __init__(self, channel: RankChannel) -> None:
         self.thread_id = threading.get_ident()
         self._channel = channel
         self._thread = threading.Thread(
-            target=_answer, args=(channel, weakref.ref(self)), daemon=True, name="detcore-line"
+            target=_answer_requests,
+            args=(channel, weakref.ref(self)),
+            daemon=True,
+            name="detcore-line",
         )
         self._thread.start()
 
@@ -44,43 +47,43 @@ class Answerer:
         self._channel.close()
 
 
-def _answer(channel: RankChannel, reference: weakref.ref[Answerer]) -> None:
-    with contextlib.suppress(LinkLost):
+def _answer_requests(channel: RankChannel, reference: weakref.ref[Answerer]) -> None:
+    with contextlib.suppress(LinkLostError):
         while True:
-            asked = channel.wait(time.monotonic() + _POLL_INTERVAL_S)
+            request = channel.wait(time.monotonic() + _POLL_INTERVAL_S)
             answerer = reference()
-            if answerer is None or (asked is not None and asked.kind != ASK):
+            if answerer is None or (request is not None and request.kind != ASK):
                 return
-            if asked is not None:
+            if request is not None:
                 frame = sys._current_frames().get(answerer.thread_id)
-                place = f"at {place_of(frame)}"[:_LENGTH]
+                place = f"at {describe_location(frame)}"[:_LENGTH]
                 del frame
                 channel.send(ANSWER, {"place": place}, deadline=time.monotonic() + _POLL_INTERVAL_S)
             del answerer
 
 
-def ask(channels: Mapping[int, RankChannel], indices: Iterable[int]) -> dict[int, str]:
-    """Return the current lines of ranks as text, for those that can be asked."""
-    asked: dict[int, int] = {}
+def query_locations(channels: Mapping[int, RankChannel], indices: Iterable[int]) -> dict[int, str]:
+    """Return the current code locations of the ranks that have a connection."""
+    pending: dict[int, int] = {}
     poller = select.poll()
     for index in indices:
         if index in channels:
-            with contextlib.suppress(LinkLost):
+            with contextlib.suppress(LinkLostError):
                 channels[index].send(ASK, {}, deadline=time.monotonic() + _ANSWER_TIMEOUT_S)
                 poller.register(channels[index], select.POLLIN)
-                asked[channels[index].fileno()] = index
-    answers = dict.fromkeys(asked.values(), SILENT)
+                pending[channels[index].fileno()] = index
+    answers = dict.fromkeys(pending.values(), SILENT)
     deadline = time.monotonic() + _ANSWER_TIMEOUT_S
-    while asked and (remaining := deadline - time.monotonic()) > 0:
+    while pending and (remaining := deadline - time.monotonic()) > 0:
         for descriptor, _ in poller.poll(remaining * 1000):
-            index = asked[descriptor]
+            index = pending[descriptor]
             try:
                 frame = channels[index].receive()
                 if frame is None:
                     continue
                 answers[index] = str(frame.meta.get("place", SILENT))[:_LENGTH]
-            except LinkLost:
+            except LinkLostError:
                 answers[index] = SILENT
             poller.unregister(descriptor)
-            del asked[descriptor]
+            del pending[descriptor]
     return answers

@@ -1,4 +1,4 @@
-"""Describe failures between ranks, with the same text on all of them."""
+"""Describe failures between ranks, with the same message on all ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from detcore.contract.errors import (
 _OURS = str(Path(__file__).parents[1])
 
 
-@dataclasses.dataclass(slots=True)  # not frozen: one is made for each call, and that is slower
+@dataclasses.dataclass(slots=True)  # not frozen: each collective creates an instance
 class RankPosition:
     """A rank's current or last collective, and the line that called it."""
 
@@ -36,7 +36,7 @@ class RankPosition:
         """Read a position that a rank sent."""
         return cls(int(meta["number"]), str(meta["name"]), str(meta["site"]))
 
-    def kind(self) -> tuple[int, str]:
+    def collective_key(self) -> tuple[int, str]:
         """Return a key that is equal for two ranks in the same collective."""
         return self.number, self.name
 
@@ -49,8 +49,8 @@ class Failure:
     ranks: tuple[int, ...]
     text: str
 
-    def error(self) -> DistributedError:
-        """Return the exception for it."""
+    def to_error(self) -> DistributedError:
+        """Return the exception to raise."""
         if self.kind == "lost":
             return PeerLostError(self.text, rank=self.ranks[0])
         if self.kind == "timeout":
@@ -67,37 +67,37 @@ class Failure:
 
 def find_caller() -> str:
     """Return file, line and function of the innermost caller outside detcore."""
-    return place_of(sys._getframe(1))
+    return describe_location(sys._getframe(1))
 
 
-def place_of(frame: FrameType | None) -> str:
+def describe_location(frame: FrameType | None) -> str:
     """Return file, line and function of the innermost frame outside detcore."""
     inner = frame
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
-    found = frame or inner
-    if found is None:
+    location = frame or inner
+    if location is None:
         return "an unknown line"
-    return f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}"
+    return f"{location.f_code.co_filename}:{location.f_lineno} in {location.f_code.co_name}"
 
 
-def lost(rank: int, how: str, positions: Mapping[int, RankPosition]) -> Failure:
-    """Return the failure of a rank that is gone.
+def make_lost_failure(rank: int, how: str, positions: Mapping[int, RankPosition]) -> Failure:
+    """Return the failure of a lost rank.
 
     Args:
         rank: The rank, over all nodes.
-        how: How it went, such as ``"closed its context"``.
+        how: Predicate for the message, such as ``"closed its context"``.
         positions: Position of every rank.
     """
     return Failure(
         "lost",
         (rank,),
-        f"rank {rank} {how}.\n{_table(positions)}\n"
+        f"rank {rank} {how}.\n{_format_positions(positions)}\n"
         f"Look at the output of rank {rank} for the reason; the trial can be resumed.",
     )
 
 
-def missing(
+def make_missing_failure(
     ranks: Sequence[int],
     timeout_s: float,
     positions: Mapping[int, RankPosition],
@@ -115,32 +115,36 @@ def missing(
     return Failure(
         "timeout",
         tuple(ranks),
-        f"{newest.name}() #{newest.number} was not called by {_names(ranks)} within "
-        f"{timeout_s:g} s.\n{_table(positions, now)}\n"
-        "Find out what holds the missing ranks up, or allow more with timeout_s.",
+        f"{newest.name}() #{newest.number} was not called by {_format_ranks(ranks)} within "
+        f"{timeout_s:g} s.\n{_format_positions(positions, now)}\n"
+        "Find out why the missing ranks are late, or allow more time with timeout_s.",
     )
 
 
-def mismatch(positions: Mapping[int, RankPosition]) -> Failure:
+def make_mismatch_failure(positions: Mapping[int, RankPosition]) -> Failure:
     """Return the failure of ranks that are in different collectives."""
-    counts = Counter(position.kind() for position in positions.values())
-    # Of two groups of equal size, the one with the lowest rank is assumed to be right.
-    usual = max(counts, key=lambda key: counts[key])
-    diverging = [r for r, p in positions.items() if p.kind() != usual]
+    counts = Counter(position.collective_key() for position in positions.values())
+    # If two groups have equal size, the group with the lowest rank is assumed to be right.
+    expected = max(counts, key=lambda key: counts[key])
+    diverging = [r for r, p in positions.items() if p.collective_key() != expected]
     calls = ", ".join(f"rank {r} {positions[r].name}() #{positions[r].number}" for r in diverging)
     return Failure(
         "mismatch",
         tuple(diverging),
-        f"the ranks called different collectives: {calls}, the others {usual[1]}() #{usual[0]}.\n"
-        f"{_table(positions)}\nAll ranks have to call the same collectives in the same order.",
+        f"the ranks called different collectives: {calls}, the others {expected[1]}() "
+        f"#{expected[0]}.\n"
+        f"{_format_positions(positions)}\n"
+        "All ranks must call the same collectives in the same order.",
     )
 
 
-def _names(ranks: Sequence[int]) -> str:
+def _format_ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
-def _table(positions: Mapping[int, RankPosition], now: Mapping[int, str] | None = None) -> str:
+def _format_positions(
+    positions: Mapping[int, RankPosition], now: Mapping[int, str] | None = None
+) -> str:
     lines = []
     for rank, position in sorted(positions.items()):
         present = f"; now {now[rank]}" if now and rank in now else ""

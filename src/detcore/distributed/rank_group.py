@@ -1,7 +1,7 @@
-"""Exchange values in a group of ranks: the first one, the hub, collects and answers all calls.
+"""Exchange values in a group of ranks. The first rank, the hub, collects and answers all calls.
 
-The only module of the core that pickles; see docs/distributed.md. Only frames of ranks that have
-proven to belong to the job reach it.
+This is the only module of the core that pickles; see docs/distributed.md. It receives only frames
+of ranks that have proven to belong to the job.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from collections.abc import Mapping
 from typing import Any, NoReturn, TypeAlias
 
 from detcore.contract.errors import DistributedError, describe
-from detcore.distributed.probe import Answerer, ask
+from detcore.distributed.probe import Answerer, query_locations
 from detcore.distributed.rank_failures import (
     Failure,
     RankPosition,
+    describe_location,
     find_caller,
-    lost,
-    mismatch,
-    missing,
-    place_of,
+    make_lost_failure,
+    make_mismatch_failure,
+    make_missing_failure,
 )
-from detcore.distributed.wire import CALL, ERROR, LEAVE, RESULT, Frame, LinkLost, RankChannel
+from detcore.distributed.wire import CALL, ERROR, LEAVE, RESULT, Frame, LinkLostError, RankChannel
 
 _Packed: TypeAlias = bytes | memoryview
 _TICK_S = 0.25
-_SETTLE_S = 0.5  # how long a mismatch waits for the other ranks, to find the one that diverges
-_LET_HUB_SPEAK_S = 2.0  # the first rank knows which ranks are missing, so it reports first
+_MISMATCH_WAIT_S = 0.5  # wait for the calls of other ranks, to find out which rank diverges
+_HUB_HEAD_START_S = 2.0  # the hub knows which ranks are missing, so it reports first
 
 
 class Hub:
-    """One group of ranks, on its first rank.
+    """A group of ranks, on its first rank.
 
-    A thread checks the connections four times a second while no collective runs here, so that
-    waiting ranks learn of a dead one even if this rank is busy elsewhere.
+    A thread checks the connections four times a second while no collective runs here. Waiting ranks
+    then learn of a dead rank even if this rank is busy elsewhere.
 
     Args:
-        channels: Index in the group -> connection, for all other ranks.
+        channels: Connections to all other ranks, by index in the group.
         members: Ranks over all nodes, by index in the group.
-        timeout_s: How long a collective waits for a rank that is alive.
-        probes: Index in the group -> connection on which to ask that rank for its current line.
+        timeout_s: Seconds for which a collective waits for a rank that is alive.
+        probes: Connections for requesting the current line of a rank, by index in the group.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class Hub:
         self._timeout_s = timeout_s
         self._probes = dict(probes)
         self._positions = dict.fromkeys(range(len(members)), RankPosition())
-        # Calls that have arrived: index in the group -> value, if the call carries one.
+        # Received calls: the value, if the call carries one, by index in the group.
         self._calls: dict[int, _Packed | None] = {}
-        self._kinds: set[tuple[int, str]] = set()  # the collectives of these calls
+        self._keys: set[tuple[int, str]] = set()  # the collectives of these calls
         self._first_arrival = 0.0
         self._left: dict[int, str] = {}
         self._failure: Failure | None = None
@@ -77,7 +77,10 @@ class Hub:
         for channel in channels.values():
             self._poller.register(channel, select.POLLIN)
         self._watcher = threading.Thread(
-            target=_watch, args=(weakref.ref(self), self._closed), daemon=True, name="detcore-peers"
+            target=_watch_connections,
+            args=(weakref.ref(self), self._closed),
+            daemon=True,
+            name="detcore-peers",
         )
         self._watcher.start()
 
@@ -90,168 +93,178 @@ class Hub:
             value: This rank's value.
 
         Returns:
-            The values in the order of the group; for a broadcast one value, for a barrier None.
+            The values in the order of the group. A broadcast returns one value, a barrier None.
 
         Raises:
             DistributedError: If not all ranks reach this collective.
         """
-        mine = _pack(value) if mode in ("allgather", "broadcast") else None
+        packed = _pickle_value(value) if mode in ("allgather", "broadcast") else None
         site = find_caller()
         with self._lock:
             if self._is_closing:
                 raise DistributedError(f"{name}() was called on a context that is closed.")
             self._thread_id = threading.get_ident()
-            own = RankPosition(self._positions[0].number + 1, name, site)
+            position = RankPosition(self._positions[0].number + 1, name, site)
             try:
                 self._is_active = True
-                self._await_all(own)
-                return self._answer(mode, value, mine)
+                self._await_all(position)
+                return self._finish_collective(mode, value, packed)
             except DistributedError:
                 raise
             except BaseException as error:
-                self._note(lost(self._members[0], f"left {name}() with {error!r}", self._table()))
+                self._broadcast_failure(
+                    make_lost_failure(
+                        self._members[0], f"left {name}() with {error!r}", self._list_positions()
+                    )
+                )
                 raise
             finally:
                 self._is_active = False
 
-    def _await_all(self, own: RankPosition) -> None:
+    def _await_all(self, position: RankPosition) -> None:
         if self._failure is not None:
-            raise self._failure.error()
-        self._positions[0] = own
+            raise self._failure.to_error()
+        self._positions[0] = position
         if not self._calls:
             self._first_arrival = time.monotonic()
-        wanted = {own.kind()}
-        diverged = None
+        expected_keys = {position.collective_key()}
+        diverged_at = None
         while True:
-            self._check()
+            self._check_failure()
             is_complete = len(self._calls) == len(self._channels)
             now = time.monotonic()
-            if self._kinds and self._kinds != wanted:
-                diverged = diverged or now
-                if is_complete or now - diverged > _SETTLE_S:
-                    self._fail(mismatch(self._table([0, *self._calls])))
+            if self._keys and self._keys != expected_keys:
+                diverged_at = diverged_at or now
+                if is_complete or now - diverged_at > _MISMATCH_WAIT_S:
+                    self._raise_failure(
+                        make_mismatch_failure(self._list_positions([0, *self._calls]))
+                    )
             elif is_complete:
                 return
             remaining = self._first_arrival + self._timeout_s - now
             if remaining <= 0:
-                absent = [index for index in self._channels if index not in self._calls]
-                self._fail(self._missing(absent))
+                missing_indices = [index for index in self._channels if index not in self._calls]
+                self._raise_failure(self._find_missing(missing_indices))
             if self._is_closing:
                 raise DistributedError("the context was closed while a collective was waiting.")
-            self._pump(min(remaining, _TICK_S))
+            self._read_frames(min(remaining, _TICK_S))
 
-    def _pump(self, timeout_s: float) -> None:
-        """Read the frames that have arrived."""
+    def _read_frames(self, timeout_s: float) -> None:
+        """Handle the frames that have arrived."""
         for descriptor, _ in self._poller.poll(max(timeout_s, 0) * 1000):
             index = self._by_descriptor[descriptor]
             try:
                 channel = self._channels[index]
                 while (frame := channel.receive()) is not None:
-                    self._hear(index, frame)
+                    self._handle_frame(index, frame)
                     if not channel.has_buffered:
                         break
-            except (LinkLost, LookupError, ValueError) as reason:
+            except (LinkLostError, LookupError, ValueError) as reason:
                 self._poller.unregister(descriptor)
-                self._gone(index, str(reason))
+                self._record_exit(index, str(reason))
 
-    def _gone(self, index: int, reason: str) -> None:
+    def _record_exit(self, index: int, reason: str) -> None:
         if index not in self._left:
             self._left[index] = f"died or lost its connection ({reason})"
             if not self._failure:
-                self._note(self._lost(index))
+                self._broadcast_failure(self._make_lost_failure(index))
 
-    def _hear(self, index: int, frame: Frame) -> None:
+    def _handle_frame(self, index: int, frame: Frame) -> None:
         if frame.kind == CALL:
-            # A caller can only supply its own value, whatever index it wrote.
+            # A caller can only supply its own value, regardless of the index in the frame.
             values = list(_read_parts(frame).values())
             position = RankPosition.from_meta(frame.meta)
-            self._arrived(index, position, values[0] if values else None)
+            self._record_call(index, position, values[0] if values else None)
         elif frame.kind == LEAVE:
             self._left[index] = str(frame.meta["how"])
         else:
-            raise LinkLost("it sent something that it should not send")
+            raise LinkLostError("it sent an unexpected frame")
 
-    def _arrived(self, index: int, position: RankPosition, value: _Packed | None) -> None:
+    def _record_call(self, index: int, position: RankPosition, value: _Packed | None) -> None:
         if not self._calls and not self._is_active:
             self._first_arrival = time.monotonic()
         self._calls[index] = value
-        self._kinds.add(position.kind())
+        self._keys.add(position.collective_key())
         self._positions[index] = position
 
-    def _check(self) -> None:
+    def _check_failure(self) -> None:
         """Raise if the current collective cannot complete."""
         if self._failure is None and self._left and (self._is_active or self._calls):
-            self._note(self._lost(min(self._left)))
+            self._broadcast_failure(self._make_lost_failure(min(self._left)))
         if self._failure is not None and self._is_active:
-            raise self._failure.error()
+            raise self._failure.to_error()
 
-    def _lost(self, index: int) -> Failure:
-        return lost(self._members[index], self._left[index], self._table())
+    def _make_lost_failure(self, index: int) -> Failure:
+        return make_lost_failure(self._members[index], self._left[index], self._list_positions())
 
-    def _missing(self, indices: list[int]) -> Failure:
-        answers = ask(self._probes, indices)
+    def _find_missing(self, indices: list[int]) -> Failure:
+        answers = query_locations(self._probes, indices)
         now = {self._members[index]: answer for index, answer in answers.items()}
         if 0 in indices:
             frame = sys._current_frames().get(self._thread_id)
-            now[self._members[0]] = f"at {place_of(frame)}"
+            now[self._members[0]] = f"at {describe_location(frame)}"
         ranks = [self._members[index] for index in indices]
-        return missing(ranks, self._timeout_s, self._table(), now)
+        return make_missing_failure(ranks, self._timeout_s, self._list_positions(), now)
 
-    def _table(self, indices: list[int] | None = None) -> dict[int, RankPosition]:
-        chosen = range(len(self._members)) if indices is None else sorted(indices)
-        return {self._members[index]: self._positions[index] for index in chosen}
+    def _list_positions(self, indices: list[int] | None = None) -> dict[int, RankPosition]:
+        selected = range(len(self._members)) if indices is None else sorted(indices)
+        return {self._members[index]: self._positions[index] for index in selected}
 
-    def _answer(self, mode: str, value: object, mine: _Packed | None) -> list[Any] | None:
-        parts, self._calls, self._kinds = self._calls, {}, set()
-        self._send_results(mode, mine, parts)
-        self._check()
+    def _finish_collective(
+        self, mode: str, value: object, packed: _Packed | None
+    ) -> list[Any] | None:
+        parts, self._calls, self._keys = self._calls, {}, set()
+        self._send_results(mode, packed, parts)
+        self._check_failure()
         if mode == "barrier":
             return None
         if mode == "broadcast":
             return [value]
-        return [value, *[_load(parts[index]) for index in range(1, len(self._members))]]
+        return [value, *[_unpickle_value(parts[index]) for index in range(1, len(self._members))]]
 
     def _send_results(
-        self, mode: str, mine: _Packed | None, parts: Mapping[int, _Packed | None]
+        self, mode: str, packed: _Packed | None, parts: Mapping[int, _Packed | None]
     ) -> None:
         outgoing: dict[int, _Packed] = {}
-        if mine is not None:
-            outgoing[0] = mine
+        if packed is not None:
+            outgoing[0] = packed
         if mode == "allgather":
             outgoing |= {i: part for i, part in sorted(parts.items()) if part is not None}
         deadline = time.monotonic() + self._timeout_s
         for index, channel in self._channels.items():
-            theirs = {i: part for i, part in outgoing.items() if i != index}
+            parts_to_send = {i: part for i, part in outgoing.items() if i != index}
             try:
-                _send_parts(channel, RESULT, {}, theirs, deadline=deadline)
-            except LinkLost:
+                _send_parts(channel, RESULT, {}, parts_to_send, deadline=deadline)
+            except LinkLostError:
                 self._left.setdefault(index, "died or lost its connection")
 
-    def _fail(self, failure: Failure) -> NoReturn:
-        self._note(failure)
-        raise failure.error()
+    def _raise_failure(self, failure: Failure) -> NoReturn:
+        self._broadcast_failure(failure)
+        raise failure.to_error()
 
-    def _note(self, failure: Failure) -> None:
-        """Remember a failure and send it to all ranks that still listen."""
+    def _broadcast_failure(self, failure: Failure) -> None:
+        """Store a failure and send it to all ranks that still listen."""
         self._failure = failure
         meta = {"kind": failure.kind, "ranks": failure.ranks, "text": failure.text}
         for channel in self._channels.values():
-            with contextlib.suppress(LinkLost):
+            with contextlib.suppress(LinkLostError):
                 channel.send(ERROR, meta, deadline=time.monotonic() + 0.2)
 
-    def look(self) -> None:
-        """Check the connections if no collective runs here; for the watching thread."""
+    def check_connections(self) -> None:
+        """Check the connections if no collective runs here. Called by the watching thread."""
         if not self._lock.acquire(blocking=False):
             return
         try:
             if self._is_closing:
                 return
-            self._pump(0)
-            self._check()
-            waited = time.monotonic() - self._first_arrival
-            if self._calls and self._failure is None and waited > self._timeout_s:
-                self._note(
-                    self._missing([i for i in range(len(self._members)) if i not in self._calls])
+            self._read_frames(0)
+            self._check_failure()
+            waited_s = time.monotonic() - self._first_arrival
+            if self._calls and self._failure is None and waited_s > self._timeout_s:
+                self._broadcast_failure(
+                    self._find_missing(
+                        [i for i in range(len(self._members)) if i not in self._calls]
+                    )
                 )
         finally:
             self._lock.release()
@@ -262,7 +275,7 @@ class Hub:
         with self._lock:
             self._closed.set()
             for channel in self._channels.values():
-                with contextlib.suppress(LinkLost):
+                with contextlib.suppress(LinkLostError):
                     channel.send(LEAVE, {"how": how}, deadline=time.monotonic() + 0.2)
                 channel.close()
             for probe in self._probes.values():
@@ -272,14 +285,14 @@ class Hub:
 
 
 class Spoke:
-    """One group of ranks, on a rank that is not its first.
+    """A group of ranks, on a rank that is not its first.
 
     Args:
         channel: Connection to the first rank.
         index: Index of this rank in the group.
         members: Ranks over all nodes, by index in the group.
-        timeout_s: How long a collective waits for a rank that is alive.
-        probe: Connection on which the first rank asks for this rank's current line.
+        timeout_s: Seconds for which a collective waits for a rank that is alive.
+        probe: Connection on which the first rank requests this rank's current line.
     """
 
     def __init__(
@@ -306,59 +319,61 @@ class Spoke:
 
     def exchange(self, name: str, mode: str, value: object) -> list[Any] | None:
         """Take part in a collective; see `Hub.exchange`."""
-        mine = _pack(value) if mode in ("gather", "allgather") else None
+        packed = _pickle_value(value) if mode in ("gather", "allgather") else None
         site = find_caller()
         with self._lock:
             if self._is_closing:
                 raise DistributedError(f"{name}() was called on a context that is closed.")
             if self._failure is not None:
-                raise self._failure.error()
+                raise self._failure.to_error()
             self._answerer.thread_id = threading.get_ident()
             self._position = RankPosition(self._position.number + 1, name, site)
             try:
-                frame = self._ask(mine)
+                frame = self._request_result(packed)
             except DistributedError:
                 raise
             except BaseException:
-                # A partial frame may have been sent. The others see this rank leave.
-                self._failure = self._lost(f"can no longer be asked: {name}() was interrupted")
+                # A partial frame may have been sent. The other ranks see this rank leave.
+                self._failure = self._make_lost_failure(
+                    f"can no longer be reached: {name}() was interrupted"
+                )
                 self._channel.close()
                 raise
-            return self._results(mode, value, _read_parts(frame))
+            return self._unpack_results(mode, value, _read_parts(frame))
 
-    def _ask(self, mine: _Packed | None) -> Frame:
-        """Return the first rank's answer."""
-        deadline = time.monotonic() + self._timeout_s + _LET_HUB_SPEAK_S
+    def _request_result(self, packed: _Packed | None) -> Frame:
+        """Return the result frame of the first rank."""
+        deadline = time.monotonic() + self._timeout_s + _HUB_HEAD_START_S
         position = self._position
-        # After rank 0 is gone, its last message may still be readable.
-        with contextlib.suppress(LinkLost):
-            self._call(mine, deadline)
+        # After the exit of rank 0, its last message may still be readable.
+        with contextlib.suppress(LinkLostError):
+            self._send_call(packed, deadline)
         try:
-            frame = self._wait(deadline)
-        except LinkLost as error:
-            self._failure = self._lost(f"died or lost its connection ({error})")
-            raise self._failure.error() from error
+            frame = self._wait_for_frame(deadline)
+        except LinkLostError as error:
+            self._failure = self._make_lost_failure(f"died or lost its connection ({error})")
+            raise self._failure.to_error() from error
         if frame is None:
             table = {self._members[0]: RankPosition(), self._members[self._index]: position}
-            self._failure = missing([self._members[0]], self._timeout_s, table, {})
+            self._failure = make_missing_failure([self._members[0]], self._timeout_s, table, {})
         elif frame.kind == ERROR:
             self._failure = Failure.from_meta(frame.meta)
         elif frame.kind == LEAVE:
-            self._failure = self._lost(str(frame.meta["how"]))
+            self._failure = self._make_lost_failure(str(frame.meta["how"]))
         elif frame.kind == RESULT:
             return frame
         else:
-            self._failure = self._lost("sent something that it should not send")
-        raise self._failure.error()
+            self._failure = self._make_lost_failure("sent an unexpected frame")
+        raise self._failure.to_error()
 
-    def _call(self, mine: _Packed | None, deadline: float) -> None:
+    def _send_call(self, packed: _Packed | None, deadline: float) -> None:
         position = self._position
         meta = {"number": position.number, "name": position.name, "site": position.site}
-        parts = {} if mine is None else {self._index: mine}
+        parts = {} if packed is None else {self._index: packed}
         _send_parts(self._channel, CALL, meta, parts, deadline=deadline)
 
-    def _wait(self, deadline: float) -> Frame | None:
-        """Return the next frame, or None if none comes before the deadline."""
+    def _wait_for_frame(self, deadline: float) -> Frame | None:
+        """Return the next frame, or None at the deadline."""
         while True:
             frame = self._channel.receive()
             remaining = deadline - time.monotonic()
@@ -368,15 +383,19 @@ class Spoke:
                 raise DistributedError("the context was closed while a collective was waiting.")
             self._poller.poll(min(remaining, _TICK_S) * 1000)
 
-    def _lost(self, how: str) -> Failure:
-        return lost(self._members[0], how, {self._members[self._index]: self._position})
+    def _make_lost_failure(self, how: str) -> Failure:
+        return make_lost_failure(
+            self._members[0], how, {self._members[self._index]: self._position}
+        )
 
-    def _results(self, mode: str, value: object, parts: Mapping[int, _Packed]) -> list[Any] | None:
+    def _unpack_results(
+        self, mode: str, value: object, parts: Mapping[int, _Packed]
+    ) -> list[Any] | None:
         if mode == "broadcast":
-            return [_load(parts[0])]
+            return [_unpickle_value(parts[0])]
         if mode != "allgather":
             return None
-        values = [_load(parts[i]) for i in self._others]
+        values = [_unpickle_value(parts[i]) for i in self._others]
         values.insert(self._index, value)
         return values
 
@@ -384,35 +403,35 @@ class Spoke:
         """Notify the others that this rank leaves, and why; a collective waiting here raises."""
         self._is_closing = True
         with self._lock:
-            with contextlib.suppress(LinkLost):
+            with contextlib.suppress(LinkLostError):
                 self._channel.send(LEAVE, {"how": how}, deadline=time.monotonic() + 0.2)
             self._channel.close()
         self._answerer.close()
 
 
 Group: TypeAlias = Hub | Spoke
-"""Ranks that exchange values, as one of them sees it."""
+"""A group of ranks that exchange values, on one of its ranks."""
 
 
-def _pack(value: object) -> bytes:
+def _pickle_value(value: object) -> bytes:
     """Serialize a value.
 
     Raises:
-        DistributedError: If it cannot be pickled.
+        DistributedError: If the value cannot be pickled.
     """
     try:
         return pickle.dumps(value, protocol=5)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
         raise DistributedError(
             f"{describe(value)} cannot be sent to other workers: {error}.\n"
-            "Only values that can be pickled can be sent; send the parts that can."
+            "Only values that can be pickled can be sent. Send the parts that can be pickled."
         ) from error
 
 
-def _load(part: _Packed | None) -> Any:
-    """Return the value of another rank; its arrays belong to the caller."""
+def _unpickle_value(part: _Packed | None) -> Any:
+    """Return the value of another rank. The caller owns its arrays."""
     if part is None:
-        raise ValueError("a rank came to gather without a value")
+        raise ValueError("a rank called gather without a value")
     return pickle.loads(part)  # noqa: S301  (proven ranks only)
 
 
@@ -427,7 +446,7 @@ def _send_parts(
     """Send a frame with values, by index in the group.
 
     Raises:
-        LinkLost: If the other end has exited.
+        LinkLostError: If the other end has exited.
     """
     table = [(index, len(part)) for index, part in parts.items()]
     channel.send(kind, {**meta, "parts": table}, [*parts.values()], deadline=deadline)
@@ -443,10 +462,10 @@ def _read_parts(frame: Frame) -> dict[int, _Packed]:
     return parts
 
 
-def _watch(reference: weakref.ref[Hub], closed: threading.Event) -> None:
+def _watch_connections(reference: weakref.ref[Hub], closed: threading.Event) -> None:
     while not closed.wait(_TICK_S):
         hub = reference()
         if hub is None:
             return
-        hub.look()
+        hub.check_connections()
         del hub

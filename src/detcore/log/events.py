@@ -1,7 +1,8 @@
-"""The events of a trial: every durable fact that a worker reports, each with one form in the log.
+"""The events of a trial: every durable fact that a worker reports, with its form in the log.
 
-`encode` and `decode` are the codec. Lines may come from an untrusted peer or from another release,
-so `decode` checks every field, ignores unknown ones, and returns None if a line is no event.
+`encode_event` and `decode_event` are the codec. Lines may come from an untrusted peer or from a
+different release. `decode_event` therefore checks every field, ignores unknown fields, and returns
+None for a line without a valid event.
 """
 
 import dataclasses
@@ -40,7 +41,7 @@ def _is_sizes(value: object) -> bool:
 
 
 def _is_batches(value: object) -> bool:
-    """Whether a value can be the metrics of batches."""
+    """Whether a value can be the metrics of several batches."""
     return isinstance(value, list) and all(isinstance(batch, dict) for batch in value)
 
 
@@ -105,18 +106,18 @@ class CheckpointStarted:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCommitted:
-    """The manifest of a checkpoint is written: it exists.
+    """The manifest of a checkpoint is written, so the checkpoint exists.
 
     Attributes:
-        uuid: The checkpoint.
-        steps_completed: Batches completed when it was made.
+        uuid: Identifier of the checkpoint.
+        steps_completed: Number of completed batches at the save.
         metadata: The user's metadata.
-        resources: Its files and their sizes in bytes.
-        url: Where it is, or None: observers are not notified.
-        path: Its folder, on a storage of this machine.
-        size_bytes: Sum of the sizes of its files.
-        stalled_s: How long training waited for it, in seconds; None = unknown.
-        total_s: How long the save took, in seconds; None = unknown.
+        resources: File sizes in bytes, by name.
+        url: URL of the checkpoint. If None, observers are not notified.
+        path: Directory of the checkpoint, if the storage is a local directory.
+        size_bytes: Sum of the file sizes.
+        stalled_s: Seconds for which training waited for the save; None if unknown.
+        total_s: Duration of the save in seconds; None if unknown.
     """
 
     KIND: ClassVar[str] = "checkpoint_committed"
@@ -141,7 +142,10 @@ class CheckpointDeleting:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointDeleted:
-    """Files of a checkpoint were deleted; `resources` are left, and about to be alone if any."""
+    """Files of a checkpoint were deleted.
+
+    If `resources` are left, the other files are about to be deleted.
+    """
 
     KIND: ClassVar[str] = "checkpoint_deleted"
     uuid: Uuid
@@ -158,7 +162,7 @@ class CheckpointDamaged:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFailed:
-    """The training code said that the trial failed, before its process ends.
+    """The training code reported that the trial failed, before its process ends.
 
     Attributes:
         state: Always "ERROR".
@@ -175,7 +179,7 @@ class TrialFinished:
     """A run of the trial ended.
 
     Attributes:
-        state: A state of the records, or "INVALID_HP".
+        state: A recorded state, or "INVALID_HP".
         error: The error in one line, or None.
     """
 
@@ -197,28 +201,32 @@ Event: TypeAlias = (
     TrialStarted | TrainingReport | ValidationReport | CheckpointEvent | TrialFailed | TrialFinished
 )
 
-_TYPES: dict[str, type[Event]] = {made.KIND: made for made in typing.get_args(Event)}
+_TYPES: dict[str, type[Event]] = {
+    event_class.KIND: event_class for event_class in typing.get_args(Event)
+}
 _CHECKS: dict[type[Event], dict[str, Callable[[object], bool]]] = {
-    made: {field.name: typing.get_args(field.type)[1] for field in dataclasses.fields(made)}
-    for made in _TYPES.values()
+    event_class: {
+        field.name: typing.get_args(field.type)[1] for field in dataclasses.fields(event_class)
+    }
+    for event_class in _TYPES.values()
 }
 
 
-def encode(event: Event) -> dict[str, Any]:
+def encode_event(event: Event) -> dict[str, Any]:
     """Return an event as the payload of a line of kind ``event.KIND``."""
     return {name: getattr(event, name) for name in _CHECKS[type(event)]}
 
 
-def decode(kind: str, payload: object) -> Event | None:
-    """Return the event of a line; None for another kind, or a payload that is no such event."""
-    made = _TYPES.get(kind)
-    if made is None or not isinstance(payload, dict):
+def decode_event(kind: str, payload: object) -> Event | None:
+    """Return the event of a line, or None for an unknown kind or an invalid payload."""
+    event_class = _TYPES.get(kind)
+    if event_class is None or not isinstance(payload, dict):
         return None
-    checks = _CHECKS[made]
+    checks = _CHECKS[event_class]
     values = {name: payload[name] for name in checks if name in payload}
     if not all(checks[name](value) for name, value in values.items()):
         return None
     try:
-        return made(**values)
+        return event_class(**values)
     except TypeError:  # a required field is missing
         return None

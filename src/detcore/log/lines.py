@@ -1,7 +1,7 @@
-"""The lines of an event log: JSON objects, each with a checksum of the rest of its line.
+"""The lines of an event log: JSON objects, each with a checksum of the remaining line.
 
-The first line names the trial and the run; every other one is a record. A line counts once its
-newline is there. Bytes after the last newline were being written when the process was killed.
+The first line names the trial and the run. Every other line is a record. A line counts once its
+newline is written. Bytes after the last newline were being written when the process was killed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from detcore.contract.errors import DatabaseError
-from detcore.log.events import Event, decode
+from detcore.log.events import Event, decode_event
 
 _VERSION = 1
 _PREFIX = b'{"crc":"'
@@ -30,10 +30,10 @@ def encode_metrics(value: object) -> str:
     """Return compact JSON with ``"NaN"``, ``"Infinity"`` and ``"-Infinity"`` as strings.
 
     Raises:
-        TypeError: If something inside is not JSON and not a NumPy scalar or array.
+        TypeError: If the value contains something that is not JSON, a NumPy scalar or an array.
     """
     try:
-        # The usual case costs one pass in C; only NaN and infinities take the slow path.
+        # The usual case is a single pass in C. Only NaN and infinities need the slow path.
         return _STRICT.encode(value)
     except ValueError:
         return _STRICT.encode(encode_numbers(value))
@@ -41,7 +41,7 @@ def encode_metrics(value: object) -> str:
 
 def encode_document(value: object) -> str:
     """Return compact JSON with ``NaN`` and ``Infinity`` as Python writes them."""
-    return json.dumps(value, separators=(",", ":"), default=_unwrap)
+    return json.dumps(value, separators=(",", ":"), default=_to_plain_value)
 
 
 def decode_document(text: str) -> Any:
@@ -50,14 +50,14 @@ def decode_document(text: str) -> Any:
 
 
 def decode_metrics(text: str) -> Any:
-    """Return the value that `encode_metrics` encoded, the three special numbers as floats."""
+    """Return the value that `encode_metrics` encoded, with the three special numbers as floats."""
     value = json.loads(text)
     if '"NaN"' in text or 'Infinity"' in text:
         return decode_numbers(value)
     return value
 
 
-def _unwrap(value: object) -> Any:
+def _to_plain_value(value: object) -> Any:
     """Return a NumPy scalar or array (or an object with `tolist`) as plain numbers."""
     to_list = getattr(value, "tolist", None)
     if callable(to_list):
@@ -67,11 +67,11 @@ def _unwrap(value: object) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON: {value!r}")
 
 
-_STRICT: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_unwrap)
+_STRICT: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_to_plain_value)
 
 
 def encode_numbers(value: object) -> Any:
-    """Return a JSON value with ``"NaN"``, ``"Infinity"`` and ``"-Infinity"`` as texts."""
+    """Return a JSON value with ``"NaN"``, ``"Infinity"`` and ``"-Infinity"`` as strings."""
     if isinstance(value, float):
         if math.isfinite(value):
             return value
@@ -82,7 +82,7 @@ def encode_numbers(value: object) -> Any:
         return {key: encode_numbers(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [encode_numbers(item) for item in value]
-    return encode_numbers(_unwrap(value))
+    return encode_numbers(_to_plain_value(value))
 
 
 def decode_numbers(value: object) -> Any:
@@ -97,18 +97,18 @@ def decode_numbers(value: object) -> Any:
 
 
 class EventLogDamagedError(DatabaseError):
-    """Raised when a file is not an event log, or is shorter than it was."""
+    """Raised when a file is not an event log or has become shorter."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"{path} {reason}.\nWhat was reported there cannot be read.\n"
+            f"{path} {reason}.\nThe reports in this file cannot be read.\n"
             f"Move the file away: mv {path} {path}.damaged"
         )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EventLogHeader:
-    """The run whose event log it is, and where its records begin."""
+    """The run of an event log, and the byte at which its records start."""
 
     trial_id: int
     run_id: int
@@ -120,11 +120,11 @@ class EventLine:
     """A record of an event log.
 
     Attributes:
-        seq: Its number in the event log, from 1 and rising.
-        kind: "training", "validation", or another word.
-        time: When it was reported, in seconds since 1970.
+        seq: Number of the record in the event log, ascending from 1.
+        kind: "training", "validation", or the kind of another event.
+        time: Time of the report in seconds since 1970.
         payload: The reported values.
-        end: Byte of the file behind it.
+        end: Byte of the file after the record.
     """
 
     seq: int
@@ -135,23 +135,23 @@ class EventLine:
 
     @property
     def event(self) -> Event | None:
-        """The decoded event; None if the record is no event."""
-        return decode(self.kind, self.payload)
+        """The decoded event, or None if the record is not a valid event."""
+        return decode_event(self.kind, self.payload)
 
 
-def header_line(trial_id: int, run_id: int) -> bytes:
+def make_header_line(trial_id: int, run_id: int) -> bytes:
     """Return the first line of an event log."""
     header: dict[str, object] = {
         "event_log": _VERSION,
         "trial_id": trial_id,
         "run_id": run_id,
-        # Distinguishes two logs of the same run that machines with separate homes wrote.
+        # Distinguishes two logs of the same run from machines with separate DETCORE_HOME.
         "id": secrets.token_hex(8),
     }
-    return _sealed(encode_metrics(header)[1:].encode("ascii"))
+    return _add_checksum(encode_metrics(header)[1:].encode("ascii"))
 
 
-def event_line(seq: int, kind: str, reported_at: float, payload: object) -> bytes:
+def make_event_line(seq: int, kind: str, reported_at: float, payload: object) -> bytes:
     """Return the line of a record.
 
     Args:
@@ -161,14 +161,14 @@ def event_line(seq: int, kind: str, reported_at: float, payload: object) -> byte
         payload: A JSON value.
     """
     record = {"seq": seq, "kind": kind, "at": reported_at, "payload": payload}
-    return _sealed(encode_metrics(record)[1:].encode("ascii"))
+    return _add_checksum(encode_metrics(record)[1:].encode("ascii"))
 
 
-def _sealed(body: bytes) -> bytes:
+def _add_checksum(body: bytes) -> bytes:
     return b'%b%08x",%b\n' % (_PREFIX, zlib.crc32(body), body)
 
 
-def _open(line: bytes) -> Any:
+def _verify_line(line: bytes) -> Any:
     """Return the object of a line (without its newline), or None if the line is damaged."""
     body = line[_BODY_AT:]
     if line[:_BODY_AT] != b'%s%08x",' % (_PREFIX, zlib.crc32(body)):
@@ -179,14 +179,15 @@ def _open(line: bytes) -> Any:
 def parse_line(line: bytes, end: int = 0) -> EventLine | None:
     """Return the record of a line (without its newline), or None if it is damaged.
 
-    A line with a valid checksum and other content counts as damaged: a peer may send anything.
+    A line with a valid checksum and invalid content counts as damaged, because a peer may send
+    anything.
 
     Args:
         line: The line.
-        end: Byte of the file behind it.
+        end: Byte of the file after the line.
     """
     try:
-        record = _open(line)
+        record = _verify_line(line)
         if record is None:
             return None
         seq, kind, payload = record["seq"], record["kind"], record["payload"]
@@ -199,18 +200,18 @@ def parse_line(line: bytes, end: int = 0) -> EventLine | None:
 
 
 def read_header(file: BinaryIO, path: Path) -> EventLogHeader | None:
-    """Read the first line of an event log; None if it was not written to its end.
+    """Read the first line of an event log, or return None if the line is incomplete.
 
     Raises:
-        EventLogDamagedError: If the first line is not that of an event log this code can read.
+        EventLogDamagedError: If the file is not an event log of a known version.
     """
     file.seek(0)
     line = file.readline(_HEADER_LIMIT)
     if not line.endswith(b"\n") and len(line) < _HEADER_LIMIT:
         return None
-    header = _open(line[:-1])
+    header = _verify_line(line[:-1])
     if header is None or header.get("event_log") != _VERSION:
         raise EventLogDamagedError(
-            path, f"does not begin like an event log of version {_VERSION}: {line[:60]!r}"
+            path, f"does not start like an event log of version {_VERSION}: {line[:60]!r}"
         )
     return EventLogHeader(header["trial_id"], header["run_id"], len(line))

@@ -16,18 +16,18 @@ from detcore.log.lines import (
     read_header,
 )
 
-# Small enough that neither a database's write lock nor Python's own is held long.
+# Small enough to hold a database's write lock and Python's lock only briefly.
 _CHUNK_BYTES = 256 * 1024
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EventLogPart:
-    """Whole lines of an event log.
+    """Complete lines of an event log.
 
     Attributes:
-        header: The event log's first line; None while it is not finished, and there are no others.
-        start: Byte of the file where the lines begin.
-        lines: The lines, as they are in the file; some, if there are many.
+        header: The first line; None while it is incomplete and there are no further lines.
+        start: Byte of the file where the lines start.
+        lines: The lines as in the file, at most about one chunk.
     """
 
     header: EventLogHeader | None
@@ -36,11 +36,11 @@ class EventLogPart:
 
     @property
     def end(self) -> int:
-        """Byte of the file behind the lines."""
+        """Byte of the file after the lines."""
         return self.start + len(self.lines)
 
-    def parse(self) -> Iterator[EventLine | int]:
-        """Yield each record; for a damaged line, yield the byte behind it."""
+    def parse_lines(self) -> Iterator[EventLine | int]:
+        """Yield each record. For a damaged line, yield the byte after it."""
         end = self.start
         for text in self.lines.splitlines(keepends=True):
             end += len(text)
@@ -48,20 +48,20 @@ class EventLogPart:
 
 
 def read_event_log(path: Path, start: int = 0, *, is_over: bool = False) -> EventLogPart:
-    """Read the finished lines of an event log from a byte on; some of them, if there are many.
+    """Read the complete lines of an event log from a byte on, at most about one chunk.
 
     Args:
         path: The event log.
-        start: Byte behind the lines that were read before; 0 = the first record.
+        start: Byte after the lines that were read before; 0 = the first record.
         is_over: Whether the writer has closed the file. Otherwise lines with a wrong checksum at
-            the end of the file are left for later: one of them may be half written.
+            the end of the file are left for later, because one of them may be half written.
 
     Returns:
-        The lines, perhaps none.
+        The lines, which may be empty.
 
     Raises:
-        EventLogDamagedError: If the file is not an event log, or shorter than `start`.
-        FileNotFoundError: If it does not exist.
+        EventLogDamagedError: If the file is not an event log, or is shorter than `start`.
+        FileNotFoundError: If the file does not exist.
     """
     with path.open("rb") as file:
         header = read_header(file, path)
@@ -71,7 +71,7 @@ def read_event_log(path: Path, start: int = 0, *, is_over: bool = False) -> Even
         if size < start:
             raise EventLogDamagedError(
                 path,
-                f"has {size} bytes, but {start} were read before; the file was replaced or cut",
+                f"has {size} bytes, but {start} were read before; it was replaced or truncated",
             )
         start = max(start, header.lines_at)
         file.seek(start)
@@ -93,24 +93,24 @@ def read_event_lines(path: Path, start: int = 0) -> Iterator[EventLine]:
 
     Args:
         path: The event log.
-        start: Byte behind the last record that was read before; 0 = the first record.
+        start: Byte after the last record that was read before; 0 = the first record.
 
     Raises:
-        EventLogDamagedError: If the file is not an event log, or shorter than `start`.
-        FileNotFoundError: If it does not exist.
+        EventLogDamagedError: If the file is not an event log, or is shorter than `start`.
+        FileNotFoundError: If the file does not exist.
     """
     while (part := read_event_log(path, start)).lines:
-        yield from (record for record in part.parse() if isinstance(record, EventLine))
+        yield from (record for record in part.parse_lines() if isinstance(record, EventLine))
         start = part.end
 
 
 def event_log_path(trial_dir: Path, run_id: int) -> Path:
-    """Return where the event log of a run lies."""
+    """Return the path of the event log of a run."""
     return Path(trial_dir) / f"events-{run_id}.jsonl"
 
 
 def event_log_owner(path: Path) -> tuple[int, int] | None:
-    """Return the trial and run in the name of an event log; None for a file with another name."""
+    """Return the trial and run from the path of an event log, or None for other paths."""
     trial, run = path.parent.name, path.stem.removeprefix("events-")
     return (int(trial), int(run)) if trial.isdigit() and run.isdigit() else None
 

@@ -35,7 +35,7 @@ from detcore.contract.errors import (
 from detcore.contract.hook_values import CheckpointSaved, EventInfo
 from detcore.contract.values import TrialInfo
 from detcore.log import events
-from detcore.log.events import Event, TrialFinished, encode
+from detcore.log.events import Event, TrialFinished, encode_event
 from detcore.log.lines import EventLine, EventLogDamagedError
 from detcore.log.reading import (
     event_log_path,
@@ -136,7 +136,7 @@ def append_to_killed(database: Database, trial: TrialRecord, event: Event) -> bo
         if not database.reopen_cursors(trial.id, trial.run_id):
             return False
         with EventLog(path, trial_id=trial.id, run_id=trial.run_id) as log:
-            log.append(event.KIND, encode(event))
+            log.append(event.KIND, encode_event(event))
         # A reader may have finished the run before the event was there.
         return database.reopen_cursors(trial.id, trial.run_id)
     except (DetcoreError, OSError) as error:  # a damaged log or a full disk
@@ -360,7 +360,7 @@ class _EventReader:
             part = read_event_log(path, self._cursor.byte_offset, is_over=is_over)
             if not part.lines:
                 break
-            lines = list(part.parse())
+            lines = list(part.parse_lines())
             last = max((line.seq for line in lines if isinstance(line, EventLine)), default=0)
             for line in lines:
                 if isinstance(line, int):
