@@ -28,7 +28,7 @@ def detcore(*arguments: object) -> click.testing.Result:
 def write(name: str, kind: str, into: Path) -> Path:
     done = detcore("plugin", "new", name, "--kind", kind, "--into", into)
     assert done.exit_code == 0, done.output
-    folder = Path(done.stdout.partition(": ")[0])
+    folder = Path(done.stdout.removeprefix("Created ").partition(" with ")[0])
     assert folder.parent == into
     return folder
 
@@ -162,23 +162,23 @@ def test_the_metadata_says_which_detcore_it_works_with(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "message"),
     [
-        ("", "framework", "'' cannot be the name of a plugin"),
-        ("my net", "framework", "'my net' cannot be the name of a plugin"),
+        ("", "framework", "invalid plugin name ''"),
+        ("my net", "framework", "invalid plugin name 'my net'"),
         ("-x-", "framework", "No such option|cannot be the name"),
-        ("my/net", "framework", "cannot be the name of a plugin"),
-        ("net-", "framework", "cannot be the name of a plugin"),
-        ("3d", "framework", "It begins with a letter"),
-        ("nétz", "framework", "cannot be the name of a plugin"),
-        ("net\n", "framework", "cannot be the name of a plugin"),
-        ("detcore-", "framework", "cannot be the name of a plugin"),
+        ("my/net", "framework", "invalid plugin name"),
+        ("net-", "framework", "invalid plugin name"),
+        ("3d", "framework", "It must start with a letter"),
+        ("nétz", "framework", "invalid plugin name"),
+        ("net\n", "framework", "invalid plugin name"),
+        ("detcore-", "framework", "invalid plugin name"),
         ("x" * 25, "framework", "has 25 characters; the maximum is 24"),
-        ("Lambda", "framework", "'Lambda' is a word of the Python language"),
-        ("core", "framework", "a plugin is called 'core' already"),
-        ("storage", "framework", "a plugin is called 'storage' already"),
-        ("random", "searcher", "a searcher is registered as 'random' already"),
-        ("adaptive-asha", "searcher", "a searcher is registered as 'adaptive_asha' already"),
-        ("local", "launcher", "a launcher is registered as 'local' already"),
-        ("shared-fs", "storage", "a storage is registered as 'shared_fs' already"),
+        ("Lambda", "framework", "'Lambda' is a Python keyword"),
+        ("core", "framework", "a plugin named 'core' is already installed"),
+        ("storage", "framework", "a plugin named 'storage' is already installed"),
+        ("random", "searcher", "a searcher named 'random' is already registered"),
+        ("adaptive-asha", "searcher", "a searcher named 'adaptive_asha' is already registered"),
+        ("local", "launcher", "a launcher named 'local' is already registered"),
+        ("shared-fs", "storage", "a storage named 'shared_fs' is already registered"),
     ],
 )
 def test_names_that_would_not_work_are_refused(
@@ -197,7 +197,7 @@ def test_a_package_that_is_no_plugin_is_named(
     monkeypatch.syspath_prepend(tmp_path / "site")
     done = detcore("plugin", "new", "--into", tmp_path / "new", "foo")
     assert done.exit_code == 1
-    assert "a package 'detcore_foo' can be imported already" in done.output
+    assert "a package named 'detcore_foo' is already installed" in done.output
     assert "plugins list" not in done.output
     assert not (tmp_path / "new").exists()
 
@@ -212,7 +212,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     (folder / "README.md").write_text("mine")
     done = detcore("plugin", "new", "my-net", "--into", tmp_path)
     assert done.exit_code == 1
-    assert f"error: {folder} is there already.\nNothing is written over." in done.output
+    assert f"error: {folder} already exists, and no file was changed." in done.output
     assert (folder / "README.md").read_text() == "mine"
 
 
@@ -220,14 +220,17 @@ def test_a_place_where_nothing_can_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = detcore("plugin", "new", "my-net", "--into", tmp_path / "file" / "below")
     assert done.exit_code == 1
-    assert "cannot be made: Not a directory.\nChoose another place (--into)." in done.output
+    assert (
+        "below/detcore-my-net: Not a directory.\nChoose another parent directory (--into)."
+        in done.output
+    )
 
 
 def test_it_says_what_to_type_next(tmp_path: Path) -> None:
     done = detcore("plugin", "new", "my-net", "--into", tmp_path)
     folder = tmp_path / "detcore-my-net"
     count = sum(path.is_file() for path in folder.rglob("*"))
-    assert f"{folder}: {count} files; a framework that works" in done.stdout
+    assert f"Created {folder} with {count} files: a working example framework." in done.stdout
     for command in ("pip install -e '.[testing]'", "pytest", "detcore plugins doctor"):
         assert f"\n  {command} " in done.stdout
 

@@ -1,4 +1,4 @@
-"""``detcore plugin new``: a distribution with a plugin that works, to be changed."""
+"""``detcore plugin new``: create a distribution with a working example plugin."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from detcore.plugins import PluginManager, PluginProblem
 
 
-# Summary of a distribution by its kind.
+# Distribution summaries by plugin kind.
 _SUMMARIES = {
     "framework": "{title} trials for detcore.",
-    "storage": "Checkpoints of detcore in {title}.",
-    "searcher": "The search method {title} for detcore.",
-    "launcher": "The launcher {title} for detcore.",
+    "storage": "Checkpoint storage {title} for detcore.",
+    "searcher": "Search method {title} for detcore.",
+    "launcher": "Launcher {title} for detcore.",
 }
-# Methods of `PluginManager` that list registrations, by kind.
+# `PluginManager` methods that list registrations, by plugin kind.
 _REGISTRIES = {
     "framework": "frameworks",
     "storage": "storage_types",
@@ -35,8 +35,8 @@ _REGISTRIES = {
     "launcher": "launchers",
 }
 _SUFFIX = ".tmpl"
-_PACKAGE = "package"  # name of the package's folder in the templates
-# As the packaging standards have it (PEP 508); a class and a URL scheme need a letter first.
+_PACKAGE = "package"  # directory in the templates that is renamed to the package
+# PEP 508 names. Class names and URL schemes must start with a letter.
 _NAME = re.compile(r"[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _MAX_NAME_LENGTH = 24
 
@@ -48,75 +48,78 @@ _MAX_NAME_LENGTH = 24
     type=click.Choice(list(_SUMMARIES)),
     default="framework",
     show_default=True,
-    help="What it adds to detcore.",
+    help="Kind of plugin.",
 )
 @click.option(
     "--into",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
-    metavar="FOLDER",
-    help="Where the folder detcore-NAME is made; default: here.",
+    metavar="DIRECTORY",
+    help="Parent of the new directory detcore-NAME. [default: current directory]",
 )
 @click.pass_obj
 def new_plugin(obj: CliContext, name: str, kind: str, into: Path) -> None:
-    """Write a distribution with a plugin NAME that works: change it into yours.
+    """Create a distribution with a working example plugin NAME.
 
-    It has the entry points, the hook, an implementation of one page, and tests that check it
-    against the contract of its kind. They pass as they are.
+    The distribution contains entry points, the hook, a one-page implementation, and tests that
+    check the contract of the plugin kind. All tests pass before you change the code.
     """
     names = parse_name(name)
     check_free(names, kind, obj.plugin_manager(on_problem=_keep_quiet))
-    folder = into / names.distribution
-    _make_folder(folder)
+    directory = into / names.distribution
+    _make_directory(directory)
     count = 0
-    for path, text in _files(names, kind):
-        target = folder / path
+    for path, text in _render_templates(names, kind):
+        target = directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
         count += 1
-    click.echo(f"{folder}: {count} files; a {kind} that works, to be changed")
-    click.echo("What to type next:")
-    for command, meaning in _next_steps(folder, names, kind):
-        click.echo(f"  {command:<36}{meaning}")
+    click.echo(f"Created {directory} with {count} files: a working example {kind}.")
+    click.echo("Next steps:")
+    for command, meaning in _list_next_steps(directory, names, kind):
+        click.echo(f"  {command:<36} {meaning}".rstrip())
 
 
 def _keep_quiet(_problem: PluginProblem) -> None:
-    """Faults of other plugins are no matter of a new one."""
+    """Ignore faults of other plugins."""
 
 
-def _make_folder(folder: Path) -> None:
+def _make_directory(directory: Path) -> None:
     try:
-        folder.mkdir(parents=True)
+        directory.mkdir(parents=True)
     except FileExistsError:
         raise InvalidArgumentError(
-            f"{folder} is there already.\n"
-            "Nothing is written over. Remove it, choose another name, or another place (--into)."
+            f"{directory} already exists, and no file was changed.\n"
+            "Remove it, choose another name, or choose another parent directory (--into)."
         ) from None
     except OSError as error:
         raise InvalidArgumentError(
-            f"{folder} cannot be made: {error.strerror}.\nChoose another place (--into)."
+            f"cannot create {directory}: {error.strerror}.\n"
+            "Choose another parent directory (--into)."
         ) from error
 
 
-def _files(names: PluginNames, kind: str) -> Iterator[tuple[str, str]]:
-    """Yield the files of a distribution, with their paths in its folder."""
-    values = _values(names, kind)
+def _render_templates(names: PluginNames, kind: str) -> Iterator[tuple[str, str]]:
+    """Yield the relative path and content of each file."""
+    values = _template_values(names, kind)
     for source in ("common", kind):
-        folder = Path(__file__).parent / "templates" / source
-        for path in sorted(folder.rglob(f"*{_SUFFIX}")):
+        directory = Path(__file__).parent / "templates" / source
+        for path in sorted(directory.rglob(f"*{_SUFFIX}")):
             text = string.Template(path.read_text(encoding="utf-8")).substitute(values)
-            parts = path.relative_to(folder).parts
-            renamed = [names.package if part == _PACKAGE else part for part in parts]
-            yield "/".join(renamed).removesuffix(_SUFFIX), text
+            parts = [
+                names.package if part == _PACKAGE else part
+                for part in path.relative_to(directory).parts
+            ]
+            yield "/".join(parts).removesuffix(_SUFFIX), text
 
 
-def _values(names: PluginNames, kind: str) -> Mapping[str, str]:
-    """Return the values that are filled into the templates."""
+def _template_values(names: PluginNames, kind: str) -> Mapping[str, str]:
+    """Return the values of the template placeholders."""
     from detcore import __version__
 
     major, minor = map(int, __version__.split(".")[:2])
-    # While the first number is 0 the second one says that something has changed.
-    following = f"0.{minor + 1}" if major == 0 else f"{major + 1}"
+    # Before 1.0 every minor version may break the API.
+    next_breaking = f"0.{minor + 1}" if major == 0 else f"{major + 1}"
     library = "numpy>=1.23.5" if kind == "framework" else "pydantic>=2.5"
     title = " ".join(names.plugin.split("_")).capitalize()
     return {
@@ -127,30 +130,30 @@ def _values(names: PluginNames, kind: str) -> Mapping[str, str]:
         "scheme": names.scheme,
         "title": title,
         "summary": _SUMMARIES[kind].format(title=title),
-        "dependencies": f'"detcore>={major}.{minor},<{following}", "{library}"',
+        "dependencies": f'"detcore>={major}.{minor},<{next_breaking}", "{library}"',
     }
 
 
-def _next_steps(folder: Path, names: PluginNames, kind: str) -> Iterator[tuple[str, str]]:
-    yield f"cd {folder}", ""
-    yield "pip install -e '.[testing]'", "into the environment of detcore"
-    yield "pytest", "the contract of its kind, held against it"
-    yield "detcore plugins doctor", "whether detcore finds it"
+def _list_next_steps(directory: Path, names: PluginNames, kind: str) -> Iterator[tuple[str, str]]:
+    yield f"cd {directory}", ""
+    yield "pip install -e '.[testing]'", "install into detcore's environment"
+    yield "pytest", f"check the contract of a {kind}"
+    yield "detcore plugins doctor", "check that detcore finds the plugin"
     if kind == "framework":
-        yield "detcore run tests/model/const.yaml", "its example"
-    yield f"$EDITOR src/{names.package}", "make it yours; docs/writing-a-plugin.md"
+        yield "detcore run tests/model/const.yaml", "train the example"
+    yield f"$EDITOR src/{names.package}", "replace the example (docs/writing-a-plugin.md)"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PluginNames:
-    """Everything that is named after a plugin.
+    """Names derived from a plugin name.
 
     Attributes:
-        plugin: Name in the entry point and in experiment files, such as ``"my_net"``.
-        distribution: Name that pip installs, such as ``"detcore-my-net"``.
-        package: Name that Python imports, such as ``"detcore_my_net"``.
-        class_prefix: How its classes begin, such as ``"MyNet"``.
-        scheme: Of its URLs, such as ``"my-net"``.
+        plugin: Entry point name, also used in experiment files, such as ``"my_net"``.
+        distribution: Name of the distribution, such as ``"detcore-my-net"``.
+        package: Name of the Python package, such as ``"detcore_my_net"``.
+        class_prefix: Prefix of class names, such as ``"MyNet"``.
+        scheme: URL scheme, such as ``"my-net"``.
     """
 
     plugin: str
@@ -161,33 +164,33 @@ class PluginNames:
 
 
 def parse_name(text: str) -> PluginNames:
-    """Return the names that are derived from a plugin's name.
+    """Derive all names from a plugin name.
 
     Args:
-        text: As it was typed; a leading ``detcore-`` may be left out.
+        text: Name with or without a leading ``detcore-``.
 
     Raises:
-        InvalidArgumentError: If it cannot be the name of a distribution, or makes no good names.
+        InvalidArgumentError: If the name is invalid, too long, or a Python keyword.
     """
     bare = re.sub(r"^detcore[-_.]+", "", text, flags=re.IGNORECASE)
     if not _NAME.fullmatch(bare):
         raise InvalidArgumentError(
-            f"{text!r} cannot be the name of a plugin.\n"
-            "A distribution, a package, a class and a URL scheme are named after it.\n"
-            "It begins with a letter, ends with a letter or digit, and has letters, digits and "
-            "'-', '_', '.' in between: detcore plugin new my-net"
+            f"invalid plugin name {text!r}.\n"
+            "The name is used for a distribution, a package, a class and a URL scheme.\n"
+            "It must start with a letter, end with a letter or digit, and contain only letters, "
+            "digits, '-', '_' and '.', for example: detcore plugin new my-net"
         )
     if len(bare) > _MAX_NAME_LENGTH:
         raise InvalidArgumentError(
-            f"{text!r} has {len(bare)} characters; the maximum is {_MAX_NAME_LENGTH}.\n"
-            "It is typed into experiment files. Choose a shorter one."
+            f"plugin name {text!r} has {len(bare)} characters; the maximum is {_MAX_NAME_LENGTH}.\n"
+            "Users type the name in experiment files. Choose a shorter name."
         )
     words = [word for word in re.split(r"[-_.]+", bare) if word]
     plugin = "_".join(words).lower()
     if keyword.iskeyword(plugin):
         raise InvalidArgumentError(
-            f"{text!r} is a word of the Python language, and no good name for anything in it.\n"
-            f"Choose another, such as: detcore plugin new my-{plugin}"
+            f"{text!r} is a Python keyword and cannot be a plugin name.\n"
+            f"Choose another name, for example: detcore plugin new my-{plugin}"
         )
     return PluginNames(
         plugin=plugin,
@@ -199,30 +202,31 @@ def parse_name(text: str) -> PluginNames:
 
 
 def check_free(names: PluginNames, kind: str, plugins: PluginManager) -> None:
-    """Make sure that nothing has the name already, where it would have to be shared.
+    """Check that no plugin, registration or package already uses a name.
 
     Args:
-        names: The names derived from the plugin's name.
+        names: Names derived from the plugin name.
         kind: ``"framework"``, ``"storage"``, ``"searcher"`` or ``"launcher"``.
-        plugins: Those that are installed.
+        plugins: The installed plugins.
 
     Raises:
-        InvalidArgumentError: If the name is taken.
+        InvalidArgumentError: If a name is in use.
     """
     name = names.plugin
     installed = {entry.name for entry in plugins.index()}
     if name in installed:
-        taken = f"a plugin is called {name!r} already"
+        conflict = f"a plugin named {name!r} is already installed"
     elif name in getattr(plugins, _REGISTRIES[kind])():
-        taken = f"a {kind} is registered as {name!r} already"
+        conflict = f"a {kind} named {name!r} is already registered"
     elif importlib.util.find_spec(names.package) is not None:
         raise InvalidArgumentError(
-            f"a package {names.package!r} can be imported already.\n"
-            "Only one of two packages with the same name is imported. Choose another name."
+            f"a package named {names.package!r} is already installed.\n"
+            "Python imports only one package of each name. Choose another name."
         )
     else:
         return
     raise InvalidArgumentError(
-        f"{taken} (detcore plugins list).\n"
-        "Two of one name would both be refused. Choose another name."
+        f"{conflict}.\n"
+        "detcore rejects two registrations of one name. Choose another name.\n"
+        "List the installed plugins with: detcore plugins list"
     )
