@@ -26,7 +26,7 @@ from detcore_replay.digest_file import read_digests
 from detcore_replay.recorded_runs import Run
 from detcore_replay.training import replay_process
 from detcore_replay.training.step_replay import Replay, Replayer
-from detcore_testing.processes import forked, wait_for_child
+from detcore_testing.processes import fork_call, wait_for_child
 
 __all__ = ["ForkedReplayer", "make_run"]
 
@@ -51,7 +51,7 @@ class Child:
             os.environ.update(environment)
             return function()
 
-        self._pid = forked(run)
+        self._pid = fork_call(run)
         self._code: int | None = None
 
     def wait(self) -> int:

@@ -208,7 +208,7 @@ def make_run(loss: float, *codes: int) -> FrameworkRun:
         checkpoints={},
         commits=(),
         journal=Path("journal"),
-        left=(),
+        leftovers=(),
     )
 
 

@@ -13,7 +13,7 @@ from detcore.launch import Launcher, LocalLauncher
 from detcore.types import TrialInfo
 from detcore_testing import LauncherSuite
 from detcore_testing.launcher.launcher_access import LauncherRun
-from detcore_testing.processes import forked, wait_for_child
+from detcore_testing.processes import fork_call, wait_for_child
 
 
 class TestLocalLauncher(LauncherSuite):
@@ -55,9 +55,9 @@ class TestWarmLauncher(LauncherSuite):
     def _warmed_up(self, warm: tuple[Kept, Path], tmp_path: Path) -> None:
         self._launcher, self._folder = warm
         for _ in range(100):
-            with self.running(self._launcher, tmp_path, "print(os.getppid())") as run:
+            with self.start_with(self._launcher, tmp_path, "print(os.getppid())") as run:
                 assert run.finish() == 0, run.lines
-                if run.printed() != [str(os.getpid())]:
+                if run.lines_of_rank() != [str(os.getpid())]:
                     return
         raise AssertionError("no worker was forked")
 
@@ -88,4 +88,4 @@ def test_workers_that_have_not_started_are_abandoned_without_a_signal_to_the_tes
         run.group = _Waiting()  # type: ignore[assignment]  # all that it is asked for
         run.abandon()
 
-    assert wait_for_child(forked(abandon)) == 0
+    assert wait_for_child(fork_call(abandon)) == 0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 
 from detcore.environment import child_environment, read_variables
-from detcore_testing.processes import kill, marked_processes, wait_until_none
+from detcore_testing.processes import find_marked_processes, kill_processes, wait_until_empty
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-# Every process that a command starts inherits it, so that none gets lost.
+# Environment variable that every started process inherits, so that all of them can be found.
 _MARK = "DETCORE_TESTING_MARK"
 _POLL_INTERVAL_S = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """A command that ended.
+    """A finished command.
 
     Attributes:
-        code: Its exit code; negative: the signal that killed it.
-        stdout: Its standard output.
-        stderr: Its standard error.
+        code: Exit code. Negative: number of the signal that killed the command.
+        stdout: Standard output.
+        stderr: Standard error.
     """
 
     code: int
@@ -46,19 +46,19 @@ class Finished:
 
     @property
     def output(self) -> str:
-        """Its standard output followed by its standard error."""
+        """Standard output followed by standard error."""
         return self.stdout + self.stderr
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The JSON object that ``--json`` prints: the last line, or all of it."""
-        last = self.stdout.rstrip().rpartition("\n")[2]
-        parsed: dict[str, Any] = json.loads(last if last.startswith("{") else self.stdout)
+        """JSON object printed by ``--json``, in the last line or in the complete output."""
+        last_line = self.stdout.rstrip().rpartition("\n")[2]
+        parsed: dict[str, Any] = json.loads(last_line if last_line.startswith("{") else self.stdout)
         return parsed
 
 
 class DetcoreCommand:
-    """The `detcore` command, run as a user runs it, with a separate ``DETCORE_HOME``.
+    """The `detcore` command in a subprocess, with a separate ``DETCORE_HOME``.
 
     ```python
     with DetcoreCommand(tmp_path) as detcore:
@@ -66,18 +66,18 @@ class DetcoreCommand:
         assert finished.code == 0, finished.output
     ```
 
-    At the end of the block, the processes that are still running are killed, including
-    grandchildren and processes that daemonized.
+    At the end of the block all remaining processes are killed, including grandchildren and
+    daemons.
 
     Args:
-        folder: Where everything goes; commands run in it. Made if it is not there.
-        python_path: Folders from which processes import, before those of this process.
-        variables: Further environment variables of the processes.
+        folder: Directory for all files, and working directory of the commands. Created if missing.
+        python_path: Import directories of the processes, before the directories of this process.
+        variables: Additional environment variables of the processes.
 
     Attributes:
-        folder: As given, absolute.
+        folder: Absolute path of the directory.
         home: The ``DETCORE_HOME``.
-        started: The commands that were started, oldest first.
+        started: Started commands, oldest first.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class DetcoreCommand:
         self._num_configs = 0
 
     def __enter__(self) -> Self:
-        """Make the folder."""
+        """Create the directory."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return self
 
@@ -106,23 +106,23 @@ class DetcoreCommand:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the processes that are still running."""
+        """Kill the remaining processes."""
         self.close()
 
     def close(self) -> None:
-        """Kill the processes that are still running, and wait until they are gone."""
+        """Kill the remaining processes and wait until they have exited."""
         for process in self.started:
-            with process:  # closes its pipes, too
+            with process:  # also closes the pipes
                 if process.poll() is None:
                     process.kill()
                     process.communicate()
-        kill(self.leftovers(0))
+        kill_processes(self.leftovers(0))
         self.leftovers(10)
 
     def variables(self) -> dict[str, str]:
-        """Return the environment variables of its processes."""
-        known = read_variables(["PYTHONPATH"]).get("PYTHONPATH", "")
-        path = [*self._python_path, *([known] if known else [])]
+        """Return the environment variables of the processes."""
+        inherited = read_variables(["PYTHONPATH"]).get("PYTHONPATH", "")
+        path = [*self._python_path, *([inherited] if inherited else [])]
         return child_environment(
             {
                 "DETCORE_HOME": str(self.home),
@@ -135,7 +135,7 @@ class DetcoreCommand:
         )
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
-        """Start a command and return at once.
+        """Start a command and return immediately.
 
         Args:
             arguments: Words after ``detcore``, such as ``"run"`` and a path.
@@ -143,11 +143,11 @@ class DetcoreCommand:
         return self.start_python("-m", "detcore", *arguments)
 
     def start_python(self, *arguments: object, cwd: Path | None = None) -> subprocess.Popen[str]:
-        """Start Python with the same home and variables, and return at once.
+        """Start Python with the same home and variables, and return immediately.
 
         Args:
             arguments: Words after ``python``.
-            cwd: Where it runs; default: `folder`.
+            cwd: Working directory; default: `folder`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         process = subprocess.Popen(
@@ -163,21 +163,21 @@ class DetcoreCommand:
         return process
 
     def __call__(self, *arguments: object, timeout_s: float = 120) -> Finished:
-        """Run a command to its end.
+        """Run a command to completion.
 
         Args:
             arguments: Words after ``detcore``.
-            timeout_s: How long it may take, in seconds.
+            timeout_s: Maximum duration in seconds.
 
         Raises:
-            TimeoutError: If it takes longer. It is killed, and the message contains its output.
+            TimeoutError: If the timeout expires. The message contains the output so far.
         """
         return finish(self.start(*arguments), timeout_s)
 
     def python(
         self, *arguments: object, timeout_s: float = 120, cwd: Path | None = None
     ) -> Finished:
-        """Run Python to its end; see `start_python`."""
+        """Run Python to completion. See `start_python`."""
         return finish(self.start_python(*arguments, cwd=cwd), timeout_s)
 
     def write_config(self, settings: Mapping[str, Any]) -> Path:
@@ -189,23 +189,23 @@ class DetcoreCommand:
         return path
 
     def leftovers(self, timeout_s: float = 5.0) -> dict[int, str]:
-        """Return the processes that commands which ended left behind, with their command lines.
+        """Return the process ids and command lines of processes that outlived their command.
 
         Args:
-            timeout_s: How long to wait for them to end by themselves.
+            timeout_s: How long to wait for the processes to exit, in seconds.
         """
-        return wait_until_none(lambda: marked_processes(_MARK, self._mark), timeout_s)
+        return wait_until_empty(lambda: find_marked_processes(_MARK, self._mark), timeout_s)
 
     def wait_for(self, condition: Callable[[], _T], timeout_s: float = 60) -> _T:
-        """Wait until a condition is true; return its value.
+        """Wait until a condition is true, and return its value.
 
         Args:
             condition: Called repeatedly.
             timeout_s: How long to wait, in seconds.
 
         Raises:
-            AssertionError: If the command that was started last fails meanwhile.
-            TimeoutError: If the time is over.
+            AssertionError: If the command that was started last fails while waiting.
+            TimeoutError: If the timeout expires.
         """
         deadline = time.monotonic() + timeout_s
         process = self.started[-1]
@@ -216,7 +216,7 @@ class DetcoreCommand:
             if process.poll() not in (None, 0, -9):
                 raise AssertionError(f"the command failed: {process.communicate()}")
             time.sleep(_POLL_INTERVAL_S)
-        raise TimeoutError(f"the condition did not come true within {timeout_s} s")
+        raise TimeoutError(f"the condition was not true within {timeout_s} s")
 
 
 def finish(process: subprocess.Popen[str], timeout_s: float) -> Finished:
@@ -228,6 +228,6 @@ def finish(process: subprocess.Popen[str], timeout_s: float) -> Finished:
         stdout, stderr = process.communicate()
         words = " ".join(map(str, process.args[1:])) if isinstance(process.args, list) else ""
         raise TimeoutError(
-            f"'python {words}' did not end within {timeout_s} s. It printed:\n{stdout}{stderr}"
+            f"'python {words}' did not finish within {timeout_s} s. Output:\n{stdout}{stderr}"
         ) from None
     return Finished(process.returncode, stdout, stderr)

@@ -1,4 +1,4 @@
-"""Settings of hypothesis for clauses: the same examples each time, without a deadline."""
+"""Hypothesis settings for clauses, with the same examples in every run and no deadline."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from hypothesis import HealthCheck, Phase, settings
 
 
 def quick(num_examples: int) -> settings:
-    """Return settings under which a suite gives the same answer each time it runs.
+    """Return settings that give the same result in every run.
 
     Args:
-        num_examples: How many examples are tried.
+        num_examples: Number of examples.
     """
     return settings(
         max_examples=num_examples,
         derandomize=True,
         database=None,
         deadline=None,
-        # Not shrunk: with a store that takes its time, a rejection would take many minutes.
+        # Shrinking a failure would take many minutes with a slow store.
         phases=(Phase.explicit, Phase.generate),
         suppress_health_check=list(HealthCheck),
     )

@@ -1,4 +1,4 @@
-"""Register ``detcore plugins new``; imports nothing of the suites."""
+"""Register ``detcore plugins new`` without importing the suites."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["detcore_register_commands"]
 
 @hookimpl
 def detcore_register_commands() -> click.Group:
-    """Register the command that writes a new plugin, in ``detcore plugins``."""
+    """Register ``new`` in the command group ``detcore plugins``."""
     import click
 
     from detcore_testing.scaffold import new_plugin

@@ -1,4 +1,4 @@
-"""Processes of a test: fork them, find them by an inherited variable, and wait for their end."""
+"""Test processes: fork them, find them by an inherited variable, and wait for their exit."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import TypeVar
 
 import pytest
 
-_Left = TypeVar("_Left", bound=Sized)
+_Items = TypeVar("_Items", bound=Sized)
 _POLL_INTERVAL_S = 0.01
 _FORK_TIMEOUT_S = 60.0
 _EXIT_FAILED = 3
 
 
 def num_descriptors() -> int:
-    """Return how many descriptors this process has open; skips a test where nothing tells."""
+    """Return the number of open descriptors, or skip the test if the system does not list them."""
     for folder in ("/proc/self/fd", "/dev/fd"):
         with contextlib.suppress(OSError):
             return len(os.listdir(folder))
@@ -30,9 +30,10 @@ def num_descriptors() -> int:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there; one that has ended and was not waited for is not.
+    """Whether a process is running. Zombies are not running.
 
-    Neither is 0, the id of a worker that has not started, which signals take for this group.
+    0 is not running either. It is the id of a worker that has not started, but as a signal target
+    it means the process group.
     """
     if pid <= 0:
         return False
@@ -42,72 +43,72 @@ def is_running(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    return _state(pid) not in ("Z", "X")
+    return _read_state(pid) not in ("Z", "X")
 
 
-def zombies() -> list[int]:
-    """Return children of this process that have ended and were not waited for (Linux)."""
-    found = []
+def list_zombies() -> list[int]:
+    """Return the zombie children of this process (Linux)."""
+    pids = []
     for task in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):
-            found += [int(pid) for pid in task.read_text().split() if _state(int(pid)) == "Z"]
-    return found
+            pids += [int(pid) for pid in task.read_text().split() if _read_state(int(pid)) == "Z"]
+    return pids
 
 
-def marked_processes(name: str, value: str) -> dict[int, str]:
-    """Return the living processes with a variable, by id with their command lines.
+def find_marked_processes(name: str, value: str) -> dict[int, str]:
+    """Return the ids and command lines of running processes with an environment variable.
 
-    Daemons and orphans are included: a process cannot drop the variables that it was started with.
-    A fork that has not started another program is found by its parent's. Linux only (``/proc``).
+    The result includes daemons, orphans and forks, because a process cannot remove a variable from
+    its initial environment. Linux only (``/proc``).
 
     Args:
-        name: The variable.
-        value: Its value.
+        name: Name of the variable.
+        value: Value of the variable.
     """
-    wanted = f"{name}={value}".encode()
-    found = {}
+    entry = f"{name}={value}".encode()
+    commands = {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
             continue
-        # Processes end while they are looked at, and those of others may not be read.
+        # Processes may exit meanwhile, and processes of other users are not readable.
         with contextlib.suppress(OSError):
             variables = (folder / "environ").read_bytes().split(b"\0")
-            if wanted in variables and is_running(int(folder.name)):
+            if entry in variables and is_running(int(folder.name)):
                 words = (folder / "cmdline").read_bytes().split(b"\0")
-                found[int(folder.name)] = b" ".join(words).decode("utf-8", "replace").strip()
-    return found
+                commands[int(folder.name)] = b" ".join(words).decode("utf-8", "replace").strip()
+    return commands
 
 
-def wait_until_none(list_left: Callable[[], _Left], timeout_s: float) -> _Left:
-    """Wait until a function returns nothing; return its last result."""
+def wait_until_empty(list_items: Callable[[], _Items], timeout_s: float) -> _Items:
+    """Wait until a function returns an empty result, and return its last result."""
     deadline = time.monotonic() + timeout_s
-    while (left := list_left()) and time.monotonic() < deadline:
+    while (items := list_items()) and time.monotonic() < deadline:
         time.sleep(_POLL_INTERVAL_S)
-    return left
+    return items
 
 
-def wait_until_gone(pids: Iterable[int], timeout_s: float) -> list[int]:
-    """Return those processes that are still there after the time, in seconds."""
-    return wait_until_none(lambda: [pid for pid in pids if is_running(pid)], timeout_s)
+def wait_until_exited(pids: Iterable[int], timeout_s: float) -> list[int]:
+    """Wait for processes to exit, and return the processes still running after the timeout."""
+    return wait_until_empty(lambda: [pid for pid in pids if is_running(pid)], timeout_s)
 
 
-def kill(pids: Iterable[int]) -> None:
-    """Kill processes, as far as they are still there."""
+def kill_processes(pids: Iterable[int]) -> None:
+    """Kill processes that are still running."""
     for pid in pids:
         if pid > 0:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
 
-def forked(function: Callable[[], int | None]) -> int:
-    """Start a function in a forked child; return its process id.
+def fork_call(function: Callable[[], int | None]) -> int:
+    """Start a function in a forked child, and return the child's process id.
 
-    The child ends with the code that the function returns (None: 0), or with 3 if it raises.
+    The child exits with the function's return value (0 for None), or with 3 on an exception.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     with warnings.catch_warnings():
-        # Python warns if the process has threads; the child runs nothing but the function.
+        # Python warns if the process has threads. The child runs only the function.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
@@ -115,7 +116,7 @@ def forked(function: Callable[[], int | None]) -> int:
     code = _EXIT_FAILED
     try:
         code = function() or 0
-    except BaseException:  # noqa: BLE001  (the end of the process: printed, never dropped)
+    except BaseException:  # noqa: BLE001  (printed before the process exits)
         traceback.print_exc()
         sys.stderr.flush()
     finally:
@@ -123,20 +124,20 @@ def forked(function: Callable[[], int | None]) -> int:
 
 
 def wait_for_child(pid: int, timeout_s: float = _FORK_TIMEOUT_S) -> int:
-    """Wait for a forked child; return its exit code, negative where a signal killed it.
+    """Wait for a forked child, and return its exit code. Negative codes are signals.
 
     Raises:
-        TimeoutError: If it did not end in time; it is killed.
+        TimeoutError: If the timeout expires. The child is killed.
     """
-    left = wait_until_gone([pid], timeout_s)
-    kill(left)
+    survivors = wait_until_exited([pid], timeout_s)
+    kill_processes(survivors)
     _, status = os.waitpid(pid, 0)
-    if left:
-        raise TimeoutError(f"the forked process {pid} did not end within {timeout_s:g} s")
+    if survivors:
+        raise TimeoutError(f"the forked process {pid} did not exit within {timeout_s:g} s")
     return os.waitstatus_to_exitcode(status)
 
 
-def _state(pid: int) -> str:
+def _read_state(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

@@ -1,4 +1,4 @@
-"""Ranks as processes of this machine, for tests of collective operations."""
+"""Local rank processes for tests of collective operations."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from detcore.distributed import DistributedContext
 from detcore.errors import PeerLostError
 
 _T = TypeVar("_T")
-_END_S = 5.0
-# Failures in the order in which they are blamed: a rank that merely lost another one comes last.
+_EXIT_TIMEOUT_S = 5.0
+# Failures in order of blame. A rank that only lost another rank is not the cause.
 _FAILURES = ("died", "raised", "lost", "late")
 
 
 class RankError(AssertionError):
-    """A rank raised, died or did not come to an end.
+    """Raised when a rank raises an exception, dies or does not finish.
 
     Attributes:
-        rank: Which one. Where several failed, the one that did not just lose another rank.
+        rank: The failed rank. If several ranks failed, a rank that did not just lose another rank.
     """
 
-    def __init__(self, rank: int, what: str) -> None:
-        super().__init__(f"rank {rank}: {what}")
+    def __init__(self, rank: int, reason: str) -> None:
+        super().__init__(f"rank {rank}: {reason}")
         self.rank = rank
 
 
 def run_ranks(
     function: Callable[[DistributedContext], _T], size: int, *, timeout_s: float = 60.0
 ) -> list[_T]:
-    """Call a function on `size` ranks at once; each receives its `DistributedContext`.
+    """Call a function concurrently on `size` ranks. Each rank receives its `DistributedContext`.
 
-    Ranks are forks of this process: start no framework before them.
+    Ranks are forks of this process, so start no framework before this call.
 
     ```python
     sums = run_ranks(lambda distributed: sum(distributed.allgather(distributed.rank)), 3)
@@ -45,26 +45,26 @@ def run_ranks(
     ```
 
     Args:
-        function: Called on each rank; its return value must be picklable.
-        size: Number of ranks; >= 1.
-        timeout_s: How long all of it may take, in seconds.
+        function: Function to call on each rank. Its return value must be picklable.
+        size: Number of ranks, at least 1.
+        timeout_s: Timeout of the complete call in seconds.
 
     Returns:
-        The return values of the function, by rank.
+        The function's return values by rank.
 
     Raises:
-        RankError: If a rank raises, dies, or takes too long; it names the rank.
+        RankError: If a rank raises an exception, dies or exceeds the timeout.
     """
     fork = multiprocessing.get_context("fork")
     key = secrets.token_hex(16)
     ranks = []
     with warnings.catch_warnings():
-        # Python 3.12 warns of threads; the children use nothing that a thread could hold.
+        # Python 3.12 warns about threads. The children use no locks that a thread could hold.
         warnings.simplefilter("ignore", DeprecationWarning)
         for rank in range(size):
             receiver, sender = fork.Pipe(duplex=False)
             arguments = (function, rank, size, key, timeout_s, sender)
-            process = fork.Process(target=_work, args=arguments, daemon=True)
+            process = fork.Process(target=_run_rank, args=arguments, daemon=True)
             process.start()
             sender.close()
             ranks.append((process, receiver))
@@ -73,25 +73,25 @@ def run_ranks(
     try:
         for process, receiver in ranks:
             try:
-                is_there = receiver.poll(max(0.0, deadline - time.monotonic()))
-                late = ("late", f"did not come to an end within {timeout_s} s")
-                answers.append(receiver.recv() if is_there else late)
+                is_ready = receiver.poll(max(0.0, deadline - time.monotonic()))
+                timeout = ("late", f"did not finish within {timeout_s} s")
+                answers.append(receiver.recv() if is_ready else timeout)
             except EOFError:
-                process.join(_END_S)
-                answers.append(("died", f"its process ended with code {process.exitcode}"))
+                process.join(_EXIT_TIMEOUT_S)
+                answers.append(("died", f"its process exited with code {process.exitcode}"))
     finally:
         for process, receiver in ranks:
             process.kill()
             process.join()
             receiver.close()
     for failure in _FAILURES:
-        for rank, (outcome, what) in enumerate(answers):
+        for rank, (outcome, reason) in enumerate(answers):
             if outcome == failure:
-                raise RankError(rank, what)
+                raise RankError(rank, reason)
     return [value for _, value in answers]
 
 
-def _work(
+def _run_rank(
     function: Callable[[DistributedContext], Any],
     rank: int,
     size: int,
@@ -99,7 +99,7 @@ def _work(
     timeout_s: float,
     answer: Connection,
 ) -> None:
-    """Send the outcome of a rank, and its value or the text of its error."""
+    """Call the function, and send its outcome and its value or error message."""
     try:
         with DistributedContext(
             rank=rank, size=size, local_rank=rank, local_size=size, cross_rank=0, cross_size=1,

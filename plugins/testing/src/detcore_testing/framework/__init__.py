@@ -1,1 +1,1 @@
-"""The suite for framework plugins."""
+"""Suite for framework plugins."""

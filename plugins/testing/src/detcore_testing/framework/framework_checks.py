@@ -1,4 +1,4 @@
-"""Comparisons that the clauses of a `FrameworkSuite` make."""
+"""Comparisons for the clauses of a `FrameworkSuite`."""
 
 from __future__ import annotations
 
@@ -21,101 +21,103 @@ _NUM_SHOWN = 4
 _PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib", ".dill")
 _HEAD_BYTES = 1 << 16
 _MAX_BYTES = 64 << 20
-# How pickles begin since protocol 4: PROTO, FRAME, and the size of what follows.
+# Start of a pickle since protocol 4: PROTO, FRAME, and the size of the frame.
 _FRAME = re.compile(rb"\x80[\x04\x05]\x95(.{8})", re.DOTALL)
 _FEW_OPCODES = 3
-# Opcodes that call something: text files happen to be short pickles, too, but never with these.
+# Opcodes that call code. Some text files are valid short pickles, but never with these opcodes.
 _CALLS = {"GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX"}
 
 
-def differences(
-    found: State,
+def compare_states(
+    actual: State,
     expected: State,
     *,
     ignored: Iterable[str] = (),
     tolerance: float | None = None,
 ) -> list[str]:
-    """Return how two training states differ; nothing if they are the same.
+    """Return the differences between two training states.
 
     Args:
-        found: Arrays by name.
-        expected: The arrays that `found` should equal.
-        ignored: Patterns of names that do not count.
-        tolerance: How far numbers may be apart, absolutely and relatively; None: bit for bit.
+        actual: Arrays by name.
+        expected: The arrays that `actual` should equal.
+        ignored: Patterns of names to ignore.
+        tolerance: Absolute and relative tolerance. None compares bit for bit.
     """
     patterns = list(ignored)
 
-    def counts(name: str) -> bool:
+    def is_compared(name: str) -> bool:
         return not any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
 
-    told = [f"{name} is missing" for name in sorted(expected.keys() - found.keys()) if counts(name)]
-    told += [f"{name} is new" for name in sorted(found.keys() - expected.keys()) if counts(name)]
-    for name in filter(counts, sorted(found.keys() & expected.keys())):
-        difference = _difference(np.asarray(found[name]), np.asarray(expected[name]), tolerance)
-        if difference:
-            told.append(f"{name} {difference}")
-    return told
+    faults = [f"{name} is missing" for name in sorted(expected.keys() - actual.keys())
+              if is_compared(name)]  # fmt: skip
+    faults += [f"{name} is new" for name in sorted(actual.keys() - expected.keys())
+               if is_compared(name)]  # fmt: skip
+    for name in filter(is_compared, sorted(actual.keys() & expected.keys())):
+        fault = _compare_arrays(np.asarray(actual[name]), np.asarray(expected[name]), tolerance)
+        if fault:
+            faults.append(f"{name} {fault}")
+    return faults
 
 
-def _difference(found: np.ndarray, expected: np.ndarray, tolerance: float | None) -> str:
-    if found.shape != expected.shape or found.dtype != expected.dtype:
-        return f"is {found.dtype}{found.shape}, not {expected.dtype}{expected.shape}"
-    if found.tobytes() == expected.tobytes():
+def _compare_arrays(actual: np.ndarray, expected: np.ndarray, tolerance: float | None) -> str:
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        return f"is {actual.dtype}{actual.shape}, not {expected.dtype}{expected.shape}"
+    if actual.tobytes() == expected.tobytes():
         return ""
-    if not np.issubdtype(found.dtype, np.number):
+    if not np.issubdtype(actual.dtype, np.number):
         return "differs"
-    if tolerance is not None and np.allclose(found, expected, rtol=tolerance, atol=tolerance):
+    if tolerance is not None and np.allclose(actual, expected, rtol=tolerance, atol=tolerance):
         return ""
-    apart = np.max(np.abs(found.astype(complex) - expected.astype(complex)), initial=0.0)
-    return f"differs by up to {apart:.3g}"
+    distance = np.max(np.abs(actual.astype(complex) - expected.astype(complex)), initial=0.0)
+    return f"differs by up to {distance:.3g}"
 
 
-def shown(told: Sequence[str]) -> str:
-    """Return some of many findings, for an error."""
-    more = f"\n  and {len(told) - _NUM_SHOWN} more" if len(told) > _NUM_SHOWN else ""
-    return "\n  ".join(["", *told[:_NUM_SHOWN]]) + more
+def format_faults(faults: Sequence[str]) -> str:
+    """Return the first faults as an indented list for an error message."""
+    more = f"\n  and {len(faults) - _NUM_SHOWN} more" if len(faults) > _NUM_SHOWN else ""
+    return "\n  ".join(["", *faults[:_NUM_SHOWN]]) + more
 
 
-def metric_differences(
-    found: Mapping[int, MetricRecord],
+def compare_metrics(
+    actual: Mapping[int, MetricRecord],
     expected: Mapping[int, MetricRecord],
     *,
     relative: float,
     absolute: float = 0.0,
 ) -> list[str]:
-    """Return how reports of metrics differ at the steps that both have.
+    """Return the differences between metric reports at their common steps.
 
     Args:
-        found: Reports by steps.
-        expected: The reports that `found` should equal.
-        relative: How far numbers may be apart, relatively.
-        absolute: How far numbers may be apart, absolutely.
+        actual: Reports by step.
+        expected: The reports that `actual` should equal.
+        relative: Relative tolerance.
+        absolute: Absolute tolerance.
     """
-    told = []
-    for steps in sorted(found.keys() & expected.keys()):
-        mine, theirs = found[steps].metrics, expected[steps].metrics
-        if mine.keys() != theirs.keys():
-            told.append(f"step {steps}: {sorted(mine)} instead of {sorted(theirs)}")
+    faults = []
+    for steps in sorted(actual.keys() & expected.keys()):
+        metrics, expected_metrics = actual[steps].metrics, expected[steps].metrics
+        if metrics.keys() != expected_metrics.keys():
+            faults.append(f"step {steps}: {sorted(metrics)} instead of {sorted(expected_metrics)}")
             continue
-        told += [
-            f"step {steps}: {name} is {mine[name]!r}, not {value!r}"
-            for name, value in theirs.items()
-            if not _is_close(mine[name], value, relative, absolute)
+        faults += [
+            f"step {steps}: {name} is {metrics[name]!r}, not {value!r}"
+            for name, value in expected_metrics.items()
+            if not _is_close(metrics[name], value, relative, absolute)
         ]
-    return told
+    return faults
 
 
-def _is_close(found: Any, expected: Any, relative: float, absolute: float) -> bool:
-    if found == expected:
+def _is_close(actual: Any, expected: Any, relative: float, absolute: float) -> bool:
+    if actual == expected:
         return True
     try:
-        return math.isclose(found, expected, rel_tol=relative, abs_tol=absolute)
+        return math.isclose(actual, expected, rel_tol=relative, abs_tol=absolute)
     except TypeError:
         return False
 
 
-def not_finite(reports: Mapping[int, MetricRecord]) -> list[str]:
-    """Return the metrics that are no finite numbers."""
+def find_non_finite(reports: Mapping[int, MetricRecord]) -> list[str]:
+    """Return the metrics that are not finite numbers."""
     return [
         f"step {steps}: {name} is {value!r}"
         for steps, record in reports.items()
@@ -125,7 +127,7 @@ def not_finite(reports: Mapping[int, MetricRecord]) -> list[str]:
 
 
 def find_pickles(folder: Path) -> list[str]:
-    """Return the files whose content is a pickle, or an archive with pickles."""
+    """Return the files that contain a pickle, directly or in an archive."""
     return [
         path.relative_to(folder).as_posix()
         for path in sorted(folder.rglob("*"))
@@ -134,7 +136,7 @@ def find_pickles(folder: Path) -> list[str]:
 
 
 def _read_contents(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and beginnings of a file and, if it is an archive, of its members."""
+    """Yield the name and first bytes of a file and of its members if it is an archive."""
     with path.open("rb") as file:
         yield path.name, file.read(_MAX_BYTES)
     if zipfile.is_zipfile(path):
@@ -148,8 +150,8 @@ def _is_pickle(name: str, data: bytes) -> bool:
     if name.endswith(_PICKLE_SUFFIXES):
         return True
     if data[:6] == b"\x93NUMPY" and (b"'|O'" in data[:256] or b"'O'" in data[:256]):
-        return True  # an array of objects, which NumPy pickles
-    for match in _FRAME.finditer(data):  # a whole pickle somewhere, such as in an array of bytes
+        return True  # NumPy pickles object arrays
+    for match in _FRAME.finditer(data):  # a complete pickle inside other data
         end = match.end() + int.from_bytes(match[1], "little")
         opcodes = _read_opcodes(data[match.start() : end])
         if opcodes[-1:] == ["STOP"] and len(opcodes) > _FEW_OPCODES:
@@ -165,13 +167,13 @@ def _read_opcodes(head: bytes) -> list[str]:
     try:
         for opcode, _, _ in pickletools.genops(head):
             names.append(opcode.name)
-    except Exception:  # noqa: BLE001  (whatever it is: no pickle from here on)
+    except Exception:  # noqa: BLE001  (any error means that no pickle follows)
         pass
     return names
 
 
-def grows(counts: Sequence[int]) -> bool:
-    """Whether a count rises with every step: something is left behind each time."""
+def always_grows(counts: Sequence[int]) -> bool:
+    """Whether a count increases with every step, which indicates a leak."""
     return len(counts) > 2 and all(b > a for a, b in itertools.pairwise(counts))
 
 
@@ -180,10 +182,10 @@ _PAIRS = {
     "epoch_begin": "epoch_end",
     "validation_begin": "validation_end",
 }
-_KNOWN = {*_PAIRS, *_PAIRS.values(), "batch_end", "checkpoint"}
+_EVENTS = {*_PAIRS, *_PAIRS.values(), "batch_end", "checkpoint"}
 
 
-def callback_faults(
+def find_callback_faults(
     events: Sequence[str],
     *,
     kinds: Iterable[str],
@@ -191,24 +193,27 @@ def callback_faults(
     validated_at: Sequence[int],
     saved_at: Sequence[int],
 ) -> list[str]:
-    """Return the faults in the order in which callbacks were called.
+    """Return the faults in a sequence of callback events.
 
     Args:
-        events: The callbacks that were called, in order.
-        kinds: Events that the framework has; others may be there, too.
-        num_batches: Batches that were trained.
-        validated_at: Batches after which there was a validation.
-        saved_at: Batches after which there was a checkpoint.
+        events: Callback events, in order.
+        kinds: Events that must occur. Other events may occur too.
+        num_batches: Number of trained batches.
+        validated_at: Batches followed by a validation.
+        saved_at: Batches followed by a checkpoint.
     """
-    told = [f"{event!r} is no event: {sorted(_KNOWN)}" for event in sorted({*events} - _KNOWN)]
-    told += [f"no {kind!r} in {len(events)} events" for kind in kinds if kind not in events]
-    if told:
-        return told
-    done, found = 0, {name: list[int]() for name in _KNOWN}
+    faults = [
+        f"unknown event {event!r}; defined: {', '.join(sorted(_EVENTS))}"
+        for event in sorted({*events} - _EVENTS)
+    ]
+    faults += [f"no {kind!r} in {len(events)} events" for kind in kinds if kind not in events]
+    if faults:
+        return faults
+    step, steps = 0, {name: list[int]() for name in _EVENTS}
     for event in events:
-        done += event == "batch_end"
-        found[event].append(done)
-    wanted = {
+        step += event == "batch_end"
+        steps[event].append(step)
+    expected = {
         "train_begin": [0],
         "batch_end": [*range(1, num_batches + 1)],
         "validation_begin": [*validated_at],
@@ -216,17 +221,18 @@ def callback_faults(
         "checkpoint": [*saved_at],
         "train_end": [num_batches],
     }
-    told += [
-        f"{name} came after the batches {found[name]} instead of {places}"
-        for name, places in wanted.items()
-        if found[name] and found[name] != places
+    faults += [
+        f"{name} was called after the batches {steps[name]} instead of {expected_steps}"
+        for name, expected_steps in expected.items()
+        if steps[name] and steps[name] != expected_steps
     ]
     for name, index in (("train_begin", 0), ("train_end", -1)):
-        if found[name] and events[index] != name:
-            where = "last" if index else "first"
-            told.append(f"{name} came, and the {where} event is {events[index]}")
+        if steps[name] and events[index] != name:
+            position = "last" if index else "first"
+            faults.append(f"{name} was called, but the {position} event is {events[index]}")
     for begin, end in _PAIRS.items():
-        seen = [event for event in events if event in (begin, end)]
-        if found[begin] and found[end] and seen != [begin, end] * (len(seen) // 2):
-            told.append(f"{begin} and {end} do not take turns: {seen[:8]}")
-    return told
+        pair_events = [event for event in events if event in (begin, end)]
+        is_alternating = pair_events == [begin, end] * (len(pair_events) // 2)
+        if steps[begin] and steps[end] and not is_alternating:
+            faults.append(f"{begin} and {end} do not alternate: {pair_events[:8]}")
+    return faults

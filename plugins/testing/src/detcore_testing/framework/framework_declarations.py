@@ -12,15 +12,15 @@ from detcore_testing.suite_clauses import Suite
 
 
 class FrameworkDeclarations(Suite):
-    """Attributes and methods that a subclass supplies; `FrameworkSuite` documents them."""
+    """Attributes and methods that a subclass supplies. `FrameworkSuite` documents them."""
 
     capabilities: ClassVar[Mapping[str, str]] = {
-        "callbacks": "users give the framework callbacks, which are called in order",
-        "early-stop": "a trial that asks for a stop ends, and counts as complete",
+        "callbacks": "the framework calls user callbacks in order",
+        "early-stop": "a trial that requests a stop ends as COMPLETED",
         "load-checkpoint": "Checkpoint.load returns a model (Framework.load_checkpoint)",
-        "several-workers": "workers train one model together (Framework.several_workers)",
-        "snapshot": "checkpoints are written while training goes on (SupportsSnapshot)",
-        "start-from": "a trial starts from another one's checkpoint (SupportsStartFrom)",
+        "several-workers": "several workers train one model (Framework.several_workers)",
+        "snapshot": "checkpoints are written while training continues (SupportsSnapshot)",
+        "start-from": "a trial starts from another trial's checkpoint (SupportsStartFrom)",
     }
 
     framework: ClassVar[str] = ""
@@ -51,35 +51,36 @@ class FrameworkDeclarations(Suite):
     timeout_s: ClassVar[float] = 240.0
 
     def read_state(self, checkpoint: Path) -> Mapping[str, np.ndarray]:
-        """Return weights, optimizer state and counters in a checkpoint; not by the controller.
+        """Return weights, optimizer state and counters in a checkpoint, without the controller.
 
         Args:
-            checkpoint: A committed checkpoint, or a folder that the controller's ``save`` wrote.
+            checkpoint: A committed checkpoint, or a directory written by the controller's ``save``.
         """
-        raise NotImplementedError(f"{type(self).__name__} has to define read_state")
+        raise NotImplementedError(f"{type(self).__name__} must define read_state")
 
     def compute_validation(self, checkpoint: Path) -> Mapping[str, float] | None:
-        """Return validation metrics of the model in a checkpoint; not by the controller.
+        """Compute validation metrics of the model in a checkpoint, without the controller.
 
-        Optional. A few lines that compute a metric from the saved weights and the validation
-        records show that the controller validates on these records, and on no others.
+        This method is optional. It checks that the controller validates on exactly the validation
+        records. Compute a metric from the saved weights and these records.
 
         Args:
             checkpoint: A committed checkpoint of a trial of `entrypoint`.
 
         Returns:
-            At least one metric that the controller reports; None: there is nothing to compare.
+            At least one metric that the controller reports, or None to skip the comparison.
         """
         return None
 
     def callback_events(self, journal: Path) -> Sequence[str]:
-        """Return the events that callbacks received in a run, in order.
+        """Return the callback events of a run, in order.
 
-        Runs have ``data: {journal: PATH}`` in their experiment file, where callbacks of the trial
-        take notes. The events are ``train_begin``, ``epoch_begin``, ``batch_end``, ``epoch_end``,
-        ``validation_begin``, ``validation_end``, ``checkpoint``, ``train_end``.
+        The experiment file of each run contains ``data: {journal: PATH}``. The trial's callbacks
+        log their events in this file. The events are ``train_begin``, ``epoch_begin``,
+        ``batch_end``, ``epoch_end``, ``validation_begin``, ``validation_end``, ``checkpoint``,
+        ``train_end``.
 
         Args:
-            journal: The path; the format of the file is up to the callbacks.
+            journal: Path of the file, in any format that the callbacks write.
         """
-        raise NotImplementedError(f"{type(self).__name__} has to define callback_events")
+        raise NotImplementedError(f"{type(self).__name__} must define callback_events")

@@ -1,4 +1,4 @@
-"""Clauses on ends, callbacks and several workers."""
+"""Clauses on stops, errors, callbacks and several workers."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from detcore_testing.framework.framework_base import (
     FrameworkBase,
     check_completed,
     check_end,
-    probe,
-    used,
+    run_probe,
+    use_controller,
 )
 from detcore_testing.framework.framework_checks import (
-    callback_faults,
-    differences,
-    metric_differences,
-    shown,
+    compare_metrics,
+    compare_states,
+    find_callback_faults,
+    format_faults,
 )
 from detcore_testing.framework.framework_runs import CHECKPOINT_PERIOD, FrameworkRuns
 from detcore_testing.suite_clauses import clause
 
-_NUM_USED = 2  # validations of the probe "use"
+_NUM_PROBE_VALIDATIONS = 2  # validations of the probe "use"
 
 
 class EndClauses(FrameworkBase):
-    """Stops, refusals and errors."""
+    """Clauses on stops, rejections and errors."""
 
     @clause(
         "stop-request-ends-trial",
@@ -36,13 +36,13 @@ class EndClauses(FrameworkBase):
         capability="early-stop",
     )
     def test_stop_request_ends_trial(self, runs: FrameworkRuns) -> None:
-        """Asked for when a checkpoint is committed."""
+        """Request a stop when a checkpoint is committed."""
         run, steps = runs.stopped, 2 * CHECKPOINT_PERIOD
         check_end(run, TrialState.COMPLETED)
         assert max(run.checkpoints) == steps, (
-            f"trained on: checkpoints at {sorted(run.checkpoints)}"
+            f"training continued: checkpoints at {sorted(run.checkpoints)}"
         )
-        assert max(run.training) == steps, f"trained on: reports at {sorted(run.training)}"
+        assert max(run.training) == steps, f"training continued: reports at {sorted(run.training)}"
 
     @clause(
         "framework-stop-ends-trial",
@@ -50,27 +50,29 @@ class EndClauses(FrameworkBase):
         capability="early-stop",
     )
     def test_framework_stop_ends_trial(self, runs: FrameworkRuns) -> None:
-        """Such as ``model.stop_training``."""
+        """Stop with the framework's own method, such as ``model.stop_training``."""
         if not self.stop_entrypoint:
-            pytest.skip("the framework has no way of its own to stop (stop_entrypoint)")
+            pytest.skip("the suite defines no stop_entrypoint")
         run = runs.stopped_by_framework
         check_end(run, TrialState.COMPLETED)
-        trained, saved = max(run.training, default=0), max(run.checkpoints, default=0)
-        assert 0 < trained < self.num_batches, f"it ended after {trained} batches"
-        assert saved == trained, f"ended at batch {trained}, last checkpoint at {saved}"
+        last_batch, last_save = max(run.training, default=0), max(run.checkpoints, default=0)
+        assert 0 < last_batch < self.num_batches, f"the trial ended after {last_batch} batches"
+        assert last_save == last_batch, (
+            f"the trial ended at batch {last_batch}, but its last checkpoint is at {last_save}"
+        )
 
     @clause(
         "invalid-hyperparameters-end-trial",
         "InvalidHP ends a trial before it trains, is recorded, and causes no restart",
     )
     def test_invalid_hyperparameters_end_trial(self, runs: FrameworkRuns) -> None:
-        """Though two restarts are allowed."""
+        """Use a trial with two allowed restarts."""
         run = runs.invalid
         trial = check_end(run, TrialState.ERROR)
         assert "InvalidHP" in str(trial.error), f"recorded as {trial.error!r}"
-        assert (trial.run_id, trial.num_restarts) == (1, 0), "it was started again"
-        assert not run.training, f"it trained {max(run.training, default=0)} batches"
-        assert not run.processes_left, shown(run.processes_left)
+        assert (trial.run_id, trial.num_restarts) == (1, 0), "the trial was restarted"
+        assert not run.training, f"the trial trained {max(run.training, default=0)} batches"
+        assert not run.leftover_processes, format_faults(run.leftover_processes)
 
     @clause(
         "trial-errors-end-the-run",
@@ -78,25 +80,25 @@ class EndClauses(FrameworkBase):
         "hang or leftover processes",
     )
     def test_trial_errors_end_the_run(self, runs: FrameworkRuns) -> None:
-        """Exit code 1, state ERROR, and the user's own frames in the traceback."""
+        """Check for exit code 1, state ERROR, and user frames in the traceback."""
         run = runs.broken
         trial = check_end(run, TrialState.ERROR)
         for text in ("broken on purpose", f'File "{runs.model_dir}{os.sep}'):
-            assert text in run.output, f"{text!r} is not in what was printed:\n{run.output}"
+            assert text in run.output, f"{text!r} is not in the output:\n{run.output}"
         assert "broken on purpose" in str(trial.error), f"recorded as {trial.error!r}"
-        assert not run.processes_left, shown(run.processes_left)
+        assert not run.leftover_processes, format_faults(run.leftover_processes)
 
     @clause(
         "wrong-entrypoint-is-reported",
         "a missing trial class ends the run with an error that names it",
     )
     def test_wrong_entrypoint_is_reported(self, runs: FrameworkRuns) -> None:
-        """The message lists the classes that exist."""
+        """Check that the message lists the existing classes."""
         run = runs.unknown
         assert run.code == 1, f"exit code {run.code}:\n{run.output}"
         assert "has no class 'NobodyWroteThisTrial'" in run.output, run.output
         name = self.entrypoint.rpartition(":")[2]
-        assert name in run.output, f"{name} is not among what is there:\n{run.output}"
+        assert name in run.output, f"the message does not list {name}:\n{run.output}"
 
     @clause(
         "callbacks-run-in-order",
@@ -105,43 +107,46 @@ class EndClauses(FrameworkBase):
         capability="callbacks",
     )
     def test_callbacks_run_in_order(self, runs: FrameworkRuns) -> None:
-        """As the callbacks themselves noted it."""
-        faults = callback_faults(
+        """Check the events that the callbacks logged."""
+        faults = find_callback_faults(
             self.callback_events(runs.reference.journal),
             kinds=self.callback_kinds,
             num_batches=self.num_batches,
             validated_at=self.validated_at(),
             saved_at=self.saved_at(),
         )
-        faults += self._faults_after_a_resume(runs)
-        assert not faults, shown(faults)
+        faults += self._find_resume_faults(runs)
+        assert not faults, format_faults(faults)
 
-    def _faults_after_a_resume(self, runs: FrameworkRuns) -> list[str]:
+    def _find_resume_faults(self, runs: FrameworkRuns) -> list[str]:
         """Return the faults in the callback calls of a resumed run and of a bare restore."""
         faults = []
         run = runs.interrupted
         if run.code == 0 and "batch_end" in self.callback_kinds:
-            found = self.callback_events(run.journal).count("batch_end")
-            if found != self.num_batches - run.begun:
+            count = self.callback_events(run.journal).count("batch_end")
+            if count != self.num_batches - run.start_batch:
                 faults.append(
-                    f"{found} batches ended in a run that went on from batch {run.begun} to "
-                    f"{self.num_batches}"
+                    f"batch_end was called {count} times in a run resumed at batch "
+                    f"{run.start_batch} of {self.num_batches}"
                 )
-        num_trained = used(self, runs)["num_trained"]
+        num_trained = use_controller(self, runs)["num_trained"]
         journal = runs.journal("use")
         events = self.callback_events(journal) if journal.exists() else []
         if events.count("batch_end") > num_trained:
-            faults.append(f"batch_end came {events.count('batch_end')} times, for {num_trained}")
-        if events.count("validation_end") > _NUM_USED:
             faults.append(
-                f"validation_end came {events.count('validation_end')} times after a restore and "
-                f"{_NUM_USED} calls of validate"
+                f"batch_end was called {events.count('batch_end')} times for {num_trained} batches"
+            )
+        num_validations = events.count("validation_end")
+        if num_validations > _NUM_PROBE_VALIDATIONS:
+            faults.append(
+                f"validation_end was called {num_validations} times after a restore and "
+                f"{_NUM_PROBE_VALIDATIONS} calls of validate"
             )
         return faults
 
 
 class WorkerClauses(FrameworkBase):
-    """Several workers."""
+    """Clauses on several workers."""
 
     @clause(
         "two-workers-match-one-worker",
@@ -149,16 +154,16 @@ class WorkerClauses(FrameworkBase):
         capability="several-workers",
     )
     def test_two_workers_match_one_worker(self, runs: FrameworkRuns) -> None:
-        """Before anything was killed: the first checkpoint, and the last one that was written."""
+        """Compare the last checkpoint written before the workers were killed."""
         assert runs.two_workers.finished[0].code == 1, runs.two_workers.output
         expected = runs.one_worker.last_checkpoint
-        told = differences(
+        faults = compare_states(
             self.read_state(runs.two_workers_uninterrupted),
             self.read_state(expected),
             ignored=self.ignored_state,
             tolerance=self.worker_tolerance,
         )
-        assert not told, shown(told)
+        assert not faults, format_faults(faults)
 
     @clause(
         "two-workers-validate-each-record-once",
@@ -166,17 +171,17 @@ class WorkerClauses(FrameworkBase):
         capability="several-workers",
     )
     def test_two_workers_validate_each_record_once(self, runs: FrameworkRuns) -> None:
-        """The same metrics and counts at each step, reported once."""
-        found, expected = runs.two_workers.validations, runs.one_worker.validations
-        assert found, f"no validation:\n{runs.two_workers.output}"
-        near = self.worker_tolerance
-        told = metric_differences(found, expected, relative=near, absolute=near)
-        told += [
+        """Compare metrics and record counts at each step."""
+        reports, expected = runs.two_workers.validations, runs.one_worker.validations
+        assert reports, f"no validation:\n{runs.two_workers.output}"
+        tolerance = self.worker_tolerance
+        faults = compare_metrics(reports, expected, relative=tolerance, absolute=tolerance)
+        faults += [
             f"step {steps}: {record.n_records} records, not {expected[steps].n_records}"
-            for steps, record in found.items()
+            for steps, record in reports.items()
             if steps in expected and record.n_records != expected[steps].n_records
         ]
-        assert not told, shown(told)
+        assert not faults, format_faults(faults)
 
     @clause(
         "two-workers-resume-exactly",
@@ -184,26 +189,28 @@ class WorkerClauses(FrameworkBase):
         capability="several-workers",
     )
     def test_two_workers_resume_exactly(self, runs: FrameworkRuns) -> None:
-        """They reach the state that the killed workers had written but not committed."""
+        """Compare with the state that the killed workers wrote but did not commit."""
         self.skip_where_inexact(runs)
         run = runs.two_workers
         check_completed(self, run)
-        told = self.differences(run.last_checkpoint, runs.two_workers_uninterrupted)
-        self.check_resumed(runs, told, "at the last batch")
-        assert not run.processes_left, shown(run.processes_left)
+        faults = self.compare_states(run.last_checkpoint, runs.two_workers_uninterrupted)
+        self.check_resumed(runs, faults, "at the last batch")
+        assert not run.leftover_processes, format_faults(run.leftover_processes)
 
     @clause(
         "several-workers-are-rejected",
         "a framework that supports only one worker rejects several with an error",
     )
     def test_several_workers_are_rejected(self, runs: FrameworkRuns) -> None:
-        """Where several-workers is declined: by the framework, or because a package is missing."""
-        can = probe(runs, "discover").get("several_workers")
+        """Check rejection by the framework, or because of a missing package, if declined."""
+        is_supported = run_probe(runs, "discover").get("several_workers")
         if "several-workers" not in self.declined:
-            assert can, "Framework.several_workers is False.\nDecline 'several-workers', or set it."
+            assert is_supported, (
+                "Framework.several_workers is False.\nSet it to True or decline 'several-workers'."
+            )
             return
         run = runs.refused_workers
-        assert check_end(run, TrialState.ERROR).error, f"without a reason:\n{run.output}"
-        assert not run.training, f"it trained {max(run.training, default=0)} batches"
-        if not can:
+        assert check_end(run, TrialState.ERROR).error, f"the error has no message:\n{run.output}"
+        assert not run.training, f"the trial trained {max(run.training, default=0)} batches"
+        if not is_supported:
             assert f"the framework {self.framework!r} train on one" in run.output, run.output

@@ -1,4 +1,4 @@
-"""Programs that inspect a plugin in a separate process: ``python -m ... NAME JSON``."""
+"""Programs that inspect a plugin in a separate process. Usage: ``python -m ... NAME JSON``."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-_NUM_TRAINED = 2  # batches between a snapshot and its writing
+_NUM_TRAINED = 2  # batches trained between taking and writing a snapshot
 _OWN_FILES = {"manifest.json", "metadata.json", "clock.json", "trial.json"}
 
 
 def discover(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Find the plugins and their frameworks; return the modules that this has imported."""
+    """Find the plugins and their frameworks, and return the imported modules."""
     from detcore.environment import read_environment
     from detcore.plugins import PluginManager, diagnose
 
     plugins = PluginManager(read_environment(), on_problem=lambda problem: None)
     frameworks = plugins.frameworks()
-    modules = sorted(sys.modules)  # before anything of the framework is imported
+    modules = sorted(sys.modules)  # before the framework is imported
     name = arguments["framework"]
-    found = frameworks.get(name)
-    provider = plugins.find_framework_provider(name).name if found else None
+    framework = frameworks.get(name)
+    provider = plugins.find_framework_provider(name).name if framework else None
     problems = [str(problem) for problem in diagnose(plugins) if provider in (None, problem.plugin)]
-    if found is None:
-        return {"known": sorted(frameworks), "problems": problems}
+    if framework is None:
+        return {"frameworks": sorted(frameworks), "problems": problems}
     return {
-        "known": sorted(frameworks),
-        "problems": problems + _unimportable(found),
+        "frameworks": sorted(frameworks),
+        "problems": problems + _find_import_faults(framework),
         "modules": modules,
-        "requires": [*found.requires, *found.related],
-        "several_workers": found.several_workers,
-        "load_checkpoint": found.load_checkpoint,
-        "inexact_resume": found.inexact_resume,
+        "requires": [*framework.requires, *framework.related],
+        "several_workers": framework.several_workers,
+        "load_checkpoint": framework.load_checkpoint,
+        "inexact_resume": framework.inexact_resume,
     }
 
 
 def use(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Use a controller outside of a run.
+    """Use a controller outside a run.
 
     Restores a checkpoint, validates twice, and saves in every way that the controller supports.
     """
@@ -60,59 +60,63 @@ def use(arguments: Mapping[str, Any]) -> dict[str, Any]:
     from detcore_replay import create_trial_instance
 
     framework = PluginManager(read_environment()).frameworks()[arguments["framework"]]
-    found: dict[str, Any] = {}
+    findings: dict[str, Any] = {}
     model_dir, folder = Path.cwd(), Path(arguments["folder"])
     sys.path.insert(0, str(model_dir))
     trial_class = import_trial_class(arguments["entrypoint"], model_dir)
     trial: Any = create_trial_instance(trial_class, folder / "instance", arguments["config"])
-    controller = import_object(framework.controller)(trial, _context_of(trial))
-    found["batches_per_epoch"] = controller.batches_per_epoch()
+    controller = import_object(framework.controller)(trial, _find_context(trial))
+    findings["batches_per_epoch"] = controller.batches_per_epoch()
     controller.restore(Path(arguments["checkpoint"]))
     states: dict[str, dict[str, str]] = {}
-    names_state = isinstance(controller, SupportsStateTensors)
-    if names_state:
+    has_state_tensors = isinstance(controller, SupportsStateTensors)
+    if has_state_tensors:
         states = {when: _digest_state(controller) for when in ("at first", "once more")}
-    found["validations"] = [_metrics(controller.validate()) for _ in range(2)]
-    found["snapshot"] = isinstance(controller, SupportsSnapshot)
+    findings["validations"] = [_read_metrics(controller.validate()) for _ in range(2)]
+    findings["snapshot"] = isinstance(controller, SupportsSnapshot)
     is_stepping = isinstance(controller, SteppingController)
-    found["num_trained"] = _NUM_TRAINED if found["snapshot"] and is_stepping else 0
-    ways: dict[str, Callable[[Path], object]] = {"save": controller.save, "again": controller.save}
-    if found["snapshot"]:
-        ways["snapshot"] = lambda path: _snapshot(controller, path, found["num_trained"])
-    for way, write in ways.items():
-        (folder / way).mkdir()
-        write(folder / way)
-        if names_state and way == "again":
+    findings["num_trained"] = _NUM_TRAINED if findings["snapshot"] and is_stepping else 0
+    methods: dict[str, Callable[[Path], object]] = {
+        "save": controller.save,
+        "again": controller.save,
+    }
+    if findings["snapshot"]:
+        methods["snapshot"] = lambda path: _save_snapshot(controller, path, findings["num_trained"])
+    for name, write in methods.items():
+        (folder / name).mkdir()
+        write(folder / name)
+        if has_state_tensors and name == "again":
             states["after validations and saves"] = _digest_state(controller)
     if isinstance(controller, SupportsTensors):
-        found["tensors"] = [info.file for info in controller.tensors()]
-    found["files"] = [path.name for path in (folder / way).iterdir()]
-    if names_state:
+        findings["tensors"] = [info.file for info in controller.tensors()]
+    findings["files"] = [path.name for path in (folder / name).iterdir()]
+    if has_state_tensors:
         for when, name in (("restored again", "checkpoint"), ("first", "first_checkpoint")):
             controller.restore(Path(arguments[name]))
             states[when] = _digest_state(controller)
-    found["states"] = states
-    found["start_from"] = hasattr(controller, "start_from")
-    found["unread"] = _find_unread_files(controller, Path(arguments["checkpoint"]), folder)
-    found["refusals"] = _refusals(controller, Path(arguments["checkpoint"]), folder)
+    findings["states"] = states
+    findings["start_from"] = hasattr(controller, "start_from")
+    findings["unread"] = _find_unread_files(controller, Path(arguments["checkpoint"]), folder)
+    findings["refusals"] = _restore_damaged(controller, Path(arguments["checkpoint"]), folder)
     controller.close()
-    return found
+    return findings
 
 
 def _digest_state(controller: Any) -> dict[str, str]:
-    """Return a digest of each tensor that the controller names; gradients do not outlive a step."""
+    """Return a digest of each state tensor, without gradients, which do not outlive a step."""
     import numpy as np
 
     digests = {}
     for name, value in controller.state_tensors().items():
         array = np.asarray(value)
-        what = "objects" if array.dtype.hasobject else hashlib.sha256(array.tobytes()).hexdigest()
+        is_object = array.dtype.hasobject
+        digest = "objects" if is_object else hashlib.sha256(array.tobytes()).hexdigest()
         if not name.startswith("gradient."):
-            digests[name] = f"{array.dtype.name} {array.shape} {what}"
+            digests[name] = f"{array.dtype.name} {array.shape} {digest}"
     return digests
 
 
-def _snapshot(controller: Any, directory: Path, num_batches: int) -> None:
+def _save_snapshot(controller: Any, directory: Path, num_batches: int) -> None:
     """Take a snapshot, train `num_batches` more batches, then write the snapshot."""
     write = controller.snapshot(directory)
     if num_batches:
@@ -120,8 +124,8 @@ def _snapshot(controller: Any, directory: Path, num_batches: int) -> None:
     write()
 
 
-def _unimportable(framework: Any) -> list[str]:
-    """Return the names of a framework that cannot be imported, with the reason."""
+def _find_import_faults(framework: Any) -> list[str]:
+    """Return the fields of a framework that cannot be imported, with the reasons."""
     from detcore.trial import import_object
 
     fields = ("trial_class", "context_class", "controller", "prepare_worker", "load_checkpoint")
@@ -137,25 +141,25 @@ def _unimportable(framework: Any) -> list[str]:
 
 
 def _find_unread_files(controller: Any, checkpoint: Path, folder: Path) -> list[str]:
-    """Return the framework's files in a checkpoint that a restore does not read.
+    """Return the framework's checkpoint files that restore does not read.
 
-    Python reports which files it opens. A file that nothing in Python opens, because compiled code
-    may read it, is overwritten in a copy: a restore that reads it fails.
+    An audit hook reports the files that Python opens. Compiled code may read other files, so each
+    of these is overwritten in a copy of the checkpoint. A restore that reads the file then fails.
     """
     opened: set[str] = set()
 
-    def note(event: str, arguments: tuple[Any, ...]) -> None:
+    def record_open(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and isinstance(arguments[0], str | bytes):
             opened.add(os.path.realpath(os.fsdecode(arguments[0])))
 
-    sys.addaudithook(note)  # for the rest of this process
+    sys.addaudithook(record_open)  # cannot be removed
     controller.restore(checkpoint)
-    read = frozenset(opened)
+    read_paths = frozenset(opened)
     names = []
     for path in sorted(checkpoint.rglob("*")):
         name = path.relative_to(checkpoint).as_posix()
         is_own = name in _OWN_FILES or name.startswith("code/")
-        if not path.is_file() or is_own or os.path.realpath(path) in read:
+        if not path.is_file() or is_own or os.path.realpath(path) in read_paths:
             continue
         copy = folder / "overwritten"
         shutil.copytree(checkpoint, copy)
@@ -163,36 +167,36 @@ def _find_unread_files(controller: Any, checkpoint: Path, folder: Path) -> list[
         try:
             controller.restore(copy)
             names.append(name)
-        except Exception:  # noqa: BLE001  (it was read)
+        except Exception:  # noqa: BLE001  (restore read the file)
             pass
         shutil.rmtree(copy)
     return names
 
 
-def _refusals(controller: Any, checkpoint: Path, folder: Path) -> dict[str, str]:
-    """Return what restoring damaged checkpoints raises, by the damage."""
+def _restore_damaged(controller: Any, checkpoint: Path, folder: Path) -> dict[str, str]:
+    """Restore damaged checkpoints and return the errors, by damage."""
     from detcore.trial import SupportsTensors
 
     empty, cut = folder / "empty", folder / "cut"
     empty.mkdir()
     shutil.copytree(checkpoint, cut)
     files = [path for path in cut.iterdir() if path.is_file() and path.name not in _OWN_FILES]
-    if isinstance(controller, SupportsTensors):  # others, such as a drawing, may not be read
-        held = {info.file for info in controller.tensors()}
-        files = [path for path in files if path.name in held] or files
+    if isinstance(controller, SupportsTensors):  # restore may not read other files
+        names = {info.file for info in controller.tensors()}
+        files = [path for path in files if path.name in names] or files
     max(files, key=lambda path: path.stat().st_size).write_bytes(b"")
-    told = {}
-    for name, path in {"an empty folder": empty, "a checkpoint with an empty file": cut}.items():
+    errors = {}
+    for name, path in {"an empty directory": empty, "a checkpoint with an empty file": cut}.items():
         try:
             controller.restore(path)
-            told[name] = ""
-        except Exception as error:  # noqa: BLE001  (a refusal is what is asked for)
-            told[name] = f"{type(error).__name__}: {error}"
-    return told
+            errors[name] = ""
+        except Exception as error:  # noqa: BLE001  (restore is expected to fail)
+            errors[name] = f"{type(error).__name__}: {error}"
+    return errors
 
 
 def load(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Load a checkpoint as a user of the client does."""
+    """Load checkpoints with the client."""
     from detcore.client import Determined
 
     models = [
@@ -202,60 +206,60 @@ def load(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "type": type(models[0]).__name__,
         "is_none": models[0] is None,
-        "digests": [_digest_of(model) for model in models],
+        "digests": [_digest_model(model) for model in models],
     }
 
 
-def _digest_of(model: Any) -> str | None:
-    """Return a digest of a model's numbers; None where it does not show them as most do."""
+def _digest_model(model: Any) -> str | None:
+    """Return a digest of a model's weights, or None if they cannot be read."""
     import numpy as np
 
     for name in ("get_weights", "state_dict"):
         if callable(getattr(model, name, None)):
-            return _digest_of(getattr(model, name)())
+            return _digest_model(getattr(model, name)())
     if isinstance(model, Mapping):
         model = list(model.values())
     if isinstance(model, (list, tuple)):
-        parts = [_digest_of(each) for each in model]
-        known = [part for part in parts if part is not None]
-        return hashlib.sha256("".join(known).encode()).hexdigest() if known else None
+        parts = [_digest_model(part) for part in model]
+        digests = [part for part in parts if part is not None]
+        return hashlib.sha256("".join(digests).encode()).hexdigest() if digests else None
     try:
         array = np.asarray(model)
-    except Exception:  # noqa: BLE001  (whatever it is: no numbers)
+    except Exception:  # noqa: BLE001  (the object has no numbers)
         return None
     if not np.issubdtype(array.dtype, np.floating):
         return None
     return hashlib.sha256(array.tobytes()).hexdigest()
 
 
-def _context_of(trial: object) -> Any:
-    """Return the context that a trial keeps, whatever it calls it."""
+def _find_context(trial: object) -> Any:
+    """Return the context stored in a trial's attributes."""
     from detcore.trial import TrialContext
 
     for value in vars(trial).values():
         if isinstance(value, TrialContext):
             return value
-    raise LookupError(f"{type(trial).__name__} does not keep the context it was given")
+    raise LookupError(f"{type(trial).__name__} does not store its context")
 
 
-def _metrics(result: Any) -> dict[str, float]:
+def _read_metrics(result: Any) -> dict[str, float]:
     metrics = getattr(result, "metrics", result)
     return {str(name): float(value) for name, value in metrics.items()}
 
 
 def main() -> int:
-    """Run the program that the first argument names with the JSON object that is the second.
+    """Run the program named by the first argument with the JSON object in the second argument.
 
-    The findings go into the file that the object names under ``"answer"``.
+    The findings are written to the file named by the object's field ``"answer"``.
     """
     logging.disable(logging.WARNING)
     programs = {"discover": discover, "use": use, "load": load}
     arguments = json.loads(sys.argv[2])
     try:
-        found = programs[sys.argv[1]](arguments)
-    except Exception as error:  # noqa: BLE001  (handed on: it is the finding)
-        found = {"error": f"{type(error).__name__}: {error}\n{traceback.format_exc()}"}
-    Path(arguments["answer"]).write_text(json.dumps(found), encoding="utf-8")
+        findings = programs[sys.argv[1]](arguments)
+    except Exception as error:  # noqa: BLE001  (reported as the finding)
+        findings = {"error": f"{type(error).__name__}: {error}\n{traceback.format_exc()}"}
+    Path(arguments["answer"]).write_text(json.dumps(findings), encoding="utf-8")
     return 0
 
 

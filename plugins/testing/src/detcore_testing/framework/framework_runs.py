@@ -1,4 +1,4 @@
-"""The runs behind the clauses of a `FrameworkSuite`: each is made once, when it is first needed."""
+"""Runs shared by the `FrameworkSuite` clauses. Each run is created on first use."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from detcore.records import Database, MetricRecord, TrialRecord
 from detcore_testing.command import DetcoreCommand, Finished
 from detcore_testing.framework.framework_declarations import FrameworkDeclarations
 
-# Positions that are no multiples of the suite's units or validations, and in the middle of epochs.
+# Checkpoints fall in the middle of scheduling units, validation periods and epochs.
 CHECKPOINT_PERIOD = 5
 VALIDATION_PERIOD = 8
 SEED = 7
 CHANGES: Mapping[str, Mapping[str, Any]] = {
     "no change": {},
-    # One batch at a time: a stepping controller is then called as often as can be.
+    # A stepping controller is then called as often as possible.
     "units of one batch": {"scheduling_unit": 1},
     "more validations": {
         "min_validation_period": {"batches": 3},
@@ -35,7 +35,7 @@ _STAGE = "detcore_testing_stage-1.0.dist-info"
 _ENTRY_POINTS = """[detcore]
 testing-stage = detcore_testing.framework.stage
 """
-_STOPS = '''"""Written by the suite: asks for a stop once a file is there."""
+_STOPS = '''"""Written by the suite: requests a stop when a file exists."""
 
 from pathlib import Path
 
@@ -56,7 +56,7 @@ class Stops(Base):
         context.get_stop_requested = get_stop_requested
 '''
 _PROCESS = "process "
-# Python's own, wherever it imports from: TensorFlow does so from the folder for temporary files.
+# Python's compiled files. TensorFlow imports modules from the temporary directory.
 _COMPILED = "__pycache__"
 # The suite's own files in the working directory.
 _OWN_FILE = re.compile(r"home|config-\d+\.yaml")
@@ -66,19 +66,19 @@ _STORED = re.compile(r"[0-9a-f-]{36}|\.detcore-.*")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FrameworkRun:
-    """A run that ended, with its records and leftovers.
+    """A finished run with its records and leftovers.
 
     Attributes:
-        finished: The commands, oldest first: the first one, then each one that resumed the run.
-        trial: Record of its trial; None if it did not get that far.
-        training: Reports of training metrics by steps.
-        validations: Reports of validation metrics by steps.
-        checkpoints: Folders of its committed checkpoints by steps.
-        commits: The note made at each commit, oldest first.
-        journal: Where callbacks of the trial note their events; of the last command alone.
-        left: Processes, and files in places that a run must leave clean, a line for each.
-        begun: Batches of the checkpoint that the last command started from; 0: from none. Reports
-            of a killed command may be of later batches.
+        finished: The commands, oldest first: the first command, then each resuming command.
+        trial: Record of the trial, or None if the run created no trial.
+        training: Training metric reports by step.
+        validations: Validation metric reports by step.
+        checkpoints: Directories of the committed checkpoints by step.
+        commits: Journal entries of the commits, oldest first.
+        journal: File with the callback events of the last command.
+        leftovers: One line for each leftover process or file.
+        start_batch: Batch of the checkpoint that the last command resumed from, or 0. A killed
+            command may have reported later batches.
     """
 
     finished: tuple[Finished, ...]
@@ -88,12 +88,12 @@ class FrameworkRun:
     checkpoints: Mapping[int, Path]
     commits: tuple[Mapping[str, Any], ...]
     journal: Path
-    left: tuple[str, ...]
-    begun: int = 0
+    leftovers: tuple[str, ...]
+    start_batch: int = 0
 
     @property
     def output(self) -> str:
-        """The output of the commands."""
+        """Output of all commands."""
         return "\n".join(finished.output for finished in self.finished)
 
     @property
@@ -102,24 +102,24 @@ class FrameworkRun:
         return self.finished[-1].code
 
     @property
-    def processes_left(self) -> tuple[str, ...]:
-        """The lines of `left` about processes; killed processes cannot clean up their files."""
-        return tuple(line for line in self.left if line.startswith(_PROCESS))
+    def leftover_processes(self) -> tuple[str, ...]:
+        """Lines of `leftovers` about processes. Killed processes cannot delete their files."""
+        return tuple(line for line in self.leftovers if line.startswith(_PROCESS))
 
     @property
     def last_checkpoint(self) -> Path:
-        """The checkpoint with the most steps."""
+        """Directory of the checkpoint with the most steps."""
         if not self.checkpoints:
-            raise AssertionError(f"there is no checkpoint. The run printed:\n{self.output}")
+            raise AssertionError(f"the run has no checkpoint. Output:\n{self.output}")
         return self.checkpoints[max(self.checkpoints)]
 
 
 class FrameworkRuns:
-    """Runs of one plugin, in real processes.
+    """Runs of one plugin in real processes.
 
     Args:
-        suite: Which plugin, with which trials.
-        folder: Where everything goes; empty or not there.
+        suite: The plugin and its trials.
+        folder: Directory for all files, empty or missing.
     """
 
     def __init__(self, suite: FrameworkDeclarations, folder: Path) -> None:
@@ -127,7 +127,7 @@ class FrameworkRuns:
         self.folder = folder.absolute()
         self.timeout_s = suite.timeout_s
         self.model_dir = self.folder / "model"
-        self._made: dict[str, FrameworkRun | Exception] = {}
+        self._cache: dict[str, FrameworkRun | Exception] = {}
         site = self.folder / "site"
         (site / _STAGE).mkdir(parents=True)
         metadata = "Metadata-Version: 2.1\nName: detcore-testing-stage\nVersion: 1.0\n"
@@ -139,7 +139,7 @@ class FrameworkRuns:
         module, _, name = suite.entrypoint.rpartition(":")
         stops = _STOPS.format(module=module, name=name)
         (self.model_dir / "detcore_suite_stops.py").write_text(stops, encoding="utf-8")
-        # Short: multiprocessing puts sockets there, whose paths have at most 107 bytes.
+        # multiprocessing creates sockets here, and socket paths are limited to 107 bytes.
         self.temporary = Path(tempfile.mkdtemp(prefix="dc-"))
         self.detcore = DetcoreCommand(
             self.folder / "runs",
@@ -148,26 +148,26 @@ class FrameworkRuns:
         )
 
     def close(self) -> None:
-        """End the processes that are still running, and remove their temporary files."""
+        """Kill the remaining processes and delete temporary files."""
         self.detcore.close()
         shutil.rmtree(self.temporary, ignore_errors=True)
 
-    # -- the runs ---------------------------------------------------------------------------------
+    # -- runs -------------------------------------------------------------------------------------
 
     @property
     def reference(self) -> FrameworkRun:
-        """From the start to the end in one go; checkpoints are written while training waits."""
+        """Uninterrupted run with synchronous checkpoints."""
         return self._run("reference", checkpoint_async=False)
 
     @property
     def interrupted(self) -> FrameworkRun:
-        """The same training, killed while it saves a checkpoint, then asked to make way."""
+        """The same training, killed during a save, resumed, and preempted with SIGTERM."""
         kill, terminate = {"before": {"2": "kill"}}, {"after": {"1": "terminate"}}
         return self._run("interrupted", kill, terminate, {}, checkpoint_async=True)
 
     @property
     def late(self) -> FrameworkRun:
-        """The same training, killed after the last batch, resumed from the previous checkpoint."""
+        """The same training, killed after the last batch and resumed."""
         return self._run("late", {"before": {self._last_save: "kill"}}, {}, checkpoint_async=False)
 
     @property
@@ -179,13 +179,13 @@ class FrameworkRuns:
         """The same training with other units, more validations, and one checkpoint at the end."""
         return self._run("rearranged", **collections.ChainMap(*map(dict, CHANGES.values())))
 
-    def changed(self, what: str) -> FrameworkRun:
+    def run_with_change(self, change: str) -> FrameworkRun:
         """Return the same training with one of `CHANGES`, to isolate a cause."""
-        return self._run(f"changed {what}", **CHANGES[what])
+        return self._run(f"changed {change}", **CHANGES[change])
 
     @property
     def stopped(self) -> FrameworkRun:
-        """With another seed, and a stop requested when the checkpoint of batch 10 is committed."""
+        """Run with another seed, and a stop request after the checkpoint of batch 10."""
         stop_file = self.folder / "stop"
         return self._run(
             "stopped",
@@ -198,7 +198,7 @@ class FrameworkRuns:
 
     @property
     def stopped_by_framework(self) -> FrameworkRun:
-        """Of the trial that stops in the framework's own way."""
+        """Run of the trial that stops through the framework."""
         return self._run("stopped by framework", entrypoint=self.suite.stop_entrypoint)
 
     @property
@@ -207,7 +207,7 @@ class FrameworkRuns:
         return self.continue_with({})
 
     def continue_with(self, changes: Mapping[str, Any]) -> FrameworkRun:
-        """Return such a trial with these hyperparameters on top."""
+        """Return a run like `continued` with additional hyperparameters."""
         source = {"source_checkpoint_uuid": self.reference.last_checkpoint.name}
         return self._run(
             "continued with changes" if changes else "continued",
@@ -218,18 +218,18 @@ class FrameworkRuns:
 
     @property
     def invalid(self) -> FrameworkRun:
-        """With hyperparameters that the trial refuses; it could be started twice again."""
+        """Run with hyperparameters that the trial rejects, and two allowed restarts."""
         invalid = {**self.suite.hyperparameters, **self.suite.invalid_hyperparameters}
         return self._run("invalid", hyperparameters=invalid, max_restarts=2)
 
     @property
     def broken(self) -> FrameworkRun:
-        """Of the trial whose training raises."""
+        """Run of the trial that raises an exception in training."""
         return self._run("broken", entrypoint=self.suite.broken_entrypoint)
 
     @property
     def unknown(self) -> Finished:
-        """The command, given a trial class that is not there; it begins no run."""
+        """The command with an unknown trial class, which starts no run."""
         module = self.suite.entrypoint.rpartition(":")[0]
         settings = self.settings("unknown", entrypoint=f"{module}:NobodyWroteThisTrial")
         config = self.detcore.write_config(settings)
@@ -237,9 +237,9 @@ class FrameworkRuns:
 
     @property
     def two_workers(self) -> FrameworkRun:
-        """Two workers, killed after the last batch, resumed from the previous checkpoint.
+        """Two workers, killed after the last batch and resumed from the previous checkpoint.
 
-        The resumed workers must reach the state that the killed ones had written at the end.
+        The resumed workers must reach the last state that the killed workers wrote.
         """
 
         orders = {"before": {self._last_save: f"copy:{self.two_workers_uninterrupted},kill"}}
@@ -254,35 +254,35 @@ class FrameworkRuns:
 
     @property
     def two_workers_uninterrupted(self) -> Path:
-        """Folder of the last checkpoint that the killed workers of `two_workers` had written."""
+        """Directory of the last checkpoint that the killed workers of `two_workers` wrote."""
         return self.folder / "uninterrupted"
 
     @property
     def one_worker(self) -> FrameworkRun:
-        """The run that `two_workers` is compared with."""
+        """Run on one worker, for comparison with `two_workers`."""
         if self.suite.worker_entrypoint in ("", self.suite.entrypoint):
             return self.reference
         return self._run("one worker", entrypoint=self.suite.worker_entrypoint)
 
     @property
     def refused_workers(self) -> FrameworkRun:
-        """On two workers, of a framework that trains on one."""
+        """Run on two workers of a framework that supports only one worker."""
         return self._run("refused workers", resources={"slots_per_trial": 2})
 
     def adopt(self, name: str, run: FrameworkRun) -> None:
-        """Use a run that was made elsewhere in the place of one of these.
+        """Replace one of these runs by an existing run.
 
         Args:
-            name: Which, such as ``"reference"``.
-            run: The run.
+            name: Name of the run to replace, such as ``"reference"``.
+            run: The existing run.
         """
-        self._made[name] = run
+        self._cache[name] = run
 
-    # -- how they are made ------------------------------------------------------------------------
+    # -- running commands ------------------------------------------------------------------------
 
     def settings(self, name: str, **changes: Any) -> dict[str, Any]:
-        """Return the experiment file of a run; each of `changes` replaces a whole section."""
-        orders, commits = self._places(name)
+        """Return the experiment file of a run. Each of `changes` replaces a section."""
+        orders, commits = self._stage_paths(name)
         return {
             "name": f"{self.suite.framework}: {name}",
             "entrypoint": self.suite.entrypoint,
@@ -306,7 +306,7 @@ class FrameworkRuns:
         }
 
     def journal(self, name: str) -> Path:
-        """Return where callbacks of a run note their events."""
+        """Return the file with the callback events of a run."""
         return self.folder / f"{name}.events"
 
     def _searcher(self, num_batches: int) -> dict[str, Any]:
@@ -317,53 +317,55 @@ class FrameworkRuns:
             "max_length": {"batches": num_batches},
         }
 
-    def _places(self, name: str) -> tuple[Path, Path]:
+    def _stage_paths(self, name: str) -> tuple[Path, Path]:
         return self.folder / f"{name}.orders.json", self.folder / f"{name}.commits"
 
     def _run(self, name: str, *legs: Mapping[str, Any], **changes: Any) -> FrameworkRun:
-        """Return a run, made once; if making it failed, raise the same error on every call."""
-        if name not in self._made:
+        """Return a cached run. If it failed, raise the same error on every call."""
+        if name not in self._cache:
             try:
-                self._made[name] = self._make(name, self.settings(name, **changes), legs or ({},))
-            except Exception as error:  # noqa: BLE001  (raised below, each time)
-                self._made[name] = error
-        made = self._made[name]
-        if isinstance(made, Exception):
-            raise made
-        return made
+                settings = self.settings(name, **changes)
+                self._cache[name] = self._run_legs(name, settings, legs or ({},))
+            except Exception as error:  # noqa: BLE001  (raised below on every call)
+                self._cache[name] = error
+        result = self._cache[name]
+        if isinstance(result, Exception):
+            raise result
+        return result
 
-    def _make(
+    def _run_legs(
         self, name: str, settings: Mapping[str, Any], legs: Sequence[Mapping[str, Any]]
     ) -> FrameworkRun:
-        """Run the first leg, and resume once for each further leg."""
-        orders, commits = self._places(name)
+        """Run the first leg, and resume the run once for each further leg."""
+        orders, commits = self._stage_paths(name)
         before = self._list_strays()
         finished: list[Finished] = []
-        known, experiment_id, begun = self._newest_experiment(), 0, 0
+        last_id, experiment_id, start_batch = self._newest_experiment(), 0, 0
         for leg in legs:
             orders.write_text(json.dumps(leg), encoding="utf-8")
-            if self.journal(name).exists():  # so that it tells of the last leg alone
+            if self.journal(name).exists():  # keep only the events of the last leg
                 self.journal(name).rename(f"{self.journal(name)}-{len(finished)}")
             if not finished:
                 config = self.detcore.write_config(settings)
                 words: tuple[object, ...] = ("run", config, self.model_dir)
             else:
                 words = ("run", "--resume", experiment_id)
-                begun = self._newest_checkpoint(experiment_id)
+                start_batch = self._newest_checkpoint(experiment_id)
             finished.append(self.detcore(*words, "--json", timeout_s=self.timeout_s))
             experiment_id = experiment_id or self._newest_experiment()
-            if experiment_id == known:
-                raise AssertionError(f"the run was not begun:\n{finished[-1].output}")
-        run = self._read(name, experiment_id, tuple(finished), commits)
-        return dataclasses.replace(run, left=self._new_strays(before), begun=begun)
+            if experiment_id == last_id:
+                raise AssertionError(f"the run did not start:\n{finished[-1].output}")
+        run = self._read_records(name, experiment_id, tuple(finished), commits)
+        leftovers = self._find_leftovers(before)
+        return dataclasses.replace(run, leftovers=leftovers, start_batch=start_batch)
 
-    def _list_strays(self, patience_s: float = 0.0) -> set[str]:
-        """Return the processes and the files that a run must not leave, and that exist now.
+    def _list_strays(self, timeout_s: float = 0.0) -> set[str]:
+        """Return the existing processes and files that a run must not leave behind.
 
         Args:
-            patience_s: How long processes may take to end by themselves, in seconds.
+            timeout_s: How long to wait for processes to exit, in seconds.
         """
-        processes = self.detcore.leftovers(patience_s)
+        processes = self.detcore.leftovers(timeout_s)
         working, stored = self.detcore.folder, self.folder / "checkpoints"
         paths = [
             *self.model_dir.rglob("*"),
@@ -375,32 +377,32 @@ class FrameworkRuns:
             str(path) for path in paths if _COMPILED not in path.parts
         }
 
-    def _new_strays(self, before: set[str]) -> tuple[str, ...]:
+    def _find_leftovers(self, before: set[str]) -> tuple[str, ...]:
         new = self._list_strays() - before
         if any(line.startswith(_PROCESS) for line in new):
-            new = self._list_strays(patience_s=5.0) - before
+            new = self._list_strays(timeout_s=5.0) - before
         return tuple(sorted(new))
 
     def _newest_experiment(self) -> int:
-        with self._database() as database:
+        with self._open_database() as database:
             return max((record.id for record in database.list_experiments()), default=0)
 
     def _newest_checkpoint(self, experiment_id: int) -> int:
-        with self._database() as database:
+        with self._open_database() as database:
             records = database.list_checkpoints(experiment_id=experiment_id, states=["COMPLETED"])
         return max((record.steps_completed for record in records), default=0)
 
-    def _database(self) -> Database:
+    def _open_database(self) -> Database:
         return Database.open(f"sqlite:///{self.detcore.home / 'detcore.db'}")
 
-    def _read(
+    def _read_records(
         self, name: str, experiment_id: int, finished: tuple[Finished, ...], commits: Path
     ) -> FrameworkRun:
-        with self._database() as database:
+        with self._open_database() as database:
             trials = database.list_trials(experiment_id)
             trial = trials[0] if trials else None
-            by_kind = functools.partial(_by_steps, database, trial)
-            training, validations = by_kind("training"), by_kind("validation")
+            read_reports = functools.partial(_read_reports, database, trial)
+            training, validations = read_reports("training"), read_reports("validation")
             records = database.list_checkpoints(experiment_id=experiment_id, states=["COMPLETED"])
         lines = commits.read_text(encoding="utf-8").splitlines() if commits.exists() else []
         return FrameworkRun(
@@ -414,10 +416,12 @@ class FrameworkRuns:
             },
             commits=tuple(json.loads(line) for line in lines),
             journal=self.journal(name),
-            left=(),
+            leftovers=(),
         )
 
 
-def _by_steps(database: Database, trial: TrialRecord | None, kind: str) -> dict[int, MetricRecord]:
+def _read_reports(
+    database: Database, trial: TrialRecord | None, kind: str
+) -> dict[int, MetricRecord]:
     rows = database.metrics(trial.id, kind) if trial is not None else []
     return {row.steps_completed: row for row in rows}

@@ -1,4 +1,4 @@
-"""The contract that every framework plugin has to keep, for any framework."""
+"""Suite for the contract of framework plugins."""
 
 from __future__ import annotations
 
@@ -10,48 +10,49 @@ from detcore_testing.framework.framework_state import CheckpointClauses, ExactCl
 class FrameworkSuite(
     WorkerClauses, EndClauses, ExactClauses, CheckpointClauses, RunningClauses, FoundClauses
 ):
-    """The contract of a framework plugin, clause by clause, through runs in real processes.
+    """Tests each clause of the framework plugin contract with runs in real processes.
 
-    A subclass names trials of the framework, and reads their state off checkpoints by other means
-    than the plugin's own. Runs are shared: most clauses look at the same few of them.
+    A subclass names trials of the framework, and reads their state from checkpoints without the
+    plugin's code. Most clauses share a few runs.
 
     Attributes:
-        framework: The registered name.
-        model_dir: Folder of the trials' code; it is copied.
-        entrypoint: A trial that is the same for the same seed, and another one for another seed.
-            Its data has 48 records or more. An epoch should have 6 batches or more.
-        hyperparameters: Of all trials; with an even ``global_batch_size`` where trials of the
-            framework have one.
+        framework: Registered name of the framework.
+        model_dir: Directory of the trials' code, which the suite copies.
+        entrypoint: A trial whose training depends only on the seed. It needs at least 48 records,
+            and should have at least 6 batches per epoch.
+        hyperparameters: Hyperparameters of all trials. ``global_batch_size`` must be even if the
+            framework's trials use it.
         metric: A validation metric.
-        smaller_is_better: Its direction.
-        broken_entrypoint: A trial whose training, some batches on, raises an exception with the
-            text "broken on purpose".
-        invalid_hyperparameters: With these on top, the trial raises `detcore.InvalidHP`.
-        changed_hyperparameters: With these on top, such as another learning rate, the same data
-            trains the same model in another way; empty: not checked.
-        stop_entrypoint: A trial that ends training in the framework's own way before all batches
-            are done; empty if the framework has no such way.
-        worker_entrypoint: The trial for several workers, whose records must not be dealt in an
-            order that depends on how many there are; empty: `entrypoint`.
-        modules: Modules of the framework, which must not be imported when plugins are found;
-            empty: those that `Framework.requires` and ``related`` name.
-        num_batches: How long trials train; not below 16.
+        smaller_is_better: Whether smaller values of `metric` are better.
+        broken_entrypoint: A trial that raises an exception with the message "broken on purpose"
+            after some batches.
+        invalid_hyperparameters: Additional hyperparameters with which the trial raises
+            `detcore.InvalidHP`.
+        changed_hyperparameters: Additional hyperparameters, such as another learning rate, that
+            change the training of the same model on the same data. Empty: not checked.
+        stop_entrypoint: A trial that stops through the framework before all batches are done.
+            Empty if the framework cannot stop training.
+        worker_entrypoint: The trial for several workers, whose record order must not depend on the
+            number of workers. Empty: `entrypoint`.
+        modules: Modules of the framework, which plugin discovery must not import. Empty: the
+            modules in `Framework.requires` and ``related``.
+        num_batches: Training length in batches, at least 16.
         unit: Scheduling unit.
-        worker_tolerance: How far two workers may be from one, absolutely and relatively.
-        resume_tolerance: How far the metrics of a resumed run may be from those of one that was
-            not interrupted, relatively, where `Framework.inexact_resume` says that a resume is not
-            exact.
-        validation_tolerance: How far reported validation metrics may be from those that
-            `compute_validation` returns, absolutely and relatively.
-        batch_counter: The array of `read_state` that counts the batches of the trial; empty: none.
-        batches_per_epoch: Value that the controller must report for `entrypoint`'s data; None: not
+        worker_tolerance: Absolute and relative tolerance between two workers and one worker.
+        resume_tolerance: Relative tolerance for the metrics of a resumed run if
+            `Framework.inexact_resume` declares that resume is not exact.
+        validation_tolerance: Absolute and relative tolerance for the metrics that
+            `compute_validation` returns.
+        batch_counter: The array in `read_state` that counts the trial's batches. Empty: not
             checked.
-        num_validation_records: Records of `entrypoint`'s validation data; None: not checked.
-        mean_metric: A training metric that is a mean over batches; empty if no metric is.
-        callback_kinds: Which events of `callback_events` the framework has.
+        batches_per_epoch: Value that the controller must report for `entrypoint`'s data. None: not
+            checked.
+        num_validation_records: Records in `entrypoint`'s validation data. None: not checked.
+        mean_metric: A training metric that is a mean over batches. Empty if there is none.
+        callback_kinds: Events of `callback_events` that the framework has.
         ignored_state: Patterns of names in `read_state` that may differ between equal trainings.
-        unread_files: Patterns of files in checkpoints that `restore` need not read, because only
-            other code does, such as ``Framework.load_checkpoint``.
-        python_path: Folders from which runs import, in addition to the installed packages.
-        timeout_s: How long a run may take before it counts as hanging, in seconds.
+        unread_files: Patterns of checkpoint files that only other code reads, such as
+            ``Framework.load_checkpoint``, and not `restore`.
+        python_path: Import directories of the runs, in addition to the installed packages.
+        timeout_s: Duration in seconds after which a run counts as hanging.
     """

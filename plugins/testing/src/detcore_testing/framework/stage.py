@@ -1,7 +1,7 @@
-"""A plugin of the suites' own: a folder of checkpoints where something happens at a chosen commit.
+"""A test plugin: checkpoint storage that runs orders, such as a kill, at a chosen commit.
 
-Loaded into the workers of a suite's runs, through entry points as any plugin. So a worker is killed
-at the same place each time, whatever framework trains in it.
+The workers of a suite's runs load it through an entry point. A worker is therefore killed at the
+same point in every run, whatever its framework.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _MANIFEST = "manifest.json"
 
 
 class StageSettings(pydantic.BaseModel):
-    """Settings: where files go, and the orders to carry out.
+    """Settings of the storage.
 
     Attributes:
-        root: The folder of checkpoints.
-        orders: A JSON file: ``{"before": {"2": "kill"}, "after": {"3": "terminate"}}`` kills the
-            worker when its second checkpoint has all files but no manifest, and asks it to make
-            way when the third is committed. ``"touch:PATH"`` makes a file, ``"copy:PATH"`` copies
-            the checkpoint; several are joined by commas.
-        journal: Where each commit is noted, as a line of JSON.
+        root: Checkpoint directory.
+        orders: Path of a JSON file. ``{"before": {"2": "kill"}, "after": {"3": "terminate"}}``
+            kills the worker when its second checkpoint has all files but no manifest, and sends
+            SIGTERM after the third commit. ``"touch:PATH"`` creates a file, and ``"copy:PATH"``
+            copies the checkpoint. Separate several orders with commas.
+        journal: Path of a file with one line of JSON for each commit.
     """
 
     root: str
@@ -40,7 +40,7 @@ class StageSettings(pydantic.BaseModel):
 
 
 class StageStorage(LocalStorage):
-    """A folder; the commits of this process are counted from 1."""
+    """Local storage that counts the commits of this process from 1."""
 
     def __init__(self, settings: StageSettings) -> None:
         super().__init__(settings.root)
@@ -48,12 +48,12 @@ class StageStorage(LocalStorage):
         self._num_commits = 0
 
     def create(self, key: str, data: bytes) -> None:
-        """Write a file; for a manifest, follow the orders around it."""
+        """Write a file. For a manifest, run the orders before and after."""
         if not key.endswith(_MANIFEST):
             super().create(key, data)
             return
         self._num_commits += 1
-        self._follow("before", key)
+        self._run_orders("before", key)
         super().create(key, data)
         line = {
             "uuid": key.partition("/")[0],
@@ -63,9 +63,9 @@ class StageStorage(LocalStorage):
         }
         with open(self._settings.journal, "a", encoding="utf-8") as journal:
             journal.write(json.dumps(line) + "\n")
-        self._follow("after", key)
+        self._run_orders("after", key)
 
-    def _follow(self, when: str, key: str) -> None:
+    def _run_orders(self, when: str, key: str) -> None:
         path = Path(self._settings.orders)
         orders = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         for order in filter(None, orders.get(when, {}).get(str(self._num_commits), "").split(",")):

@@ -1,1 +1,1 @@
-"""The suite for launchers."""
+"""Suite for launchers."""

@@ -1,16 +1,15 @@
-"""The contract that every launcher has to keep, however it starts processes."""
+"""Suite for the contract of launchers."""
 
 from __future__ import annotations
 
 from detcore_testing.launcher.launcher_ending import EndingClauses
-from detcore_testing.launcher.launcher_messages import TellingClauses
+from detcore_testing.launcher.launcher_messages import MessageClauses
 
 
-class LauncherSuite(TellingClauses, EndingClauses):
-    """The contract of `detcore.launch.Launcher` and `WorkerGroup`, clause by clause.
+class LauncherSuite(MessageClauses, EndingClauses):
+    """Tests each clause of the `detcore.launch.Launcher` and `WorkerGroup` contracts.
 
-    Trials are small Python programs, which run as real processes; nothing is trained, and no
-    framework is needed.
+    Trials are small Python programs that run in real processes. No framework is needed.
 
     ```python
     class TestMine(LauncherSuite):

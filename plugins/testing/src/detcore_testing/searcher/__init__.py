@@ -1,1 +1,1 @@
-"""The suite for search methods."""
+"""Suite for search methods."""

@@ -24,25 +24,25 @@ from detcore.trial import import_object
 
 
 def pass_event(method: SearchMethod, event: Event) -> Sequence[Answer]:
-    """Pass an event to a method; return its answer."""
+    """Pass an event to a method, and return its answers."""
     if isinstance(event, Validated):
         return method.validated(event.trial, event.length, event.metric)
     return method.exited(event.trial, event.reason)
 
 
 def pass_events(method: SearchMethod, events: Sequence[Event]) -> list[list[Answer]]:
-    """Pass events to a new method; return its answers, beginning with that to `start`."""
+    """Start a method and pass it events. Return the answers to `start` and to each event."""
     return [list(method.start()), *(list(pass_event(method, event)) for event in events)]
 
 
 def main() -> None:
-    """Answer the request on standard input."""
-    asked: Mapping[str, Any] = json.load(sys.stdin)
-    made = import_object(asked["target"])
-    for search in asked["searches"]:
-        method: SearchMethod = made(SearchSetup(**search["setup"]))
-        for answers in pass_events(method, [event_from_json(each) for each in search["events"]]):
-            print(json.dumps([dataclasses.asdict(each) for each in answers]))
+    """Run the searches in the request on standard input, and print the answers."""
+    request: Mapping[str, Any] = json.load(sys.stdin)
+    method_class = import_object(request["target"])
+    for search in request["searches"]:
+        method: SearchMethod = method_class(SearchSetup(**search["setup"]))
+        for answers in pass_events(method, list(map(event_from_json, search["events"]))):
+            print(json.dumps(list(map(dataclasses.asdict, answers))))
 
 
 if __name__ == "__main__":

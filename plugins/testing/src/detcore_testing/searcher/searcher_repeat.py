@@ -1,4 +1,4 @@
-"""Clauses for search methods: the same setup and events give the same answers, always."""
+"""Search method clauses on repeatability: the same setup and events give the same answers."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from detcore_testing.searcher.searcher_access import SOME_FAIL, SearcherAccess
 from detcore_testing.searcher.searcher_child import pass_event, pass_events
 from detcore_testing.suite_clauses import clause, expect_equal, shorten, unchanged_process
 
-_CHILD_S = 120.0
-_OTHERS = (
+_CHILD_TIMEOUT_S = 120.0
+_ENVIRONMENTS = (
     {"PYTHONHASHSEED": "1", "TZ": "UTC"},
     {"PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo", "DETCORE_SUITE": "one variable more"},
 )
 
 
 class RepeatingClauses(SearcherAccess):
-    """Replays, other processes, other generators, other instances."""
+    """Clauses on replays, other processes, random generators and instances."""
 
     @clause(
         "replay-gives-same-answers",
@@ -44,25 +44,25 @@ class RepeatingClauses(SearcherAccess):
         "events, whatever the clock and the global random state",
     )
     def test_replay_gives_same_answers(self) -> None:
-        """Replay the first events to a new method, years later, with generators seeded anew."""
+        """Replay the first events to a new method, with other clocks and reseeded generators."""
 
         @quick(self.num_examples)
         @given(
             setup=st.sampled_from(self.setups()), seed=st.integers(0, 2**32),
             part=st.floats(0, 1), fails=st.booleans(),
         )  # fmt: skip
-        def goes_on(setup: SearchSetup, seed: int, part: float, fails: bool) -> None:
-            whole = self.simulate(setup, seed=seed, failing=SOME_FAIL if fails else None)
-            cut = int(part * len(whole.events))
+        def check_replay(setup: SearchSetup, seed: int, part: float, fails: bool) -> None:
+            search = self.simulate(setup, seed=seed, failing=SOME_FAIL if fails else None)
+            num_events = int(part * len(search.events))
             random.seed(seed)
             np.random.seed(seed)
-            with _later():
-                again = pass_events(self.make(setup), whole.events[:cut])
-            _expect_same(again, whole.answers[: cut + 1], "after a cut")
+            with _shift_clocks():
+                answers = pass_events(self.make(setup), search.events[:num_events])
+            _check_same(answers, search.answers[: num_events + 1], "in a replay")
 
         states = random.getstate(), np.random.get_state()
         try:
-            goes_on()
+            check_replay()
         finally:
             random.setstate(states[0])
             np.random.set_state(states[1])
@@ -73,9 +73,9 @@ class RepeatingClauses(SearcherAccess):
         "environment variables and no global random generators",
     )
     def test_process_state_is_unchanged(self, tmp_path: Path) -> None:
-        """Run searches in an empty folder."""
+        """Run searches in an empty directory."""
         for setup in self.setups():
-            self.simulate(setup)  # until there is what all searches share
+            self.simulate(setup)  # create objects that all searches share
 
         home, num_threads = Path.cwd(), threading.active_count()
         os.chdir(tmp_path)
@@ -86,9 +86,9 @@ class RepeatingClauses(SearcherAccess):
                         self.simulate(setup, failing=SOME_FAIL)
         finally:
             os.chdir(home)
-        expect_equal(list(tmp_path.rglob("*")), [], "the files where it ran")
-        more = threading.active_count() - num_threads
-        assert more < 3, f"three searches left {more} threads"
+        expect_equal(list(tmp_path.rglob("*")), [], "the files in the working directory")
+        num_extra = threading.active_count() - num_threads
+        assert num_extra < 3, f"three searches left {num_extra} threads"
 
     @clause(
         "answers-do-not-depend-on-process",
@@ -96,14 +96,15 @@ class RepeatingClauses(SearcherAccess):
     )
     def test_answers_do_not_depend_on_process(self) -> None:
         """Replay searches in processes with other hash seeds."""
-        told = []
+        searches = []
         for setup in self.setups():
-            whole = self.simulate(setup, seed=3, failing=SOME_FAIL)
-            told.append({"setup": dataclasses.asdict(setup),
-                         "events": [event_to_json(event) for event in whole.events]})  # fmt: skip
-        text = json.dumps({"target": self.target(), "searches": told})
-        one, other = (_answer_in_child(text, variables).splitlines() for variables in _OTHERS)
-        _expect_same(one, other, "in another process")
+            events = self.simulate(setup, seed=3, failing=SOME_FAIL).events
+            searches.append(
+                {"setup": dataclasses.asdict(setup), "events": list(map(event_to_json, events))}
+            )
+        request = json.dumps({"target": self.target(), "searches": searches})
+        first, second = (_run_in_child(request, env).splitlines() for env in _ENVIRONMENTS)
+        _check_same(first, second, "in another process")
 
     @clause(
         "instances-are-independent",
@@ -112,18 +113,19 @@ class RepeatingClauses(SearcherAccess):
     def test_instances_are_independent(self) -> None:
         """Interleave two searches."""
         for setup in self.setups():
-            first = self.simulate(setup, seed=1, failing=SOME_FAIL)
-            second = self.simulate(setup, seed=2)
-            one, other = self.make(setup), self.make(setup)
-            found = ([list(one.start())], [list(other.start())])
-            for index in range(max(len(first.events), len(second.events))):
-                for made, search, answers in (
-                    (one, first, found[0]), (other, second, found[1])
-                ):  # fmt: skip
+            searches = [
+                self.simulate(setup, seed=1, failing=SOME_FAIL),
+                self.simulate(setup, seed=2),
+            ]
+            methods = [self.make(setup), self.make(setup)]
+            answers = [[list(method.start())] for method in methods]
+            for index in range(max(len(search.events) for search in searches)):
+                for number, search in enumerate(searches):
                     if index < len(search.events):
-                        answers.append(list(pass_event(made, search.events[index])))
-            _expect_same(found[0], first.answers, "beside another search")
-            _expect_same(found[1], second.answers, "beside another search")
+                        answer = list(pass_event(methods[number], search.events[index]))
+                        answers[number].append(answer)
+            for number, search in enumerate(searches):
+                _check_same(answers[number], search.answers, "in a concurrent search")
 
     @clause(
         "smaller-is-better-is-respected",
@@ -131,57 +133,57 @@ class RepeatingClauses(SearcherAccess):
         capability="smaller-is-better",
     )
     def test_smaller_is_better_is_respected(self) -> None:
-        """Turn the signs."""
+        """Negate all metrics and smaller_is_better."""
         for setup in self.setups():
-            turned = dataclasses.replace(
+            inverted = dataclasses.replace(
                 setup,
                 settings={**setup.settings, "smaller_is_better": not setup.smaller_is_better},
             )
             for seed in range(3):
-                whole = self.simulate(setup, seed=seed)
+                search = self.simulate(setup, seed=seed)
                 events: list[Event] = [
                     dataclasses.replace(event, metric=-event.metric)
                     if isinstance(event, Validated) else event
-                    for event in whole.events
+                    for event in search.events
                 ]  # fmt: skip
-                found = pass_events(self.make(turned), events)
-                _expect_same(found, whole.answers, "with all signs turned")
+                answers = pass_events(self.make(inverted), events)
+                _check_same(answers, search.answers, "with all metrics negated")
 
 
 @contextlib.contextmanager
-def _later() -> Iterator[None]:
-    """Let it be years later for a block, and let time fly: days pass between two looks."""
+def _shift_clocks() -> Iterator[None]:
+    """Move the clocks by years, and by a day between two readings."""
     count = itertools.count(1)
 
-    def shifted(now: float) -> Callable[[], float]:
+    def shift(now: float) -> Callable[[], float]:
         return lambda: now + 1e8 + 1e5 * next(count)
 
-    def in_ns(clock: Callable[[], float]) -> Callable[[], int]:
+    def to_ns(clock: Callable[[], float]) -> Callable[[], int]:
         return lambda: int(clock() * 1e9)
 
     with contextlib.ExitStack() as stack:
         for name in ("time", "monotonic", "perf_counter", "process_time"):
-            clock = shifted(getattr(time, name)())
+            clock = shift(getattr(time, name)())
             stack.enter_context(mock.patch.object(time, name, clock))
-            stack.enter_context(mock.patch.object(time, f"{name}_ns", in_ns(clock)))
+            stack.enter_context(mock.patch.object(time, f"{name}_ns", to_ns(clock)))
         yield
 
 
-def _expect_same(found: Sequence[Any], wanted: Sequence[Any], when: str) -> None:
-    for index, (one, other) in enumerate(zip(found, wanted, strict=True)):
-        if one != other:
+def _check_same(answers: Sequence[Any], expected_answers: Sequence[Any], when: str) -> None:
+    for index, (answer, expected) in enumerate(zip(answers, expected_answers, strict=True)):
+        if answer != expected:
             raise AssertionError(
-                f"it answered otherwise {when}: to event {index} {shorten(one)}; before: "
-                f"{shorten(other)}"
+                f"the answer to event {index} differs {when}: {shorten(answer)}; expected "
+                f"{shorten(expected)}"
             )
 
 
-def _answer_in_child(text: str, variables: Mapping[str, str]) -> str:
-    """Run searches again in a process with other variables; return its answers."""
+def _run_in_child(request: str, variables: Mapping[str, str]) -> str:
+    """Run searches in a process with other environment variables, and return the answers."""
     path = os.pathsep.join(filter(None, sys.path))
     child = subprocess.run(
         [sys.executable, "-m", "detcore_testing.searcher.searcher_child"],
-        input=text, capture_output=True, text=True, timeout=_CHILD_S, check=False,
+        input=request, capture_output=True, text=True, timeout=_CHILD_TIMEOUT_S, check=False,
         env=child_environment({"PYTHONPATH": path, **variables}),
     )  # fmt: skip
     assert not child.returncode, f"the method fails in another process:\n{child.stderr[-2000:]}"

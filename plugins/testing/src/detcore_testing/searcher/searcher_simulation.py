@@ -1,4 +1,4 @@
-"""Simulation of a search method, without any training."""
+"""Simulation of a search without training."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from detcore_testing.searcher.searcher_child import pass_event
 
 @dataclasses.dataclass(slots=True)
 class SimulatedTrial:
-    """A trial that a method created.
+    """A trial created by a search method.
 
     Attributes:
-        hparams: Its hyperparameters.
-        length: How far it is to train, or has trained if `is_waiting`.
-        is_waiting: Whether it trained that far, and waits for the method's next decision.
-        is_closed: Whether it is trained no further.
+        hparams: Hyperparameters of the trial.
+        length: Requested training length, or the length trained so far if `is_waiting`.
+        is_waiting: Whether the trial has trained to `length` and waits for the next decision.
+        is_closed: Whether the trial has ended.
     """
 
     hparams: Mapping[str, Any]
@@ -38,23 +38,23 @@ class SimulatedTrial:
 
 
 class SearchSimulation:
-    """Trials that report in a random order, and sometimes fail.
+    """Simulated trials that report in random order and sometimes fail.
 
-    An invalid answer is an `AssertionError`. Exceptions of the method propagate.
+    An invalid answer raises `AssertionError`. Exceptions from the method propagate.
 
     Args:
-        method: The search method, new.
-        seed: Of the order, and of which trials fail.
-        metric: The metric of a trial at a length.
-        failing: Fraction of the reports that are exits instead, by reason.
-        max_events: How many reports and exits there may be.
+        method: A new search method.
+        seed: Seed of the report order and of the failures.
+        metric: Function from hyperparameters and length to a metric.
+        failing: Fraction of reports replaced by exits, by reason.
+        max_events: Maximum number of reports and exits.
 
     Attributes:
-        trials: The trials, by index.
-        events: The events that the method received, in order.
-        answers: Its answers: first to `start`, then to each event.
-        progress: Its progress after each answer.
-        most_at_once: The most trials that trained at one time.
+        trials: Trials by index.
+        events: Events passed to the method, in order.
+        answers: Answers to `start` and to each event.
+        progress: Progress after each answer.
+        max_concurrent: Maximum number of concurrent trials so far.
     """
 
     def __init__(
@@ -76,51 +76,53 @@ class SearchSimulation:
         self.events: list[Event] = []
         self.answers: list[list[Answer]] = []
         self.progress: list[float] = []
-        self.most_at_once = 0
+        self.max_concurrent = 0
 
     def run(self) -> SearchSimulation:
-        """Start, and continue until the search has ended."""
-        self._take(self._method.start())
+        """Run the search to its end."""
+        self._apply_answers(self._method.start())
         assert self.trials, "start returned no trial"
         while self._training:
-            event = self._event(self._training.pop(self._random.randrange(len(self._training))))
+            event = self._draw_event(
+                self._training.pop(self._random.randrange(len(self._training)))
+            )
             if isinstance(event, Validated):
                 self.trials[event.trial].is_waiting = True
             else:
                 self.trials[event.trial].is_closed = True
             self.events.append(event)
             num_events = len(self.events)
-            assert num_events < self._max_events, f"it goes on after {num_events} events"
-            self._take(pass_event(self._method, event))
+            assert num_events < self._max_events, f"the search runs after {num_events} events"
+            self._apply_answers(pass_event(self._method, event))
         waiting = [str(i) for i, trial in enumerate(self.trials) if trial.is_waiting]
-        assert not waiting, f"no trial trains, and these wait for ever: {', '.join(waiting)}"
+        assert not waiting, f"no trial trains, but these trials still wait: {', '.join(waiting)}"
         return self
 
-    def _event(self, index: int) -> Event:
+    def _draw_event(self, index: int) -> Event:
         trial = self.trials[index]
         for reason in sorted(self._failing):
             if self._random.random() < self._failing[reason]:
                 return Exited(index, reason)
         return Validated(index, trial.length, self._metric(trial.hparams, trial.length))
 
-    def _take(self, answers: Sequence[Answer]) -> None:
-        assert isinstance(answers, (list, tuple)), f"it answered {answers!r}"
+    def _apply_answers(self, answers: Sequence[Answer]) -> None:
+        assert isinstance(answers, (list, tuple)), f"the answer {answers!r} is not a list or tuple"
         self.answers.append(list(answers))
         for answer in answers:
-            self._do(answer)
-        self.most_at_once = max(self.most_at_once, len(self._training))
+            self._apply_answer(answer)
+        self.max_concurrent = max(self.max_concurrent, len(self._training))
         self.progress.append(self._method.progress())
 
-    def _do(self, answer: Answer) -> None:
-        assert isinstance(answer, (NewTrial, TrainTo)), f"it answered {answer!r} among others"
+    def _apply_answer(self, answer: Answer) -> None:
+        assert isinstance(answer, (NewTrial, TrainTo)), f"{answer!r} is not a NewTrial or TrainTo"
         length = answer.length
         is_length = type(length) is int and length > 0
         if isinstance(answer, NewTrial):
-            assert is_length, f"{answer}: its length is no whole number > 0"
+            assert is_length, f"{answer}: the length must be a whole number above 0"
             self._training.append(len(self.trials))
             self.trials.append(SimulatedTrial(answer.hparams, answer.length))
             return
-        assert 0 <= answer.trial < len(self.trials), f"{answer}: there is no such trial"
+        assert 0 <= answer.trial < len(self.trials), f"{answer}: unknown trial"
         trial = self.trials[answer.trial]
         assert not trial.is_closed, f"{answer}: the trial has ended"
         if length is None:
@@ -128,9 +130,9 @@ class SearchSimulation:
             if answer.trial in self._training:
                 self._training.remove(answer.trial)
             return
-        assert trial.is_waiting, f"{answer}: the trial trains to {trial.length} still"
+        assert trial.is_waiting, f"{answer}: the trial is still training to {trial.length}"
         assert (length if is_length else 0) > trial.length, (
-            f"{answer}: the trial trained to {trial.length}, and lengths are whole numbers"
+            f"{answer}: the length must be a whole number above {trial.length}"
         )
         trial.length, trial.is_waiting = length, False
         self._training.append(answer.trial)

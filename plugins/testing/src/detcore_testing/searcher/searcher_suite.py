@@ -1,4 +1,4 @@
-"""The contract that every search method has to keep, however it chooses."""
+"""Suite for the contract of search methods."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from detcore_testing.searcher.searcher_repeat import RepeatingClauses
 
 
 class SearcherSuite(AnsweringClauses, RepeatingClauses):
-    """The contract of `detcore.search.SearchMethod`, clause by clause.
+    """Tests each clause of the `detcore.search.SearchMethod` contract, without training.
 
-    A subclass names the method, and returns the setups to make it from; nothing is trained.
+    A subclass names the method and returns the setups to test.
 
     ```python
     class TestGolden(SearcherSuite):
         searcher = "golden"
-        declined = {"max-concurrent": "it trains one trial after the other"}
+        declined = {"max-concurrent": "trials run one after another"}
 
         def setups(self):
             return [SearchSetup(settings={"max_trials": 8}, hyperparameters=SPACE, seed=7,

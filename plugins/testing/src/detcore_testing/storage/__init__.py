@@ -1,1 +1,1 @@
-"""The suite for storage back ends."""
+"""Suite for storage back ends."""

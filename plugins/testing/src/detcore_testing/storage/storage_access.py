@@ -1,4 +1,4 @@
-"""Access for the storage clauses: the storage, and direct access to its files."""
+"""Helpers of the storage clauses: the storage, and raw access to its files."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ class StorageAccess(Suite):
     """Declarations that a subclass of `detcore_testing.StorageSuite` makes about its storage.
 
     Attributes:
-        storage_type: The name under which a plugin registers it (``checkpoint_storage.type``).
-            Empty where the capability ``"registered"`` is declined.
-        secrets: Texts that the storage was given and must not show.
-        large_bytes: Size of the largest file; more than the store takes in one part.
-        num_files: Number of small files that are transferred at once.
-        num_listed: Number of files that are listed at once; more than the store's page size.
-        num_examples: How many examples hypothesis tries per clause.
+        storage_type: Registered name of the storage (``checkpoint_storage.type``).
+            Empty if the capability ``"registered"`` is declined.
+        secrets: Secret strings in the settings, which the storage must not show.
+        large_bytes: Size of the largest file. It should exceed the store's part size.
+        num_files: Number of small files in one transfer.
+        num_listed: Number of files in one listing. It should exceed the store's page size.
+        num_examples: Number of hypothesis examples per clause.
     """
 
     capabilities: ClassVar[Mapping[str, str]] = {
-        "atomic-create": "of several writers that create one key at once, exactly one succeeds",
-        "atomic-replace": "who reads a file while it is replaced sees the old or the new content",
-        "backslash": "a backslash in a key is a character as any other",
-        "byte-progress": "progress is told within a file, not only per file",
-        "direct-path": "files lie in a folder of this machine, and direct_path says where",
-        "durable": "what put_tree and create wrote survives a power cut when they return",
-        "fork-safe": "it may be used in a child that was forked after its first use",
-        "registered": "a plugin registers it, so that experiment files can name it",
-        "reopened-by-url": "open_storage(url) opens the same place",
-        "unusable": "make_unusable opens a place where nothing can be written",
+        "atomic-create": "if several writers create a key concurrently, exactly one succeeds",
+        "atomic-replace": "a reader sees the old or the new content while a file is replaced",
+        "backslash": "a backslash in a key is an ordinary character",
+        "byte-progress": "progress is reported within a file, not only per file",
+        "direct-path": "files are stored in a local directory, and direct_path returns their paths",
+        "durable": "files survive a power failure after put_tree and create return",
+        "fork-safe": "the storage works in a child forked after its first use",
+        "registered": "a plugin registers the storage, so that experiment files can name it",
+        "reopened-by-url": "open_storage(url) opens the same location",
+        "unusable": "make_unusable opens a location that is not writable",
     }
 
     storage_type: ClassVar[str] = ""
@@ -45,46 +45,46 @@ class StorageAccess(Suite):
     num_examples: ClassVar[int] = 25
 
     def make_storage(self, tmp_path: Path) -> StorageBackend:
-        """Open the storage, at a separate place for each test.
+        """Open the storage at a separate location for each test.
 
         Args:
-            tmp_path: An empty folder of the test. Two calls with one folder open one place.
+            tmp_path: Empty directory of the test. Each directory stands for one location.
         """
-        raise NotImplementedError(f"{type(self).__name__} has to define make_storage")
+        raise NotImplementedError(f"{type(self).__name__} must define make_storage")
 
     def raw_read(self, key: str) -> bytes | None:
         """Return the content stored under a key, or None, bypassing the storage under test."""
-        raise NotImplementedError(f"{type(self).__name__} has to define raw_read")
+        raise NotImplementedError(f"{type(self).__name__} must define raw_read")
 
     def raw_write(self, key: str, data: bytes) -> None:
-        """Store a file, over one that may exist, bypassing the storage under test."""
-        raise NotImplementedError(f"{type(self).__name__} has to define raw_write")
+        """Store a file, or replace an existing file, bypassing the storage under test."""
+        raise NotImplementedError(f"{type(self).__name__} must define raw_write")
 
     def raw_list(self) -> list[str]:
         """Return all keys, in any order, bypassing the storage under test."""
-        raise NotImplementedError(f"{type(self).__name__} has to define raw_list")
+        raise NotImplementedError(f"{type(self).__name__} must define raw_list")
 
     def raw_delete(self, key: str) -> None:
         """Delete a file, bypassing the storage under test."""
-        raise NotImplementedError(f"{type(self).__name__} has to define raw_delete")
+        raise NotImplementedError(f"{type(self).__name__} must define raw_delete")
 
     def make_settings(self, tmp_path: Path) -> Mapping[str, Any]:
-        """Return the fields of ``checkpoint_storage``, without ``type``, that open the same place.
+        """Return the fields of ``checkpoint_storage``, without ``type``, for the same location.
 
-        Only asked where the capability ``"registered"`` is not declined.
+        Not called if the capability ``"registered"`` is declined.
         """
-        raise NotImplementedError(f"{type(self).__name__} has to define make_settings")
+        raise NotImplementedError(f"{type(self).__name__} must define make_settings")
 
     def make_unusable(self, tmp_path: Path) -> StorageBackend:
-        """Open a place where nothing can be written: a folder that is a file, a wrong key.
+        """Open a location that is not writable, such as a path below a file, or with a wrong key.
 
-        Only asked where the capability ``"unusable"`` is not declined.
+        Not called if the capability ``"unusable"`` is declined.
         """
-        raise NotImplementedError(f"{type(self).__name__} has to define make_unusable")
+        raise NotImplementedError(f"{type(self).__name__} must define make_unusable")
 
     @contextlib.contextmanager
     def opened(self, tmp_path: Path) -> Iterator[StorageBackend]:
-        """Open the storage for a block; then delete all its files, and close it."""
+        """Open the storage for a block, then delete its files and close it."""
         storage = self.make_storage(tmp_path)
         try:
             yield storage
@@ -92,19 +92,19 @@ class StorageAccess(Suite):
             for key in self.raw_list():
                 self.raw_delete(key)
             storage.close()
-            storage.close()  # twice does no harm
+            storage.close()  # may be called twice
 
     def expect_stored(self, contents: Mapping[str, bytes]) -> None:
-        """Fail unless these files are stored, and no others."""
+        """Fail unless exactly these files are stored."""
         expect_equal(sorted(self.raw_list()), sorted(contents), "the stored keys")
         for key, data in contents.items():
             expect_equal(self.raw_read(key), data, f"the content of {key!r}")
 
 
 class FolderAccess:
-    """Raw accessors for a storage whose files lie in a folder of this machine, one file per key.
+    """Raw accessors for a storage with one file per key in a local directory.
 
-    `make_storage` of the suite sets `root`:
+    `make_storage` must set `root`:
 
     ```python
     class TestTape(FolderAccess, StorageSuite):
@@ -114,7 +114,7 @@ class FolderAccess:
     ```
 
     Attributes:
-        root: The folder.
+        root: The directory.
     """
 
     root: Path
@@ -131,7 +131,7 @@ class FolderAccess:
         path.write_bytes(data)
 
     def raw_list(self) -> list[str]:
-        """Return the names of all files below the folder."""
+        """Return the keys of all files in the directory."""
         return [
             path.relative_to(self.root).as_posix()
             for path in self.root.rglob("*")
@@ -144,7 +144,7 @@ class FolderAccess:
 
 
 def write_files(tmp_path: Path, contents: Mapping[str, bytes]) -> list[Pair]:
-    """Write local files, to be put under these keys."""
+    """Write local files, and return pairs of path and key for `put_tree`."""
     folder = tmp_path / "suite-files"
     folder.mkdir(exist_ok=True)
     before = sum(1 for _ in folder.iterdir())

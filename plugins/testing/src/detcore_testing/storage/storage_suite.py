@@ -1,4 +1,4 @@
-"""The contract that every storage back end has to keep, wherever it keeps files."""
+"""Suite for the contract of storage back ends."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from detcore_testing.storage.storage_sharing import SharingClauses
 
 
 class StorageSuite(MovingClauses, NamingClauses, SharingClauses, KeepingClauses):
-    """The contract of `detcore.storage.StorageBackend`, clause by clause.
+    """Tests each clause of the `detcore.storage.StorageBackend` contract.
 
-    A subclass says how a storage is opened, and reads and writes its files by other means: through
-    the file system, or with the store's own client. The suite trusts these accessors, and tests
-    the storage against them. Local files of the suite itself go below
-    ``tmp_path / "suite-..."`` and ``tmp_path / "thread-..."``; the storage is anywhere else.
+    A subclass opens the storage. Its raw accessors read and write the storage's files by other
+    means, through the file system or with the store's own client. The suite trusts these accessors
+    and compares the storage with them. Local files of the suite are in
+    ``tmp_path / "suite-..."`` and ``tmp_path / "thread-..."``. Put the storage elsewhere.
 
     ```python
     class TestTape(FolderAccess, StorageSuite):
