@@ -1,4 +1,4 @@
-"""The suite of data sources accepts one that keeps the contract, and names what others break."""
+"""The data source suite accepts a correct source and names the clauses that wrong sources break."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUM_RECORDS = 10
 
 
 class Right:
-    """Shuffled numbers with noise, in three batches an epoch."""
+    """Shuffled numbers with noise, in three batches per epoch."""
 
     broken = ""
 
@@ -54,7 +54,7 @@ class Right:
 
     def records(self) -> Any:
         if self.latest is None:
-            raise DataError("no batch was taken")
+            raise DataError("no batch was read")
         return self.latest
 
 
@@ -66,7 +66,7 @@ class CountsFromOne(Right):
         return self.place[0] + 1
 
 
-class TellsTuples(Right):
+class ReturnsTuples(Right):
     broken = "position-is-small-json"
 
     def position(self) -> Any:
@@ -74,7 +74,7 @@ class TellsTuples(Right):
 
 
 class Draws(Right):
-    """Noise from a generator that a position does not hold."""
+    """Draws noise from a generator that the position does not include."""
 
     broken = "seek-continues-anywhere"
 
@@ -109,7 +109,7 @@ class DependsOnWorkers(Right):
 
 
 class RunsAhead(Right):
-    """Counts a batch that its reader did not take yet."""
+    """Counts a batch before it is read."""
 
     broken = "seek-continues-anywhere"
 
@@ -125,7 +125,7 @@ class DrawsFromTraining(Right):
         return super().noise(number)
 
 
-class TakesAnything(Right):
+class AcceptsAnything(Right):
     broken = "invalid-positions-are-rejected"
 
     def seek(self, position: Any) -> None:
@@ -134,38 +134,38 @@ class TakesAnything(Right):
 
 WRONG = (
     CountsFromOne,
-    TellsTuples,
+    ReturnsTuples,
     Draws,
     GoesOnlyForward,
     Repeats,
     DependsOnWorkers,
     RunsAhead,
     DrawsFromTraining,
-    TakesAnything,
+    AcceptsAnything,
 )
 
 
-def suite_of(made: type[Right]) -> type[DataSourceSuite]:
-    class Shown(DataSourceSuite):
+def make_suite(source: type[Right]) -> type[DataSourceSuite]:
+    class SourceSuite(DataSourceSuite):
         num_records = NUM_RECORDS
         num_workers = (0, 1)
 
         def make_source(self, num_workers: int) -> Any:
-            return made(num_workers)
+            return source(num_workers)
 
-    return Shown
-
-
-def test_a_right_source_keeps_all_clauses(tmp_path: Path) -> None:
-    assert broken_clauses(suite_of(Right), tmp_path) == []
+    return SourceSuite
 
 
-@pytest.mark.parametrize("made", WRONG, ids=lambda made: made.__name__)
-def test_a_wrong_source_is_rejected_and_the_clause_named(made: type[Right], tmp_path: Path) -> None:
-    error = run_clause(suite_of(made), made.broken, tmp_path)
+def test_right_source_passes_all_clauses(tmp_path: Path) -> None:
+    assert broken_clauses(make_suite(Right), tmp_path) == []
+
+
+@pytest.mark.parametrize("source", WRONG, ids=lambda source: source.__name__)
+def test_wrong_source_breaks_its_clause(source: type[Right], tmp_path: Path) -> None:
+    error = run_clause(make_suite(source), source.broken, tmp_path)
     assert error is not None
-    assert error.clause == made.broken
+    assert error.clause == source.broken
 
 
-def test_every_clause_has_a_source_that_breaks_it() -> None:
-    assert {made.broken for made in WRONG} == set(clauses_of(DataSourceSuite))
+def test_each_clause_has_wrong_source() -> None:
+    assert {source.broken for source in WRONG} == set(clauses_of(DataSourceSuite))

@@ -1,4 +1,4 @@
-"""The toy framework keeps the contract of a framework plugin."""
+"""The toy framework passes the framework suite."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TestToyFramework(FrameworkSuite):
     invalid_hyperparameters = {"learning_rate": -1.0}
     changed_hyperparameters = {"learning_rate": 0.02}
     batches_per_epoch = 12
-    declined = {"callbacks": "the toy framework has none"}
+    declined = {"callbacks": "the toy framework has no callbacks"}
     batch_counter = "step"
 
     def read_state(self, checkpoint: Path) -> Mapping[str, np.ndarray]:

@@ -1,6 +1,6 @@
-"""Frameworks with one fault each are rejected, and the clause that they break is named.
+"""Each framework with one fault breaks the clause for that fault.
 
-Each is shown to the clause in question; a run that cannot show the fault is the right framework's.
+Tests run only that clause. Runs that the fault cannot affect come from the correct framework.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ def load(name: str) -> Any:
 def wrong_controllers() -> list[type[Any]]:
     right = load("framework_right").RightController
     return [
-        found
+        value
         for name in MODULES
-        for found in vars(load(name)).values()
-        if inspect.isclass(found) and issubclass(found, right) and found.__module__ == name
+        for value in vars(load(name)).values()
+        if inspect.isclass(value) and issubclass(value, right) and value.__module__ == name
     ]
 
 
@@ -114,8 +114,8 @@ def install(controller: type[Any], site: Path) -> Path:
 
 def make_suite(controller: type[Any], folder: Path) -> LineSuite:
     path = (install(controller, folder / "plugin"), WRONG)
-    made = type("WrongSuite", (LineSuite,), {"python_path": path, **controller.suite})
-    suite: LineSuite = made()
+    suite_class = type("WrongSuite", (LineSuite,), {"python_path": path, **controller.suite})
+    suite: LineSuite = suite_class()
     return suite
 
 
@@ -132,14 +132,14 @@ def right_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrameworkRu
 
 
 class TestRightFramework(LineSuite):
-    """The control: what the wrong ones are changes of keeps every clause."""
+    """Control: the correct framework passes every clause."""
 
     python_path = (WRONG,)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("controller", CONTROLLERS, ids=lambda controller: controller.__name__)
-def test_a_wrong_framework_breaks_its_clause(
+def test_wrong_framework_breaks_its_clause(
     controller: type[Any],
     right_runs: FrameworkRuns,
     tmp_path: Path,
@@ -159,16 +159,16 @@ def test_a_wrong_framework_breaks_its_clause(
         runs.close()
     assert caught.value.clause == controller.clause
     assert f"FrameworkSuite: clause {controller.clause!r} failed" in str(caught.value)
-    assert controller.told in str(caught.value)
+    assert controller.message in str(caught.value)
 
 
 @pytest.mark.parametrize("name", [".detcore-left", "home", UUID, "config-1.yaml"])
-def test_the_names_of_files_are_expected_in_one_folder_only(name: str, tmp_path: Path) -> None:
-    # Through a private method, because each of these strays would take a run.
+def test_own_file_names_are_strays_elsewhere(name: str, tmp_path: Path) -> None:
+    # The private method avoids one run for each stray.
     runs = FrameworkRuns(TestRightFramework(), tmp_path / "suite")
     try:
         is_stored = name.startswith(".") or len(name) == 36
-        own = runs.folder / "checkpoints" if is_stored else runs.detcore.folder
+        home = runs.folder / "checkpoints" if is_stored else runs.detcore.folder
         folders = {runs.temporary, runs.model_dir, runs.detcore.folder, runs.folder / "checkpoints"}
         before = runs._list_strays()
         for folder in folders:
@@ -176,7 +176,7 @@ def test_the_names_of_files_are_expected_in_one_folder_only(name: str, tmp_path:
         strays = runs._list_strays() - before
     finally:
         runs.close()
-    assert strays == {str(folder / name) for folder in folders - {own}}
+    assert strays == {str(folder / name) for folder in folders - {home}}
 
 
 def make_run(loss: float, *codes: int) -> FrameworkRun:
@@ -213,7 +213,7 @@ def make_run(loss: float, *codes: int) -> FrameworkRun:
 
 
 @pytest.mark.parametrize(("loss", "is_near"), [(1e-9, True), (1e-3, False)])
-def test_training_metrics_around_zero_are_compared_absolutely(
+def test_metrics_near_zero_use_absolute_tolerance(
     loss: float, is_near: bool, tmp_path: Path
 ) -> None:
     suite = TestRightFramework()
@@ -235,7 +235,7 @@ EXACT_RESUME = {
 
 
 @pytest.mark.soak
-def test_the_clauses_on_exact_resume_are_skipped_where_it_is_declared_not_to_be(
+def test_inexact_framework_skips_exact_clauses(
     tmp_path: Path,
 ) -> None:
     suite = make_suite(load("framework_right").InexactController, tmp_path)
@@ -257,19 +257,19 @@ def test_the_clauses_on_exact_resume_are_skipped_where_it_is_declared_not_to_be(
     assert "resume-continues-at-checkpoint" not in skipped
 
 
-def test_exact_resume_is_shown_before_what_follows_from_it() -> None:
-    """With ``pytest -x`` a fault of `restore` is to be named as one."""
-    found = subprocess.run(
+def test_exact_resume_runs_before_snapshot_clause() -> None:
+    """``pytest -x`` must report a `restore` fault first."""
+    output = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider",
          f"{__file__}::TestRightFramework"],
         capture_output=True, text=True, check=False,
     ).stdout  # fmt: skip
-    order = [line.rpartition("::test_")[2] for line in found.splitlines() if "::test_" in line]
+    order = [line.rpartition("::test_")[2] for line in output.splitlines() if "::test_" in line]
     exact = [order.index(name.replace("-", "_")) for name in EXACT_RESUME if "two" not in name]
-    assert max(exact) < order.index("a_snapshot_is_what_save_writes")
+    assert max(exact) < order.index("snapshot_equals_save")
 
 
-def test_each_clause_has_a_wrong_framework() -> None:
-    of_the_core = {"wrong-entrypoint-is-reported"}  # a plugin can only be in its way
-    named = {controller.clause for controller in CONTROLLERS}
-    assert named == set(clauses(TestRightFramework())) - of_the_core
+def test_each_clause_has_wrong_framework() -> None:
+    core_clauses = {"wrong-entrypoint-is-reported"}  # implemented by the core
+    broken_clauses = {controller.clause for controller in CONTROLLERS}
+    assert broken_clauses == set(clauses(TestRightFramework())) - core_clauses

@@ -17,22 +17,22 @@ from detcore_testing.processes import fork_call, wait_for_child
 
 
 class TestLocalLauncher(LauncherSuite):
-    """Every worker starts by itself."""
+    """Each worker starts from a new Python process."""
 
     launcher = "local"
 
 
 class Kept(LocalLauncher):
-    """A launcher that stays for the next test."""
+    """Launcher that stays open for the next test."""
 
     def start(self, info: TrialInfo, **options: Any) -> Any:
-        # Workers are forked only where their variables are those of the process to fork.
+        # Workers are forked only if their variables equal those of the process to fork.
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("PYTEST_CURRENT_TEST", raising=False)
             return super().start(info, **options)
 
     def close(self) -> None:
-        """Leave it open."""
+        """Keep the launcher open."""
 
     def end(self) -> None:
         super().close()
@@ -40,14 +40,14 @@ class Kept(LocalLauncher):
 
 @pytest.fixture(scope="class")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Kept, Path]]:
-    """A launcher that forks, and the folder that its trials have in common."""
+    """Launcher that forks workers, and the shared directory of its trials."""
     launcher = Kept(fork_frameworks=[])
     yield launcher, tmp_path_factory.mktemp("warm-model")
     launcher.end()
 
 
 class TestWarmLauncher(LauncherSuite):
-    """Workers are forked from a process that has their imports already."""
+    """Workers are forked from a process with the required imports."""
 
     as_trial_class = True
 
@@ -69,23 +69,23 @@ class TestWarmLauncher(LauncherSuite):
 
 
 class _Waiting:
-    """Workers that never start, as where a cluster has no room for them."""
+    """Workers that never start, as in a full cluster."""
 
     pids = (0, 0)
     is_alive = False
 
     def kill(self) -> None:
-        """Have nothing to kill."""
+        """No-op: there are no processes."""
 
     def close(self) -> int:
         return 1
 
 
-def test_workers_that_have_not_started_are_abandoned_without_a_signal_to_the_tests() -> None:
+def test_abandon_ignores_unstarted_workers() -> None:
     def abandon() -> None:
-        os.setsid()  # a signal to the group of this process ends nothing else
+        os.setsid()  # limit the effect of a signal to this process group
         run = LauncherRun(None, 5)  # type: ignore[arg-type]
-        run.group = _Waiting()  # type: ignore[assignment]  # all that it is asked for
+        run.group = _Waiting()  # type: ignore[assignment]  # the only members that abandon uses
         run.abandon()
 
     assert wait_for_child(fork_call(abandon)) == 0

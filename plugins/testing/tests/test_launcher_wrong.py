@@ -1,25 +1,23 @@
-"""Launchers with one fault each are rejected, and the clause they break is named."""
+"""Each launcher with one fault breaks the clause for that fault."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from launcher_groups import WRONG, Right, suite_of
+from launcher_groups import WRONG, Right, make_suite
 from suite_clauses import clauses_of, run_clause
 
 from detcore_testing import LauncherSuite
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("made", WRONG, ids=lambda made: made.__name__)
-def test_a_wrong_launcher_is_rejected_and_the_clause_named(
-    made: type[Right], tmp_path: Path
-) -> None:
-    error = run_clause(suite_of(made), made.broken, tmp_path)
+@pytest.mark.parametrize("launcher", WRONG, ids=lambda launcher: launcher.__name__)
+def test_wrong_launcher_breaks_its_clause(launcher: type[Right], tmp_path: Path) -> None:
+    error = run_clause(make_suite(launcher), launcher.broken, tmp_path)
     assert error is not None
-    assert error.clause == made.broken
+    assert error.clause == launcher.broken
 
 
-def test_every_clause_has_a_launcher_that_breaks_it() -> None:
-    assert set(clauses_of(LauncherSuite)) == {made.broken for made in WRONG}
+def test_each_clause_has_wrong_launcher() -> None:
+    assert set(clauses_of(LauncherSuite)) == {launcher.broken for launcher in WRONG}

@@ -1,4 +1,4 @@
-"""`detcore_testing` as a package: its names, and its wheel."""
+"""Public names and wheel of `detcore_testing`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def run(source: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("name", detcore_testing.__all__)
-def test_each_name_is_there_and_says_what_it_is(name: str) -> None:
+def test_public_names_have_docstrings(name: str) -> None:
     assert getattr(detcore_testing, name).__doc__
     assert name in dir(detcore_testing)
 
 
-def test_a_name_that_is_not_there_is_an_error() -> None:
+def test_unknown_name_is_an_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'TapeSuite'"):
         detcore_testing.TapeSuite  # noqa: B018
 
 
-def test_the_workers_of_a_suite_do_not_load_pytest() -> None:
+def test_stage_does_not_import_pytest() -> None:
     finished = run(
         "import sys, detcore_testing.framework.stage\n"
         "sys.exit(', '.join({'pytest', 'hypothesis'} & sys.modules.keys()) or 0)"
@@ -35,14 +35,14 @@ def test_the_workers_of_a_suite_do_not_load_pytest() -> None:
     assert finished.returncode == 0, finished.stderr
 
 
-def test_suites_refuse_python_without_assert() -> None:
+def test_suites_reject_python_without_assert() -> None:
     command = [sys.executable, "-O", "-c", "from detcore_testing import StorageSuite"]
     finished = subprocess.run(command, capture_output=True, text=True)
     assert finished.returncode == 1
-    assert "Run the tests without -O, and with PYTHONOPTIMIZE unset." in finished.stderr
+    assert "Run the tests without -O and unset PYTHONOPTIMIZE." in finished.stderr
 
 
-def test_the_wheel_brings_the_torture_of_a_storage(tmp_path: Path) -> None:
+def test_wheel_provides_storage_torture(tmp_path: Path) -> None:
     wheels = [detcore_wheel(), detcore_wheel("storage")]
     clean = CleanEnvironment(tmp_path / "environment", wheels)
     torture = ("detcore", "storage", "torture", tmp_path / "store", "--points", 2)

@@ -1,4 +1,4 @@
-"""The search methods of the core, and one of a third party, run the suite."""
+"""The core's search methods and a third-party method pass the suite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GRID = {
     "kind": {"type": "categorical", "vals": ["a", None, 1]},
     "fixed": {"type": "const", "val": [1, 2]},
 }
-_FIXED_LENGTH = "every trial is trained to max_length, whatever its metric"
+_FIXED_LENGTH = "every trial trains to max_length, whatever its metric"
 
 
 class TestSingle(SearcherSuite):
@@ -41,7 +41,7 @@ class TestRandom(SearcherSuite):
 
 class TestGrid(SearcherSuite):
     searcher = "grid"
-    declined = {"draws": "it takes every point, in order"}
+    declined = {"draws": "the grid is fixed"}
 
     def setups(self) -> Sequence[SearchSetup]:
         return [
@@ -92,11 +92,11 @@ def _optuna(sampler: str, pruner: str, **settings: Any) -> SearchSetup:
     )  # fmt: skip
 
 
-class TestOneOfAThirdParty(SearcherSuite):
+class TestThirdPartyMethod(SearcherSuite):
     searcher = "doubling"
     declined = {
-        "draws": "it counts its trials",
-        "max-length": "each trial is twice as long as the one before",
+        "draws": "hyperparameters follow from the trial number",
+        "max-length": "each trial is twice as long as the previous trial",
     }
 
     @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The storage back ends of the core run the suite that other people's run."""
+"""The core's storage back ends pass the suite."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from detcore.storage import LocalStorage
 from detcore_storage import FsspecStorage
 from detcore_testing import FolderAccess, StorageSuite
 
-_BUILT_IN = "it is part of the core and has no type of its own"
+_BUILT_IN = "the core opens it without a registered type"
 
 
 class TestLocalStorage(FolderAccess, StorageSuite):
-    """A folder."""
+    """Local directory."""
 
     declined = {"registered": _BUILT_IN}
 
@@ -32,15 +32,15 @@ class TestLocalStorage(FolderAccess, StorageSuite):
 
 
 class TestFileThroughFsspec(FolderAccess, StorageSuite):
-    """The same folder through fsspec, which promises less."""
+    """Local directory through fsspec, with fewer guarantees."""
 
     declined = {
-        "atomic-create": "fsspec's local file system looks first and writes then",
-        "atomic-replace": "fsspec's local file system writes over the file that is there",
-        "direct-path": "files are reached through fsspec only",
-        "durable": "fsspec brings nothing to the disk",
+        "atomic-create": "fsspec's local file system checks before it writes",
+        "atomic-replace": "fsspec's local file system overwrites existing files",
+        "direct-path": "files are only accessible through fsspec",
+        "durable": "fsspec does not flush files to disk",
         "registered": _BUILT_IN,
-        "reopened-by-url": "file:// opens the better back end for folders",
+        "reopened-by-url": "file:// opens LocalStorage",
     }
 
     def make_storage(self, tmp_path: Path) -> FsspecStorage:
@@ -53,15 +53,15 @@ class TestFileThroughFsspec(FolderAccess, StorageSuite):
 
 
 class TestMemory(StorageSuite):
-    """The memory of this process, through fsspec."""
+    """Process memory through fsspec."""
 
     declined = {
-        "atomic-create": "fsspec's memory looks first and writes then",
-        "direct-path": "files are no files",
-        "durable": "memory is gone with its process",
-        "fork-safe": "a child has a memory of its own",
+        "atomic-create": "fsspec's memory file system checks before it writes",
+        "direct-path": "objects in memory have no path",
+        "durable": "memory is lost when the process exits",
+        "fork-safe": "a forked child has separate memory",
         "registered": _BUILT_IN,
-        "unusable": "memory can always be written",
+        "unusable": "memory is always writable",
     }
 
     def make_storage(self, tmp_path: Path) -> FsspecStorage:
@@ -85,8 +85,8 @@ class TestMemory(StorageSuite):
         self.files.rm_file(f"{self.top}/{key}")
 
 
-class TestOneOfAThirdParty(TestFileThroughFsspec):
-    """The slow storage of the toy plugin."""
+class TestThirdPartyStorage(TestFileThroughFsspec):
+    """Slow storage of the toy plugin."""
 
     storage_type = "slow"
     declined = {

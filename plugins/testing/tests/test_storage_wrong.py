@@ -1,6 +1,6 @@
-"""Storages with one fault each are rejected, and the clause they break is named.
+"""Each storage with one fault breaks the clause for that fault.
 
-That the storage of which they are changes keeps all clauses is shown in test_storage_suite.
+test_storage_suite shows that the correct storage passes all clauses.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from storage_backends import WRONG, Wrong, suite_of
+from storage_backends import WRONG, Wrong, make_suite
 from suite_clauses import clauses_of, run_clause
 
 from detcore_testing import StorageSuite
@@ -16,17 +16,17 @@ from detcore_testing import StorageSuite
 
 @pytest.mark.soak
 @pytest.mark.parametrize("backend", WRONG, ids=lambda backend: backend.__name__)
-def test_a_wrong_storage_is_rejected_and_the_clause_named(
+def test_wrong_storage_breaks_its_clause(
     backend: type[Wrong],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(".")  # one of them goes away and stays there
-    error = run_clause(suite_of(backend), backend.broken, tmp_path)
+    monkeypatch.chdir(".")  # restores the directory that a storage changes
+    error = run_clause(make_suite(backend), backend.broken, tmp_path)
     assert error is not None
     assert error.clause == backend.broken
 
 
-def test_nearly_every_clause_has_a_storage_that_breaks_it() -> None:
-    shown = {backend.broken for backend in WRONG}
-    assert set(clauses_of(StorageSuite)) - shown == {"settings-reject-unknown-fields"}
+def test_each_clause_has_wrong_storage() -> None:
+    broken_clauses = {backend.broken for backend in WRONG}
+    assert set(clauses_of(StorageSuite)) - broken_clauses == {"settings-reject-unknown-fields"}

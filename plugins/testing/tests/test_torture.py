@@ -50,15 +50,15 @@ def test_every_crash_point(kind: str, scenario: str, tmp_path: Path) -> None:
     storage: StorageBackend = LocalStorage(tmp_path / "checkpoints")
     if kind == "memory":
         storage = FsspecStorage(f"memory://{uuid.uuid4().hex}/c")
-    seen: list[CrashPoint] = []
+    points: list[CrashPoint] = []
     report = torture_storage(
-        storage, scenarios=[scenario], on_point=lambda _, point: seen.append(point)
+        storage, scenarios=[scenario], on_point=lambda _, point: points.append(point)
     )
     assert report.losses == {}
-    assert report.points == report.totals == {scenario: len(seen)}
+    assert report.points == report.totals == {scenario: len(points)}
     assert report.points[scenario] >= 6
-    moments = Counter(point.moment for point in seen)
-    assert moments[Moment.BEFORE] == moments[Moment.AFTER] == max(p.operation for p in seen)
+    moments = Counter(point.moment for point in points)
+    assert moments[Moment.BEFORE] == moments[Moment.AFTER] == max(p.operation for p in points)
     if kind == "local" and scenario not in ("retention pass", "repair", "recovery"):
         assert moments[Moment.WITHIN] >= 2  # files, and the manifest
     assert [entry for entry in storage.list() if not entry.key.startswith(".detcore-")] == []
@@ -72,7 +72,7 @@ SERVERS = {"seaweedfs": seaweedfs, "moto": moto, "gcs": gcs_server}
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", SERVERS)
-def test_crash_points_on_a_server(kind: str) -> None:
+def test_crash_points_on_server(kind: str) -> None:
     prefix = uuid.uuid4().hex
     with SERVERS[kind]() as url, contextlib.ExitStack() as stack:
         storage: StorageBackend = (
@@ -89,11 +89,11 @@ def test_crash_points_on_a_server(kind: str) -> None:
         assert storage.list() == []
 
 
-# -- what the explorer finds ----------------------------------------------------------------------
+# -- seeded faults ------------------------------------------------------------------------------
 
 
-class _LosesHalf(LocalStorage):
-    """Acknowledges a file of which it keeps a half."""
+class _LossyStorage(LocalStorage):
+    """Acknowledges a file but overwrites it with zeros."""
 
     def put_tree(self, pairs: Any, **options: Any) -> Any:
         digests = super().put_tree(pairs, **options)
@@ -105,8 +105,8 @@ class _LosesHalf(LocalStorage):
         return digests
 
 
-def test_a_storage_that_loses_what_it_acknowledged_is_found_out(tmp_path: Path) -> None:
-    report = torture_storage(_LosesHalf(tmp_path / "c"), points=8, scenarios=["upload"])
+def test_lossy_storage_is_detected(tmp_path: Path) -> None:
+    report = torture_storage(_LossyStorage(tmp_path / "c"), points=8, scenarios=["upload"])
     assert report.losses
     assert "weights.bin" in report.losses["upload"][0]
 
@@ -130,7 +130,7 @@ def _manifest_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _manifest_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write the manifest like any other file: a kill may leave a half of it."""
+    """Write the manifest like other files, so that a kill can leave half a manifest."""
 
     def commit(storage: Any, manifest: Any) -> None:
         import tempfile
@@ -151,7 +151,7 @@ def _files_before_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "remove_files", remove)
 
 
-def _record_gone_before_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def _record_deleted_before_files(monkeypatch: pytest.MonkeyPatch) -> None:
     def delete(storage: Any, uuid: str, *, database: Any = None, **_options: Any) -> Any:
         database.record_checkpoint(CheckpointDeleted(uuid=uuid, resources={}))
         _delete.remove_files(storage, uuid)
@@ -170,7 +170,7 @@ def _files_deleted_before_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prune, "delete_checkpoint", delete)
 
 
-def _not_recorded_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def _recorded_after_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     def record(database: Any, storage: Any, manifest: Any, times: Any) -> None:
         started = postponed.pop(manifest.uuid, None)
         if started is not None:
@@ -189,7 +189,7 @@ def _not_recorded_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_save, "record_committed", record)
 
 
-def _recorded_as_whole_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def _recorded_complete_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     def commit(storage: Any, manifest: Any) -> None:
         _commit.record_committed(owner["records"], storage, manifest)
         _commit.commit(storage, manifest)
@@ -205,16 +205,16 @@ def _recorded_as_whole_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_save, "commit", commit)
 
 
-def _settling_forgets_what_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def _recovery_ignores_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recover, "has_manifest", lambda *_: False)
 
 
-def _settling_leaves_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def _recovery_leaves_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recover, "remove_files", lambda *_: None)
 
 
-def _settling_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Change something whenever a trial starts, although nothing was left to be settled."""
+def _recovery_always_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delete a file in every recovery, although nothing needs recovery."""
 
     def recover(database: Any, storage: Any, trial_id: int) -> Any:
         storage.delete(["a-stray-file"])
@@ -224,7 +224,7 @@ def _settling_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _part_without_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Delete files of a part while the manifest still names them."""
+    """Delete some files while the manifest still lists them."""
 
     def remove(storage: Any, manifest: Any, left: Any, gone: Any) -> None:
         storage.delete(f"{left.uuid}/{name}" for name in sorted(gone))
@@ -234,36 +234,36 @@ def _part_without_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_delete, "_remove_rest", remove)
 
 
-def _registered_ones_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+def _registered_checkpoints_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     forced = functools.partial(_delete.delete_checkpoint, force=True)
     monkeypatch.setattr(prune, "delete_checkpoint", forced)
     monkeypatch.setattr(rules, "_exempt", lambda _database: {})
 
 
-def _repair_without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+def _repair_without_verification(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recover, "verify_checkpoint", lambda *_, **__: [])
 
 
-def _shards_are_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+def _shards_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_save.Saver, "_record_end", lambda self, *_, **__: None)
     monkeypatch.setattr(sharded_save.ShardedSaver, "_write", lambda *_, **__: None)
 
 
 FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = [
-    (_manifest_first, "upload", "counts, and is damaged|is damaged"),
-    (_manifest_in_place, "upload", "recovery fails|counts, and is damaged"),
-    (_files_before_manifest, "retention pass", "counts, and is damaged"),
-    (_record_gone_before_files, "retention pass", "files are left|counts|not"),
-    (_files_deleted_before_the_record, "retention pass", "counts, and is damaged"),
-    (_not_recorded_before, "upload", "files are left"),
-    (_recorded_as_whole_too_early, "upload", "counts, and is damaged"),
-    (_settling_forgets_what_is_whole, "recovery", "not"),
-    (_settling_leaves_files, "upload", "files are left"),
-    (_settling_never_rests, "upload", "settling once more changed something"),
-    (_part_without_manifest, "save and delete a part", "counts, and is damaged"),
-    (_registered_ones_are_deleted, "retention pass", "not"),
-    (_repair_without_looking, "repair", "is damaged|recorded, but damaged|not"),
-    (_shards_are_not_committed, "two workers", "was saved, and is|files are left"),
+    (_manifest_first, "upload", "counts as complete but is damaged|is damaged"),
+    (_manifest_in_place, "upload", "recovery failed|counts as complete but is damaged"),
+    (_files_before_manifest, "retention pass", "counts as complete but is damaged"),
+    (_record_deleted_before_files, "retention pass", "files remain|counts|not"),
+    (_files_deleted_before_the_record, "retention pass", "counts as complete but is damaged"),
+    (_recorded_after_commit, "upload", "files remain"),
+    (_recorded_complete_before_commit, "upload", "counts as complete but is damaged"),
+    (_recovery_ignores_manifests, "recovery", "not"),
+    (_recovery_leaves_files, "upload", "files remain"),
+    (_recovery_always_changes, "upload", "a second recovery made a change"),
+    (_part_without_manifest, "save and delete a part", "counts as complete but is damaged"),
+    (_registered_checkpoints_deleted, "retention pass", "not"),
+    (_repair_without_verification, "repair", "is damaged|but damaged|not"),
+    (_shards_not_committed, "two workers", "was saved but is|files remain"),
 ]
 
 
@@ -271,7 +271,7 @@ FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = [
 @pytest.mark.parametrize(
     ("seed", "scenario", "words"), FAULTS, ids=[fault.__name__[1:] for fault, _, _ in FAULTS]
 )
-def test_the_explorer_finds_a_seeded_fault(
+def test_seeded_fault_is_detected(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     seed: Callable[[pytest.MonkeyPatch], None],
@@ -282,5 +282,5 @@ def test_the_explorer_finds_a_seeded_fault(
 
     seed(monkeypatch)
     losses = torture_storage(LocalStorage(tmp_path / "c"), scenarios=[scenario]).losses
-    assert losses, "the fault was not found"
+    assert losses, "the fault was not detected"
     assert any(re.search(words, loss.partition("): ")[2]) for loss in losses[scenario]), losses

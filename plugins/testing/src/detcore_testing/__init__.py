@@ -1,4 +1,4 @@
-"""Conformance suites for the authors of plugins, and the tools that the suites are built from.
+"""Conformance suites and test tools for plugin authors.
 
 A plugin's tests subclass a suite:
 
@@ -9,7 +9,7 @@ from detcore_testing import StorageSuite
 class TestTapeStorage(StorageSuite): ...
 ```
 
-Names are imported on first use, because a run's workers load only a small part of this package.
+Names are imported on first use, because the workers of a run need only a part of this package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stop a process at each of its checkpoint operations, and restore after each stop."""
+"""Stop a process at each of its checkpoint operations, and check recovery after each stop."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class TortureReport:
     """Result of `torture_storage`.
 
     Attributes:
-        points: Crash points tried, by scenario.
-        totals: All crash points, by scenario.
-        losses: Descriptions of losses and leftovers, by scenario; empty if there are no faults.
+        points: Number of tried crash points by scenario.
+        totals: Number of all crash points by scenario.
+        losses: Losses and leftovers by scenario. Empty without faults.
     """
 
     points: dict[str, int]
@@ -43,29 +43,29 @@ def torture_storage(
     scenarios: Collection[str] = tuple(SCENARIOS),
     on_point: Callable[[str, CrashPoint], None] = lambda _scenario, _point: None,
 ) -> TortureReport:
-    """Stop processes at each of their operations, one by one: before, within and after it.
+    """Stop a process before, within and after each of its operations.
 
-    The processes save (in every way), delete, delete a part, apply retention, recover the work of
-    others, and repair. Immediately after a stop, every checkpoint that
-    counts must be complete. Then a new process recovers, as the next start of a trial does: the
-    newest checkpoint must be the old or the new one, acknowledged checkpoints must exist, nothing
-    else may be left, and a second recovery must change nothing.
+    The processes save in every way, delete a checkpoint or a part, apply retention, recover the
+    work of other processes, and repair. After a stop, every checkpoint that counts as complete must
+    be intact. Then a new process recovers, as the next start of a trial does. The latest checkpoint
+    must be the old or the new checkpoint, acknowledged checkpoints must exist, no other files may
+    remain, and a second recovery must change nothing.
 
     Args:
-        storage: The storage; its root must be used by this test only.
-        points: Number of crash points to try, spread evenly over all; default: all of them.
-        scenarios: Names in `detcore_testing.crash.crash_scenarios`; default: all of them.
-        on_point: Called with the scenario before each crash.
+        storage: The storage. Only this test may use its location.
+        points: Number of crash points to try, spread evenly. Default: all crash points.
+        scenarios: Names in `detcore_testing.crash.crash_scenarios`. Default: all scenarios.
+        on_point: Called with the scenario and the crash point before each crash.
 
     Returns:
-        The number of points that were tried, their total, and the losses.
+        The number of tried points, their total, and the losses.
     """
     from detcore.records import Database
 
     losses: dict[str, list[str]] = {}
 
-    def crash(name: str, point: CrashPoint | None) -> Fuse:
-        """Let a process act until it is stopped, and check the resulting state."""
+    def run_until_crash(name: str, point: CrashPoint | None) -> Fuse:
+        """Run a process until it is stopped, and check the resulting state."""
         scenario, fuse = SCENARIOS[name], Fuse(point)
         with make_bench(storage, database, folder, scenario.prepare) as bench:
             try:
@@ -75,8 +75,8 @@ def torture_storage(
                     raise
             fault = find_fault(bench, scenario)
         if fault is not None:
-            where = f"{point or 'undisturbed'} ({fuse.operations[-1][0]})"
-            losses.setdefault(name, []).append(f"{name}, {where}: {fault}")
+            position = f"{point or 'no crash'} ({fuse.operations[-1][0]})"
+            losses.setdefault(name, []).append(f"{name}, {position}: {fault}")
         return fuse
 
     with (
@@ -84,25 +84,30 @@ def torture_storage(
         Database.open(f"sqlite:///{Path(path) / 'records.db'}") as database,
     ):
         folder = Path(path)
-        every = [(name, point) for name in scenarios for point in _points(crash(name, None))]
-        tried = _spread(every, points)
-        for name, point in tried:
+        all_points = [
+            (name, point)
+            for name in scenarios
+            for point in _list_points(run_until_crash(name, None))
+        ]
+        selected_points = _select_evenly(all_points, points)
+        for name, point in selected_points:
             on_point(name, point)
-            crash(name, point)
-    counts, totals = (Counter(name for name, _ in some) for some in (tried, every))
+            run_until_crash(name, point)
+    counts = Counter(name for name, _ in selected_points)
+    totals = Counter(name for name, _ in all_points)
     return TortureReport({name: counts[name] for name in scenarios}, dict(totals), losses)
 
 
-def _spread(every: Sequence[_Point], points: int | None) -> Sequence[_Point]:
-    """Choose some points, evenly, including the first and the last one."""
-    if points is None or points >= len(every):
-        return every
-    last = len(every) - 1
-    return [every[round(index * last / max(1, points - 1))] for index in range(points)]
+def _select_evenly(points: Sequence[_Point], count: int | None) -> Sequence[_Point]:
+    """Select evenly spread points, including the first and the last point."""
+    if count is None or count >= len(points):
+        return points
+    last = len(points) - 1
+    return [points[round(index * last / max(1, count - 1))] for index in range(count)]
 
 
-def _points(fuse: Fuse) -> list[CrashPoint]:
-    """Return the points where the process of a fuse could have been stopped."""
+def _list_points(fuse: Fuse) -> list[CrashPoint]:
+    """Return the points at which the process of a fuse could have been stopped."""
     return [
         CrashPoint(number, moment)
         for number, (_, is_divisible) in enumerate(fuse.operations, 1)

@@ -1,4 +1,4 @@
-"""Frameworks that go wrong at ends, at callbacks, and at being found."""
+"""Frameworks with faults in stops, callbacks and discovery."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALLBACKS = "callbacks-run-in-order"
 
 
 class IgnoresTheStop(RightController):
-    """Trains on when the clock says stop."""
+    """Continues training when the clock requests a stop."""
 
     clause = "stop-request-ends-trial"
 
@@ -30,7 +30,7 @@ class IgnoresTheStop(RightController):
 
 
 class IgnoresItsOwnStop(RightController):
-    """Does not look at what the trial sets to stop."""
+    """Ignores the trial's stop flag."""
 
     clause = "framework-stop-ends-trial"
 
@@ -39,7 +39,7 @@ class IgnoresItsOwnStop(RightController):
 
 
 class IgnoresSignals(RightController):
-    """Switches the signal off, so that nobody disturbs it."""
+    """Ignores the signal."""
 
     clause = "exact-resume-after-sigterm"
 
@@ -49,7 +49,7 @@ class IgnoresSignals(RightController):
 
 
 class SwallowsErrors(RightController):
-    """Goes on with the next batch."""
+    """Continues with the next batch."""
 
     clause = BROKEN
 
@@ -61,8 +61,8 @@ class SwallowsErrors(RightController):
             return 0.5
 
 
-class TellsNoFile(RightController):
-    """Hands the message on, without where it comes from."""
+class DropsTheTraceback(RightController):
+    """Reports the message without the traceback."""
 
     clause = BROKEN
 
@@ -85,8 +85,8 @@ class IgnoresInvalidHyperparameters(RightController):
             return 0.05
 
 
-class TellsOfBatchesTwice(RightController):
-    """Calls what a batch calls for the batch and for its step."""
+class CallsBatchCallbacksTwice(RightController):
+    """Calls the batch callbacks twice."""
 
     clause = CALLBACKS
     needs_own_reference = True
@@ -96,8 +96,8 @@ class TellsOfBatchesTwice(RightController):
         return super().train_batch()
 
 
-class TellsNothingOfValidations(RightController):
-    """Calls callbacks in training alone."""
+class CallsNoValidationCallbacks(RightController):
+    """Calls callbacks only in training."""
 
     clause = CALLBACKS
     needs_own_reference = True
@@ -110,13 +110,13 @@ class TellsNothingOfValidations(RightController):
 
 
 class ImportsItsFrameworkAtDiscovery(RightController):
-    """Takes a constant from its framework in the module with the hooks."""
+    """Imports its framework in the module with the hooks."""
 
     clause = "discovery-imports-no-framework"
     hooks = "import heavyframe\n"
 
 
-class NamesWhatIsNotThere(RightController):
+class RegistersMissingFunction(RightController):
     """Registers a function that was renamed."""
 
     clause = "framework-is-registered"
@@ -124,14 +124,14 @@ class NamesWhatIsNotThere(RightController):
 
 
 class RegistersAnotherName(RightController):
-    """Is called otherwise than its documentation says."""
+    """Registers another name than documented."""
 
     clause = "framework-is-registered"
     framework = {"name": "lines"}
 
 
 class RepeatsTheLastBatch(RightController):
-    """Tells callbacks once more of the batch before the checkpoint."""
+    """Calls callbacks again for the batch before the checkpoint."""
 
     clause = CALLBACKS
 

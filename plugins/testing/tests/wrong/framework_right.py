@@ -1,6 +1,6 @@
-"""A framework that keeps its contract; the wrong ones change one thing of it each.
+"""A correct framework. Each wrong framework changes one detail.
 
-It owns its loop: linear regression with momentum, a generator of its own on each worker, a shuffled
+It owns its loop: linear regression with momentum, one generator per worker, a shuffled
 order of records, and callbacks.
 """
 
@@ -38,7 +38,7 @@ MOMENTUM = 0.8
 
 
 class RightTrial(Trial):
-    """Learns three weights; subclasses change how."""
+    """Learns three weights."""
 
     noise = 1e-3
     shuffles = True
@@ -56,7 +56,7 @@ class RightTrial(Trial):
             self.stop_training = True
 
     def note(self, event: str) -> None:
-        """The callback: takes notes where the experiment file says."""
+        """Log an event in the experiment file's journal."""
         path = self.context.get_data_config().get("journal")
         if path and self.context.distributed.rank == 0:
             with open(path, "a", encoding="utf-8") as journal:
@@ -68,15 +68,15 @@ class RightController:
 
     Attributes:
         clause: The clause that a subclass breaks.
-        told: A part of the message about that.
-        framework: What it registers differently.
-        hooks: Source of its plugin's module, where that is the fault.
-        suite: What its suite says differently.
-        needs_own_reference: Whether its uninterrupted run differs from the right one's.
+        message: Expected part of the error message.
+        framework: Fields that override the framework registration.
+        hooks: Source code added to the plugin's module.
+        suite: Attributes that override the suite.
+        needs_own_reference: Whether the fault changes the uninterrupted run.
     """
 
     clause: ClassVar[str] = ""
-    told: ClassVar[str] = ""
+    message: ClassVar[str] = ""
     framework: ClassVar[Mapping[str, Any]] = {}
     hooks: ClassVar[str] = ""
     suite: ClassVar[Mapping[str, Any]] = {}
@@ -178,7 +178,7 @@ class RightController:
     # -- checkpoints ------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """All of it; the same on all workers, but for the generator."""
+        """Complete state, the same on all workers except for the generator."""
         return {
             "weights": self.weights.tolist(),
             "momentum": self.momentum.tolist(),
@@ -196,12 +196,12 @@ class RightController:
         return functools.partial(write_text, directory / STATE_FILE, text)
 
     def restore(self, directory: Path) -> None:
-        self.take(read_json(directory))
-        own = self.context.worker_directory(directory)
-        if own is not None:
-            self.noise.bit_generator.state = read_json(own)["noise"]
+        self.load_state(read_json(directory))
+        worker_directory = self.context.worker_directory(directory)
+        if worker_directory is not None:
+            self.noise.bit_generator.state = read_json(worker_directory)["noise"]
 
-    def take(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, Any]) -> None:
         self.weights = np.asarray(state["weights"])
         self.momentum = np.asarray(state["momentum"])
         self.step = state["step"]
@@ -210,20 +210,20 @@ class RightController:
         self.weights = np.asarray(read_json(directory)["weights"])
 
     def close(self) -> None:
-        """Nothing was taken."""
+        """No-op: the controller holds no resources."""
 
 
 class InexactController(RightController):
-    """Does not save the generator of its noise, and says so."""
+    """Does not save its noise generator, and declares inexact resume."""
 
     framework = {"inexact_resume": "the generator of the noise is not saved"}
 
     def restore(self, directory: Path) -> None:
-        self.take(read_json(directory))
+        self.load_state(read_json(directory))
 
 
 class SteppingController(RightController):
-    """The same for a controller that is told how far to train."""
+    """The same framework with a stepping controller."""
 
     run = None  # type: ignore[assignment]
 
@@ -246,5 +246,5 @@ def read_json(directory: Path) -> dict[str, Any]:
 
 
 def load_model(path: str, tags: tuple[str, ...] = ()) -> list[float]:
-    """What ``Checkpoint.load`` calls."""
+    """Load the model for ``Checkpoint.load``."""
     return list(read_json(Path(path))["weights"])

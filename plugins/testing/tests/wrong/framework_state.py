@@ -1,4 +1,4 @@
-"""Frameworks that go wrong at saving and restoring."""
+"""Frameworks with faults in saving and restoring."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ NOTHING_BEHIND = "run-leaves-nothing-behind"
 
 
 class ForgetsMomentum(RightController):
-    """Restores the weights, and starts the optimizer afresh."""
+    """Restores the weights and resets the optimizer."""
 
     clause = KILL
-    told = "The restored state differs already: restore or save loses\n  momentum differs"
+    message = "The restored state differs: restore or save loses\n  momentum differs"
 
     def restore(self, directory: Path) -> None:
         super().restore(directory)
@@ -42,10 +42,10 @@ class ForgetsMomentum(RightController):
 
 
 class ForgetsTheGenerator(RightController):
-    """Starts its generator from the seed again."""
+    """Resets its generator to the seed."""
 
     clause = KILL
-    told = "The restored state is equal, the next batch is not"
+    message = "The restored state is equal, but the next batch differs"
 
     def restore(self, directory: Path) -> None:
         super().restore(directory)
@@ -53,7 +53,7 @@ class ForgetsTheGenerator(RightController):
 
 
 class ForgetsTheDataPosition(RightController):
-    """Begins its epoch from the start after a resume."""
+    """Restarts the epoch after a resume."""
 
     clause = KILL
     first = 0
@@ -67,14 +67,14 @@ class ForgetsTheDataPosition(RightController):
 
 
 class ForgetsTheDataPositionThoughInexact(ForgetsTheDataPosition):
-    """Says that a resume is not exact, which does not excuse other records."""
+    """Declares inexact resume, which does not allow other records."""
 
     clause = INEXACT
     framework = {"inexact_resume": "the generator of the noise is not saved"}
 
 
 class SkipsABatch(RightController):
-    """Takes the data position to be the batch that comes next: it is the one after."""
+    """Skips one batch after a resume."""
 
     clause = KILL
     ahead = 0
@@ -88,7 +88,7 @@ class SkipsABatch(RightController):
 
 
 class SnapshotIsLate(RightController):
-    """Writes what the state is when the thread gets to it."""
+    """Reads the state when the writer thread runs."""
 
     clause = SNAPSHOT
 
@@ -105,7 +105,7 @@ class SnapshotIsLate(RightController):
 
 
 class Pickles(RightController):
-    """Writes its generator with pickle, in a file that does not look like it."""
+    """Pickles its generator into a file with another suffix."""
 
     clause = "checkpoints-contain-no-pickle"
     needs_own_reference = True
@@ -126,7 +126,7 @@ class SavesNothing(RightController):
 
 
 class SavesTheBeginning(RightController):
-    """Saves the weights that it was made with."""
+    """Saves its initial weights."""
 
     clause = "checkpoints-contain-the-state"
     needs_own_reference = True
@@ -139,11 +139,11 @@ class SavesTheBeginning(RightController):
         return self.beginning
 
 
-class SavesAnAverageForNobody(RightController):
-    """Saves an average of the weights, and starts another one after a resume."""
+class NeverRestoresTheAverage(RightController):
+    """Saves an average of the weights and does not restore it."""
 
     clause = "restore-reads-each-file"
-    told = "save writes files that restore never reads: average.npy."
+    message = "save writes files that restore never reads: average.npy."
     needs_own_reference = True
 
     def save(self, directory: Path) -> None:
@@ -152,7 +152,7 @@ class SavesAnAverageForNobody(RightController):
 
 
 class SavingChangesWeights(RightController):
-    """Rounds the weights for the checkpoint, and trains on with those."""
+    """Rounds the weights for the checkpoint and continues with the rounded weights."""
 
     clause = "schedule-does-not-change-training"
     needs_own_reference = True
@@ -165,17 +165,17 @@ class SavingChangesWeights(RightController):
 
 
 class SavesOtherThanItRestores(RightController):
-    """Restores the momentum with the other sign."""
+    """Restores the momentum with the opposite sign."""
 
     clause = "save-after-restore-is-identical"
 
-    def take(self, state: Mapping[str, Any]) -> None:
-        super().take(state)
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        super().load_state(state)
         self.momentum = -self.momentum
 
 
 class LeavesThreads(RightController):
-    """Starts a thread for each save, which waits for ever."""
+    """Starts a thread in each save that never ends."""
 
     clause = NOTHING_BEHIND
     needs_own_reference = True
@@ -186,7 +186,7 @@ class LeavesThreads(RightController):
 
 
 class LeavesAProcess(RightController):
-    """Starts a server for its data, and does not stop it."""
+    """Starts a data server and does not stop it."""
 
     clause = NOTHING_BEHIND
     needs_own_reference = True
@@ -202,7 +202,7 @@ class LeavesAProcess(RightController):
 
 
 class RestoresInPart(RightController):
-    """Takes what there is, and goes on without the rest."""
+    """Restores the existing files and ignores missing files."""
 
     clause = "restore-rejects-damage"
 
@@ -214,7 +214,7 @@ class RestoresInPart(RightController):
 
 
 class NamesFilesOfAnother(RightController):
-    """Tells of tensors in a file that it does not write any more."""
+    """Names a tensor file that it does not write."""
 
     clause = "tensors-match-their-files"
 
@@ -223,7 +223,7 @@ class NamesFilesOfAnother(RightController):
 
 
 class NamesOldTensors(RightController):
-    """Returns the tensors of its first answer for ever."""
+    """Always returns its first tensors."""
 
     clause = "state-tensors-match-the-state"
 
@@ -233,7 +233,7 @@ class NamesOldTensors(RightController):
 
 
 class StartsAfresh(RightController):
-    """Takes nothing over from the other trial."""
+    """Ignores the other trial's checkpoint."""
 
     clause = "start-from-loads-weights"
 
@@ -242,7 +242,7 @@ class StartsAfresh(RightController):
 
 
 class CountsTheOtherTrialsBatches(RightController):
-    """Counts on from where the other trial was."""
+    """Continues the other trial's batch count."""
 
     clause = "start-from-loads-weights"
     first = 0
@@ -269,19 +269,19 @@ class StartsWithTheOtherTrialsRate(RightController):
 
 
 class LoadsNothing(RightController):
-    """What it registers for loading returns None."""
+    """Registers a load function that returns None."""
 
     clause = "load-checkpoint-returns-the-model"
     framework = {"load_checkpoint": "framework_state:load_nothing"}
 
 
 def load_nothing(path: str) -> None:
-    """Look, and return nothing."""
+    """Return None."""
     read_json(Path(path))
 
 
 class PicklesIntoAnArray(RightController):
-    """Writes a pickle as numbers."""
+    """Writes a pickle as a byte array."""
 
     clause = "checkpoints-contain-no-pickle"
     needs_own_reference = True
@@ -293,7 +293,7 @@ class PicklesIntoAnArray(RightController):
 
 
 class LoadsTheSameModel(RightController):
-    """Loads a model that was not trained."""
+    """Loads an untrained model."""
 
     clause = "load-checkpoint-returns-the-model"
     framework = {"load_checkpoint": "framework_state:load_zeros"}
@@ -304,7 +304,7 @@ def load_zeros(path: str, tags: tuple[str, ...] = ()) -> list[float]:
 
 
 class ShufflesTheFirstEpochOnly(RightController):
-    """Goes on with the order of the first epoch, whichever it is."""
+    """Resumes every epoch with the order of the first epoch."""
 
     clause = "exact-resume-in-later-epoch"
     framework = {"several_workers": False}
@@ -317,7 +317,7 @@ class ShufflesTheFirstEpochOnly(RightController):
 
 
 class WritesItsSnapshotLate(SteppingController):
-    """Counts batches that were trained after the snapshot."""
+    """Includes batches trained after the snapshot."""
 
     clause = SNAPSHOT
 

@@ -1,4 +1,4 @@
-"""Frameworks that go wrong at training, validating and reporting."""
+"""Frameworks with faults in training, validation and reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEDULE = "schedule-does-not-change-training"
 
 
 class TrainsOneTooMany(SteppingController):
-    """Trains up to and with the last batch."""
+    """Trains one batch more than requested."""
 
     clause = SCHEDULE
     needs_own_reference = True
@@ -30,7 +30,7 @@ class TrainsOneTooMany(SteppingController):
 
 
 class RunsOver(RightController):
-    """Looks at the clock after every third batch."""
+    """Checks the clock only after every third batch."""
 
     clause = "run-completes"
     needs_own_reference = True
@@ -42,7 +42,7 @@ class RunsOver(RightController):
 
 
 class ReportsNaN(RightController):
-    """Divides by the number of something that never happened."""
+    """Divides zero by zero."""
 
     clause = TRAINING
     needs_own_reference = True
@@ -52,20 +52,20 @@ class ReportsNaN(RightController):
 
 
 class ReportsForgottenLosses(RightController):
-    """Reports the mean since the process started: a resume changes it."""
+    """Reports the mean since the process started, which a resume changes."""
 
     clause = "resume-continues-at-checkpoint"
-    told = "The restored state is equal, the next batch is not"
+    message = "The restored state is equal, but the next batch differs"
     needs_own_reference = True
-    seen: list[float]
+    all_losses: list[float]
 
     def training_metrics(self, losses: list[float]) -> dict[str, float]:
-        self.seen = [*getattr(self, "seen", []), *losses]
-        return super().training_metrics(self.seen)
+        self.all_losses = [*getattr(self, "all_losses", []), *losses]
+        return super().training_metrics(self.all_losses)
 
 
 class ReportsTheLastBatch(RightController):
-    """Takes the loss of the last batch for that of all."""
+    """Reports the loss of the last batch instead of the mean."""
 
     clause = COVER
     needs_own_reference = True
@@ -89,7 +89,7 @@ class ValidatesOnce(RightController):
 
 
 class ValidatesASample(RightController):
-    """Validates on another sample each time, of its own generator."""
+    """Validates on a new random sample each time."""
 
     clause = "validation-is-repeatable"
     needs_own_reference = True
@@ -100,7 +100,7 @@ class ValidatesASample(RightController):
 
 
 class ValidatesOnItsTrainingData(RightController):
-    """Takes as many records as there are to validate, of those that it trains on."""
+    """Validates on training records, with the right number of records."""
 
     clause = "validation-uses-validation-data"
     needs_own_reference = True
@@ -111,7 +111,7 @@ class ValidatesOnItsTrainingData(RightController):
 
 
 class TrainsOnValidationData(RightController):
-    """Takes a step on each validation: a layer stays in training mode."""
+    """Changes the weights in each validation, like a layer left in training mode."""
 
     clause = SCHEDULE
     needs_own_reference = True
@@ -123,7 +123,7 @@ class TrainsOnValidationData(RightController):
 
 
 class IgnoresTheSeed(RightController):
-    """Uses a seed of its own."""
+    """Uses a fixed seed."""
 
     clause = "seed-changes-results"
     needs_own_reference = True
@@ -138,7 +138,7 @@ class IgnoresTheSeed(RightController):
 
 
 class MiscountsEpochs(RightController):
-    """Counts a batch that is left out."""
+    """Counts a batch that is never trained."""
 
     clause = "batches-per-epoch-is-reported"
 
@@ -147,7 +147,7 @@ class MiscountsEpochs(RightController):
 
 
 class TurnsItsBatchesRound(RightController):
-    """Reports the metrics of batches from the last to the first."""
+    """Reports batch metrics in reverse order."""
 
     clause = "training-metrics-cover-their-batches"
     needs_own_reference = True

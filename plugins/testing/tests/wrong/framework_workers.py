@@ -28,7 +28,7 @@ class TrainsOnTheSameRecords(RightController):
 
 
 class DoesNotExchange(RightController):
-    """Each worker trains a model of its own."""
+    """Each worker trains a separate model."""
 
     clause = ONE_MODEL
 
@@ -37,7 +37,7 @@ class DoesNotExchange(RightController):
 
 
 class ValidatesEverythingOnEach(RightController):
-    """Each worker validates all records, and they are added up."""
+    """Each worker validates all records, and the counts are summed."""
 
     clause = ONCE
 
@@ -46,7 +46,7 @@ class ValidatesEverythingOnEach(RightController):
 
 
 class TakesTheMeanOfMeans(RightController):
-    """Averages over workers whose shares are not equal."""
+    """Averages the means of unequal shards."""
 
     clause = ONCE
 
@@ -58,10 +58,10 @@ class TakesTheMeanOfMeans(RightController):
 
 
 class RestoresTheChiefsGenerator(RightController):
-    """Reads the chief's files on every worker, also what was this worker's alone."""
+    """Restores the chief's generator on every worker."""
 
     clause = RESUME
-    told = "The restored state is equal, the next batch is not"
+    message = "The restored state is equal, but the next batch differs"
 
     def restore(self, directory: Path) -> None:
         super().restore(directory)

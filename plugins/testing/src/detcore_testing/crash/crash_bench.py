@@ -1,4 +1,4 @@
-"""Provide a trial with an old checkpoint, for processes that are stopped while working on it."""
+"""Trial with an old checkpoint, on which processes work until they are stopped."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Bench:
 
     Attributes:
         old: UUID of the old checkpoint.
-        folder: Folder for files of the test.
-        prepared: Checkpoints that the scenario made beforehand, by name.
+        folder: Directory for files of the test.
+        prepared: Checkpoints that the scenario prepared, by name.
         acknowledged: Checkpoints whose save returned.
     """
 
@@ -46,7 +46,7 @@ class Bench:
     acknowledged: list[str]
 
     def states(self) -> dict[str, str]:
-        """Return the recorded state of each checkpoint of the trial."""
+        """Return the recorded state of each checkpoint."""
         return {record.uuid: record.state for record in self.records()}
 
     def records(self) -> list[CheckpointRecord]:
@@ -55,7 +55,7 @@ class Bench:
 
 
 class Process:
-    """A process at work on a bench, until its fuse blows."""
+    """A process that works on a bench until its fuse stops it."""
 
     def __init__(self, bench: Bench, fuse: Fuse) -> None:
         self.bench = bench
@@ -64,7 +64,7 @@ class Process:
         self.database = cast("Database", CrashingDatabase(bench.database, fuse))
 
     def context(self, distributed: DistributedContext | None = None) -> CheckpointContext:
-        """Return the context that the trial saves with, on one of several workers or alone."""
+        """Return the trial's checkpoint context, for one worker or one of several workers."""
         return CheckpointContext(
             storage=self.storage,
             distributed=distributed or DistributedContext(),
@@ -73,7 +73,7 @@ class Process:
         )
 
     def upload(self, steps: int) -> str:
-        """Save a folder that exists already."""
+        """Save an existing directory."""
         folder = self.bench.folder / f"step-{steps}"
         write_files(folder, steps, Fuse())
         uuid = self.context().upload(folder, {"steps_completed": steps})
@@ -81,7 +81,7 @@ class Process:
         return uuid
 
     def write(self, folder: Path, steps: int, names: Iterable[str] = SIZES) -> None:
-        """Write files to be saved, each as a separate operation."""
+        """Write files for a save, each as a separate operation."""
         write_files(folder, steps, self.fuse, names)
 
 
@@ -89,15 +89,15 @@ class Process:
 def make_bench(
     storage: StorageBackend, database: Database, folder: Path, prepare: Callable[[Bench], None]
 ) -> Iterator[Bench]:
-    """Make a trial with an old checkpoint for one crash; the storage is empty afterwards."""
-    place = Path(tempfile.mkdtemp(dir=folder))
+    """Create a trial with an old checkpoint for one crash, and empty the storage afterwards."""
+    directory = Path(tempfile.mkdtemp(dir=folder))
     experiment_id = database.create_experiment(
-        config=_CONFIG, config_text=None, model_dir=str(place), name="torture"
+        config=_CONFIG, config_text=None, model_dir=str(directory), name="torture"
     )
     trial_id = database.create_trial(experiment_id=experiment_id, hparams={}, seed=0)
     bench = Bench(
         database=database, storage=storage, trial_id=trial_id,
-        experiment_id=experiment_id, old="", folder=place, prepared={}, acknowledged=[],
+        experiment_id=experiment_id, old="", folder=directory, prepared={}, acknowledged=[],
     )  # fmt: skip
     try:
         bench = dataclasses.replace(bench, old=Process(bench, Fuse()).upload(OLD))
@@ -107,13 +107,13 @@ def make_bench(
     finally:
         for top in {entry.key.partition("/")[0] for entry in storage.list()}:
             storage.delete_tree(top)
-        shutil.rmtree(place)
+        shutil.rmtree(directory)
 
 
 def write_files(folder: Path, steps: int, fuse: Fuse, names: Iterable[str] = SIZES) -> None:
-    """Write files of a checkpoint, each as a separate operation."""
+    """Write the files of a checkpoint, each as a separate operation."""
     for name in names:
-        path, data = folder / name, content(name, steps)
+        path, data = folder / name, make_content(name, steps)
         path.parent.mkdir(parents=True, exist_ok=True)
         fuse.run(
             f"write {name}",
@@ -122,8 +122,8 @@ def write_files(folder: Path, steps: int, fuse: Fuse, names: Iterable[str] = SIZ
         )
 
 
-def content(name: str, steps: int) -> bytes:
-    """Return content that differs by file and checkpoint."""
+def make_content(name: str, steps: int) -> bytes:
+    """Return content that is different for each file and checkpoint."""
     size = SIZES[name]
-    unit = f"{name} of step {steps}\n".encode()
-    return bytes((unit * (size // len(unit) + 1))[:size])
+    line = f"{name} of step {steps}\n".encode()
+    return bytes((line * (size // len(line) + 1))[:size])

@@ -1,4 +1,4 @@
-"""Stop a process's use of storage and records at a chosen operation, as if it were killed."""
+"""Storage and records that stop at a chosen operation, as if the process were killed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_TORN = ".detcore-tmp-torn"  # left next to the checkpoints by a kill within `create`
+_TORN = ".detcore-tmp-torn"  # file that a kill within `create` leaves behind
 
 
 class Crashed(BaseException):
-    """The process is dead; further operations have no effect."""
+    """Raised by every operation after the crash point."""
 
 
 class Moment(str, enum.Enum):
-    """When a process stops: before an operation, in the middle of it, or before its response."""
+    """Moment of a stop: before, in the middle of, or after an operation."""
 
     BEFORE = "before"
     WITHIN = "within"
@@ -49,15 +49,15 @@ class CrashPoint:
 
 
 class Fuse:
-    """Counts operations, and refuses all of them from the crash point on.
+    """Counts operations, and rejects all operations after the crash point.
 
     Args:
         point: The crash point, or None.
-        stop_at: How the name of an operation begins; stops before the first such operation.
+        stop_at: Prefix of an operation name. The fuse stops before the first such operation.
 
     Attributes:
-        operations: The names of the operations that were started, and whether a stop within each
-            leaves a state that differs from those before and after it.
+        operations: Names of the started operations, and whether a stop within the operation leaves
+            a partial state.
         is_dead: Whether the process has stopped.
     """
 
@@ -71,12 +71,12 @@ class Fuse:
     def run(
         self, name: str, operation: Callable[[], T], half: Callable[[], object] | None = None
     ) -> T:
-        """Perform an operation, unless the process is dead.
+        """Run an operation unless the process has stopped.
 
         Args:
-            name: Its name, for reports.
-            operation: Performs it.
-            half: Leaves the partial state of a kill in the middle, if there can be one.
+            name: Name of the operation, for reports.
+            operation: Function that runs the operation.
+            half: Function that leaves the partial state of a kill. None if the operation is atomic.
         """
         with self._lock:
             if self.is_dead:
@@ -104,7 +104,7 @@ def tear(data: bytes, target: Path) -> None:
 class CrashingStorage:
     """A storage back end whose changes go through a `Fuse`, one file at a time.
 
-    Reads are not counted: a stop there changes nothing.
+    Reads are not counted, because a stop there changes nothing.
     """
 
     def __init__(self, storage: StorageBackend, fuse: Fuse) -> None:
@@ -115,7 +115,7 @@ class CrashingStorage:
         return getattr(self._storage, name)
 
     def put_tree(self, pairs: Sequence[tuple[Path, str]], **options: Any) -> dict[str, FileDigest]:
-        """Copy files, each as a separate operation; a stop may leave half a file."""
+        """Copy files, each as a separate operation. A stop may leave half a file."""
         digests: dict[str, FileDigest] = {}
         for path, key in pairs:
             target = self._storage.direct_path(key)  # object stores never expose partial objects
@@ -127,18 +127,22 @@ class CrashingStorage:
         return digests
 
     def digest_tree(self, keys: Sequence[str], **options: Any) -> dict[str, FileDigest]:
-        """Digest files; flushing them to the disk counts as one operation."""
+        """Digest files. Flushing the files to disk counts as one operation."""
         if not options.get("make_durable"):
             return self._storage.digest_tree(keys, **options)
         return self._fuse.run("seal", lambda: self._storage.digest_tree(keys, **options))
 
     def create(self, key: str, data: bytes) -> None:
         """Create a small file atomically."""
-        self._fuse.run(f"create {key}", lambda: self._storage.create(key, data), self._half(data))
+        self._fuse.run(
+            f"create {key}", lambda: self._storage.create(key, data), self._tear_temporary(data)
+        )
 
     def replace(self, key: str, data: bytes) -> None:
         """Replace a small file atomically."""
-        self._fuse.run(f"replace {key}", lambda: self._storage.replace(key, data), self._half(data))
+        self._fuse.run(
+            f"replace {key}", lambda: self._storage.replace(key, data), self._tear_temporary(data)
+        )
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete files, each as a separate operation."""
@@ -151,10 +155,10 @@ class CrashingStorage:
         self._fuse.run(f"delete {prefix}/", lambda: self._storage.delete_tree(prefix))
 
     def close(self) -> None:
-        """Leave the wrapped storage open, since it is used again after the crash."""
+        """Keep the wrapped storage open, because it is used after the crash."""
 
-    def _half(self, data: bytes) -> Callable[[], None] | None:
-        """Return a function that leaves half of a temporary file; None for object stores."""
+    def _tear_temporary(self, data: bytes) -> Callable[[], None] | None:
+        """Return a function that leaves half a temporary file, or None for object stores."""
         target = self._storage.direct_path(_TORN)
         return None if target is None else functools.partial(tear, data, target)
 
@@ -164,7 +168,7 @@ def _tear_copy(path: Path, target: Path) -> None:
 
 
 class CrashingDatabase:
-    """Records whose changes of checkpoints go through a `Fuse`."""
+    """Records whose checkpoint changes go through a `Fuse`."""
 
     def __init__(self, database: Database, fuse: Fuse) -> None:
         self._database = database
@@ -174,6 +178,6 @@ class CrashingDatabase:
         return getattr(self._database, name)
 
     def record_checkpoint(self, change: Any, **options: Any) -> Any:
-        """Change the record of a checkpoint."""
+        """Change a checkpoint's record."""
         record = functools.partial(self._database.record_checkpoint, change, **options)
         return self._fuse.run(f"record {change.KIND}", record)

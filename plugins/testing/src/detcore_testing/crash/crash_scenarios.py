@@ -1,4 +1,4 @@
-"""Define crash-test scenarios: operations to interrupt, and invariants to check afterwards."""
+"""Crash test scenarios: operations to interrupt, and invariants to check afterwards."""
 
 from __future__ import annotations
 
@@ -27,38 +27,41 @@ from detcore_testing.crash.crash_bench import (
     SIZES,
     Bench,
     Process,
-    content,
+    make_content,
 )
 from detcore_testing.crash.crash_points import Crashed, Fuse
 
-_WHOLE = ("COMPLETED", "PARTIALLY_DELETED")
-_KNOWN = ("ACTIVE", "DAMAGED", "DELETING", *_WHOLE)
-_PARTS = (("weights.bin",), ("deep/optimizer.bin", "deep/empty.bin"))  # of two workers
+_VERIFIED_STATES = ("COMPLETED", "PARTIALLY_DELETED")
+_STATES_WITH_FILES = ("ACTIVE", "DAMAGED", "DELETING", *_VERIFIED_STATES)
+_PARTS = (
+    ("weights.bin",),
+    ("deep/optimizer.bin", "deep/empty.bin"),
+)  # files of two workers
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Operations of one process.
+    """Operations of one process, and the checks afterwards.
 
     Attributes:
-        act: Performs them.
-        prepare: Sets the bench up for them.
-        finish: Continues the work in the next process, after recovery.
-        check: Returns a description of the final fault, or None.
-        begins_damaged: Whether the bench starts with a damaged checkpoint.
+        act: Runs the operations.
+        prepare: Prepares the bench.
+        finish: Continues the work in a new process after recovery.
+        check: Returns a fault of the final state, or None.
+        starts_damaged: Whether the bench starts with a damaged checkpoint.
     """
 
     act: Callable[[Process], None]
     prepare: Callable[[Bench], None] = lambda _bench: None
     finish: Callable[[Bench], None] = lambda _bench: None
     check: Callable[[Bench], str | None] = lambda _bench: None
-    begins_damaged: bool = False
+    starts_damaged: bool = False
 
 
 # -- saving ---------------------------------------------------------------------------------------
 
 
-def _upload(process: Process) -> None:
+def _save_directory(process: Process) -> None:
     process.upload(NEW)
 
 
@@ -68,12 +71,12 @@ def _store_path(process: Process) -> None:
     process.bench.acknowledged.append(uuid)
 
 
-def _shard(process: Process, *, dying: Collection[int]) -> None:
-    """Save with two workers, each a part; some of them die with the process."""
+def _save_shards(process: Process, *, dying: Collection[int]) -> None:
+    """Save one shard on each of two workers. The dying workers share the process's fuse."""
     key = secrets.token_hex(16)
     failures: list[BaseException] = []
 
-    def work(rank: int) -> None:
+    def save_shard(rank: int) -> None:
         worker = process if rank in dying else Process(process.bench, Fuse())
         try:
             with DistributedContext(
@@ -85,10 +88,10 @@ def _shard(process: Process, *, dying: Collection[int]) -> None:
                     worker.write(path, NEW, _PARTS[rank])
             if rank == 0:
                 process.bench.acknowledged.append(uuid)
-        except BaseException as error:  # noqa: BLE001  (raised below, on the caller's thread)
+        except BaseException as error:  # noqa: BLE001  (raised below in the caller's thread)
             failures.append(error)
 
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(len(_PARTS))]
+    threads = [threading.Thread(target=save_shard, args=(rank,)) for rank in range(len(_PARTS))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -111,8 +114,8 @@ def _save_async(process: Process) -> None:
 # -- deleting -------------------------------------------------------------------------------------
 
 
-def _replace(process: Process) -> None:
-    """Save a new checkpoint and delete the old one."""
+def _save_and_delete(process: Process) -> None:
+    """Save a new checkpoint and delete the old checkpoint."""
     process.upload(NEW)
     process.context().delete(process.bench.old)
 
@@ -122,11 +125,11 @@ def _delete_part(process: Process) -> None:
     process.context().delete(process.bench.old, ["deep"])
 
 
-# -- a retention pass -----------------------------------------------------------------------------
+# -- retention ----------------------------------------------------------------------------------
 
 
 def _prepare_retention(bench: Bench) -> None:
-    """Add checkpoints; of six, the best (the old one), a registered one and the two latest stay."""
+    """Add checkpoints. Retention keeps the best, the registered and the two latest checkpoints."""
     from detcore.records import MetricRecord
 
     process = Process(bench, Fuse())
@@ -148,48 +151,48 @@ def _prepare_retention(bench: Bench) -> None:
     )
 
 
-def _retain(process: Process) -> None:
+def _apply_retention(process: Process) -> None:
     apply_retention(process.database, process.storage, process.bench.experiment_id)
 
 
-def _retain_again(bench: Bench) -> None:
-    _retain(Process(bench, Fuse()))
+def _finish_retention(bench: Bench) -> None:
+    _apply_retention(Process(bench, Fuse()))
 
 
 def _check_retention(bench: Bench) -> str | None:
     names = ("registered", "before", "latest")
-    kept = (bench.old, *(bench.prepared[name] for name in names))
-    gone = (bench.prepared["third"], bench.prepared["fourth"])
-    expected = dict.fromkeys(kept, "COMPLETED") | dict.fromkeys(gone, "DELETED")
-    found = bench.states()
-    if found != expected:
-        return f"after the next pass checkpoints are {found}, not {expected}"
+    retained = (bench.old, *(bench.prepared[name] for name in names))
+    deleted = (bench.prepared["third"], bench.prepared["fourth"])
+    expected = dict.fromkeys(retained, "COMPLETED") | dict.fromkeys(deleted, "DELETED")
+    states = bench.states()
+    if states != expected:
+        return f"after the next pass the checkpoints are {states}, not {expected}"
     fuse = Fuse()
-    _retain(Process(bench, fuse))
-    return _unexpected(fuse, "a pass after the last one")
+    _apply_retention(Process(bench, fuse))
+    return _find_change(fuse, "a repeated retention pass")
 
 
-# -- settling, and repairing ----------------------------------------------------------------------
+# -- recovery and repair --------------------------------------------------------------------------
 
 
 def _prepare_wrecks(bench: Bench) -> None:
     """Leave the files and records of four killed processes."""
-    gone, part = (Process(bench, Fuse()).upload(steps) for steps in (4, 5))
+    deleted, partial = (Process(bench, Fuse()).upload(steps) for steps in (4, 5))
     wrecks: dict[str, tuple[Callable[[Process], object], str]] = {
         "half written": (lambda process: process.upload(2), "create "),
         "not recorded": (lambda process: process.upload(3), "record checkpoint_committed"),
-        "deleted": (lambda process: process.context().delete(gone), f"delete {gone}/weights"),
-        "in part": (lambda process: process.context().delete(part, ["deep"]), "replace "),
+        "deleted": (lambda process: process.context().delete(deleted), f"delete {deleted}/weights"),
+        "in part": (lambda process: process.context().delete(partial, ["deep"]), "replace "),
     }
     for name, (act, stop) in wrecks.items():
         before = set(bench.states())
         with contextlib.suppress(Crashed):
             act(Process(bench, Fuse(stop_at=stop)))
         bench.prepared[name] = next(iter(set(bench.states()) - before), "")
-    bench.prepared.update({"deleted": gone, "in part": part})
+    bench.prepared.update({"deleted": deleted, "in part": partial})
 
 
-def _recover(process: Process) -> None:
+def _recover_trial(process: Process) -> None:
     recover_checkpoints(process.database, process.storage, process.bench.trial_id)
 
 
@@ -201,21 +204,21 @@ def _check_recovery(bench: Bench) -> str | None:
         bench.prepared["deleted"]: "DELETED",
         bench.prepared["in part"]: "PARTIALLY_DELETED",
     }
-    found = bench.states()
-    return None if found == expected else f"checkpoints are {found}, not {expected}"
+    states = bench.states()
+    return None if states == expected else f"the checkpoints are {states}, not {expected}"
 
 
 def _prepare_damage(bench: Bench) -> None:
-    """Leave a damaged checkpoint, one falsely recorded as damaged, and a stray file."""
+    """Leave a damaged checkpoint, an intact checkpoint recorded as damaged, and a stray file."""
     process = Process(bench, Fuse())
-    for steps, name in ((2, "damaged"), (3, "mended")):
+    for steps, name in ((2, "damaged"), (3, "intact")):
         bench.prepared[name] = process.upload(steps)
     bench.storage.replace(f"{bench.prepared['damaged']}/weights.bin", bytes(SIZES["weights.bin"]))
-    bench.database.record_checkpoint(CheckpointDamaged(uuid=bench.prepared["mended"]))
+    bench.database.record_checkpoint(CheckpointDamaged(uuid=bench.prepared["intact"]))
     bench.storage.replace(f"{bench.old}/deep/stray", b"x")
 
 
-def _repair(process: Process) -> None:
+def _repair_all(process: Process) -> None:
     for record in process.bench.records():
         repair_checkpoint(process.database, process.storage, record, remove_strays=True)
 
@@ -224,64 +227,67 @@ def _check_repair(bench: Bench) -> str | None:
     expected = {
         bench.old: "COMPLETED",
         bench.prepared["damaged"]: "DAMAGED",
-        bench.prepared["mended"]: "COMPLETED",
+        bench.prepared["intact"]: "COMPLETED",
     }
-    found = bench.states()
-    return None if found == expected else f"checkpoints are {found}, not {expected}"
+    states = bench.states()
+    return None if states == expected else f"the checkpoints are {states}, not {expected}"
 
 
 SCENARIOS: Mapping[str, Scenario] = {
-    "upload": Scenario(act=_upload),
+    "upload": Scenario(act=_save_directory),
     "store_path": Scenario(act=_store_path),
-    "two workers": Scenario(act=functools.partial(_shard, dying=(0, 1))),
-    "two workers, the chief dies": Scenario(act=functools.partial(_shard, dying=(0,))),
-    "two workers, the other dies": Scenario(act=functools.partial(_shard, dying=(1,))),
+    "two workers": Scenario(act=functools.partial(_save_shards, dying=(0, 1))),
+    "two workers, the chief dies": Scenario(act=functools.partial(_save_shards, dying=(0,))),
+    "two workers, the other dies": Scenario(act=functools.partial(_save_shards, dying=(1,))),
     "save_async": Scenario(act=_save_async),
-    "save and delete": Scenario(act=_replace),
+    "save and delete": Scenario(act=_save_and_delete),
     "save and delete a part": Scenario(act=_delete_part),
     "retention pass": Scenario(
-        act=_retain, prepare=_prepare_retention, finish=_retain_again, check=_check_retention
+        act=_apply_retention,
+        prepare=_prepare_retention,
+        finish=_finish_retention,
+        check=_check_retention,
     ),
-    "recovery": Scenario(act=_recover, prepare=_prepare_wrecks, check=_check_recovery),
+    "recovery": Scenario(act=_recover_trial, prepare=_prepare_wrecks, check=_check_recovery),
     "repair": Scenario(
-        act=_repair,
+        act=_repair_all,
         prepare=_prepare_damage,
-        finish=lambda bench: _repair(Process(bench, Fuse())),
+        finish=lambda bench: _repair_all(Process(bench, Fuse())),
         check=_check_repair,
-        begins_damaged=True,
+        starts_damaged=True,
     ),
 }
 
 
-# -- what must hold -------------------------------------------------------------------------------
+# -- invariants -----------------------------------------------------------------------------------
 
 
 def find_fault(bench: Bench, scenario: Scenario) -> str | None:
-    """Check the state that a stopped process left, recover as the next start does, and check again.
+    """Check the state after a stop, recover as the next start does, and check again.
 
     Returns:
-        Description of a fault, or None.
+        A fault, or None.
     """
     try:
-        fault = None if scenario.begins_damaged else _find_damage(bench)
+        fault = None if scenario.starts_damaged else _find_damage(bench)
         if fault is not None:
-            return f"{fault}, before anything was settled"
+            return f"{fault}, before recovery"
         recover_checkpoints(bench.database, bench.storage, bench.trial_id)
         scenario.finish(bench)
         fuse = Fuse()
-        _recover(Process(bench, fuse))
-        return _find_loss(bench) or scenario.check(bench) or _unexpected(fuse, "settling once more")
+        _recover_trial(Process(bench, fuse))
+        return _find_loss(bench) or scenario.check(bench) or _find_change(fuse, "a second recovery")
     except CheckpointError as error:
-        return f"what is there cannot be settled: {str(error).partition(chr(10))[0]}"
+        return f"recovery failed: {str(error).partition(chr(10))[0]}"
 
 
 def _find_damage(bench: Bench) -> str | None:
-    """Look for checkpoints that count as complete, but are damaged."""
+    """Find a checkpoint that counts as complete but is damaged."""
     recorded = {uuid for uuid, state in bench.states().items() if state == "COMPLETED"}
     for uuid in {*recorded, *list_committed(bench.storage)}:
         for fault in verify_checkpoint(bench.storage, uuid):
             if not fault.is_stray:
-                return f"checkpoint {uuid} counts, and is damaged: {fault}"
+                return f"checkpoint {uuid} counts as complete but is damaged: {fault}"
     return None
 
 
@@ -290,32 +296,32 @@ def _find_loss(bench: Bench) -> str | None:
     storage, database = bench.storage, bench.database
     latest = database.latest_checkpoint(bench.trial_id)
     if latest is None:
-        return "neither the old nor the new checkpoint is there"
+        return "neither the old nor the new checkpoint exists"
     context = CheckpointContext(storage=storage, distributed=DistributedContext())
     with context.restore_path(latest.uuid) as path:
         for name in SIZES:
-            if (path / name).read_bytes() != content(name, latest.steps_completed):
-                return f"{name} of checkpoint {latest.uuid} is not what was saved"
+            if (path / name).read_bytes() != make_content(name, latest.steps_completed):
+                return f"{name} of checkpoint {latest.uuid} differs from the saved file"
     states = bench.states()
-    known = {uuid for uuid, state in states.items() if state in _KNOWN}
+    uuids = {uuid for uuid, state in states.items() if state in _STATES_WITH_FILES}
     tops = {entry.key.partition("/")[0] for entry in storage.list()}
-    strays = {top for top in tops - known if not top.startswith(".detcore-")}
+    strays = {top for top in tops - uuids if not top.startswith(".detcore-")}
     if strays:
-        return f"files are left of {', '.join(sorted(strays))}, which is no checkpoint"
-    for uuid in (uuid for uuid, state in states.items() if state in _WHOLE):
+        return f"files remain that belong to no checkpoint: {', '.join(sorted(strays))}"
+    for uuid in (uuid for uuid, state in states.items() if state in _VERIFIED_STATES):
         faults = verify_checkpoint(storage, uuid)
         if faults:
-            return f"checkpoint {uuid} is recorded, but damaged: {faults[0]}"
-    unsettled = [uuid for uuid, state in states.items() if state in ("ACTIVE", "DELETING")]
-    if unsettled:
-        return f"checkpoint {unsettled[0]} is still {states[unsettled[0]]}"
+            return f"checkpoint {uuid} is recorded as complete but damaged: {faults[0]}"
+    unfinished = [uuid for uuid, state in states.items() if state in ("ACTIVE", "DELETING")]
+    if unfinished:
+        return f"checkpoint {unfinished[0]} is still {states[unfinished[0]]}"
     for uuid in bench.acknowledged:
         if states.get(uuid, "COMPLETED") != "COMPLETED" and uuid not in bench.prepared.values():
-            return f"checkpoint {uuid} was saved, and is {states[uuid]}"
+            return f"checkpoint {uuid} was saved but is {states[uuid]}"
     return None
 
 
-def _unexpected(fuse: Fuse, what: str) -> str | None:
+def _find_change(fuse: Fuse, activity: str) -> str | None:
     if not fuse.operations:
         return None
-    return f"{what} changed something: {fuse.operations[0][0]}"
+    return f"{activity} made a change: {fuse.operations[0][0]}"

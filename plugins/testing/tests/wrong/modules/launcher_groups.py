@@ -21,11 +21,11 @@ from detcore.launch import Launcher, LocalLauncher, OutputSink, WorkerEvent, Wor
 from detcore.types import TrialInfo
 from detcore_testing import LauncherSuite
 
-__all__ = ["WRONG", "suite_of"]
+__all__ = ["WRONG", "make_suite"]
 
 
 class Group:
-    """Hands everything on; the others say what is different."""
+    """Passes all calls to a worker group. Subclasses add one fault."""
 
     def __init__(self, inner: WorkerGroup) -> None:
         self.inner = inner
@@ -41,7 +41,7 @@ class Group:
 
 
 class Right:
-    """The local launcher; the others say what is different."""
+    """The local launcher. Subclasses add one fault."""
 
     broken: ClassVar[str] = ""
     group: ClassVar[type[Group]] = Group
@@ -96,7 +96,7 @@ class LeavesOutFields(Right):
 
 
 class SharesOneKey(Right):
-    """What tells the jobs of one machine apart is the same for all."""
+    """Uses the same job key for all trials."""
 
     broken = "workers-receive-rank-and-key"
 
@@ -110,10 +110,10 @@ class GivesEachWorkerAnotherKey(Right):
     def change(self, options: dict[str, Any]) -> None:
         settings = options["info"].settings
         key = "$DETCORE_JOB_KEY-$DETCORE_RANK"
-        changed = dataclasses.replace(
+        new_settings = dataclasses.replace(
             settings, entrypoint=f"DETCORE_JOB_KEY={key} {settings.entrypoint}"
         )
-        options["info"] = dataclasses.replace(options["info"], settings=changed)
+        options["info"] = dataclasses.replace(options["info"], settings=new_settings)
 
 
 class TellsEverybodyRank0(Right):
@@ -171,14 +171,14 @@ class ShowsTheFirstLines(Right):
     broken = "lines-arrive-complete"
 
     def sink(self, on_output: OutputSink) -> OutputSink:
-        shown: list[str] = []
+        lines: list[str] = []
 
-        def take(rank: int, stream: str, line: str) -> None:
-            shown.append(line)
-            if len(shown) <= 1000:
+        def pass_line(rank: int, stream: str, line: str) -> None:
+            lines.append(line)
+            if len(lines) <= 1000:
                 on_output(rank, stream, line)
 
-        return take
+        return pass_line
 
 
 class TellsTheNewestFirst(Right):
@@ -190,7 +190,7 @@ class TellsTheNewestFirst(Right):
 
 
 class EndsTooSoon(Right):
-    """Drops what was told by workers that have ended."""
+    """Drops the events of exited workers."""
 
     broken = "events-arrive-before-the-end"
 
@@ -288,7 +288,7 @@ class SignalsTheChief(Right):
 
 
 class KillsWorkersOnly(Right):
-    """What the workers started is in another session, where the launcher does not look."""
+    """Starts child processes in another session, which the launcher does not kill."""
 
     broken = "kill-ends-child-processes"
 
@@ -302,16 +302,20 @@ class LeavesChildren(KillsWorkersOnly):
     broken = "child-processes-end-with-worker"
 
 
-class HasNoLeash(Right):
-    """Another process holds the ends of the channels that only the launching one should hold."""
+class OutlivesTheLaunchingProcess(Right):
+    """Passes the channel ends of the launching process to another process."""
 
     broken = "workers-end-with-launching-process"
 
     class group(Group):
         def __init__(self, inner: WorkerGroup) -> None:
             super().__init__(inner)
-            held = [int(name) for name in os.listdir("/proc/self/fd") if _is_socket(int(name))]
-            self.holder = subprocess.Popen(["sleep", "20"], pass_fds=held, start_new_session=True)
+            descriptors = [
+                int(name) for name in os.listdir("/proc/self/fd") if _is_socket(int(name))
+            ]
+            self.holder = subprocess.Popen(
+                ["sleep", "20"], pass_fds=descriptors, start_new_session=True
+            )
 
         def close(self) -> int:
             self.holder.kill()
@@ -323,10 +327,10 @@ class LeavesDescriptors(Right):
     broken = "close-releases-resources"
 
     class group(Group):
-        left: ClassVar[list[int]] = []
+        descriptors: ClassVar[list[int]] = []
 
         def close(self) -> int:
-            self.left.append(os.dup(1))
+            self.descriptors.append(os.dup(1))
             return super().close()
 
 
@@ -334,12 +338,12 @@ class LeavesZombies(Right):
     broken = "close-releases-resources"
 
     class group(Group):
-        left: ClassVar[list[Any]] = []
+        zombies: ClassVar[list[Any]] = []
 
         def close(self) -> int:
             watcher = subprocess.Popen(["true"])
             os.waitid(os.P_PID, watcher.pid, os.WEXITED | os.WNOWAIT)
-            self.left.append(watcher)
+            self.zombies.append(watcher)
             return super().close()
 
 
@@ -381,7 +385,7 @@ class SignalsTheEnded(Right):
 
 
 class HasOneSession(Right):
-    """Tells of processes in the session of this one."""
+    """Returns processes in the launching process's session."""
 
     broken = "workers-lead-sessions"
 
@@ -409,7 +413,7 @@ class SetsItsOwnVariables(Right):
 
 
 class PrintsFromAllThreads(Right):
-    """Has a thread for each line."""
+    """Starts a thread for each line."""
 
     broken = "lines-arrive-with-their-rank"
 
@@ -421,7 +425,7 @@ class PrintsFromAllThreads(Right):
 
 
 class LeavesNoPlugin(Right):
-    """Takes "all of them" for "none of them"."""
+    """Passes "all plugins" as "no plugin"."""
 
     broken = "variables-are-passed"
 
@@ -443,18 +447,18 @@ def _is_socket(descriptor: int) -> bool:
 
 
 WRONG: tuple[type[Right], ...] = tuple(
-    each for each in list(globals().values())
-    if isinstance(each, type) and issubclass(each, Right) and each.broken
+    value for value in list(globals().values())
+    if isinstance(value, type) and issubclass(value, Right) and value.broken
 )  # fmt: skip
 
 
-def suite_of(made: type[Right]) -> type[LauncherSuite]:
-    """Return the suite that a third party would have written for a launcher."""
+def make_suite(launcher: type[Right]) -> type[LauncherSuite]:
+    """Return a suite for a launcher."""
 
     class Suite(LauncherSuite):
         timeout_s = 12.0
 
         def make_launcher(self) -> Launcher:
-            return made()
+            return launcher()
 
     return Suite

@@ -1,4 +1,4 @@
-"""Search methods with one fault each; ``broken`` is the clause that says so."""
+"""Search methods with one fault each. ``broken`` names the broken clause."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from detcore.search import Answer, ExitReason, NewTrial, SearchSetup, TrainTo
 from detcore_testing import SearcherSuite
 
-__all__ = ["WRONG", "suite_of"]
+__all__ = ["WRONG", "make_suite"]
 
 _SPACE = {
     "rate": {"type": "double", "minval": 0.0, "maxval": 1.0},
@@ -27,7 +27,7 @@ Answers = Sequence[Answer]
 
 
 class Right:
-    """Each trial trains half way; those that are better than all before go on to the end."""
+    """Each trial trains to half the length. Trials better than all earlier trials continue."""
 
     broken: ClassVar[str] = ""
 
@@ -41,7 +41,7 @@ class Right:
         self.prepare()
 
     def prepare(self) -> None:
-        """Change what the method is made with."""
+        """Change the method's setup."""
 
     def start(self) -> Answers:
         return [self.new() for _ in range(int(self.setup.settings["max_concurrent_trials"]))]
@@ -122,15 +122,15 @@ class BeginsAtZero(Right):
 
 
 class CountsFromTheLastStop(Right):
-    """Says how much more to train, rather than how far."""
+    """Returns the additional length instead of the total length."""
 
     broken = "answers-are-valid"
 
     def validated(self, trial: int, length: int, metric: float) -> Answers:
         return [
-            TrainTo(each.trial, each.length - self.half)
-            if isinstance(each, TrainTo) and each.length else each
-            for each in super().validated(trial, length, metric)
+            TrainTo(answer.trial, answer.length - self.half)
+            if isinstance(answer, TrainTo) and answer.length else answer
+            for answer in super().validated(trial, length, metric)
         ]  # fmt: skip
 
 
@@ -157,7 +157,7 @@ class NeverEnds(Right):
 
 
 class WaitsForEverybody(Right):
-    """Decides when all have reported, and some never will."""
+    """Decides only after all trials have reported, although failed trials never report."""
 
     broken = "search-survives-failures"
 
@@ -172,7 +172,7 @@ class WaitsForEverybody(Right):
         if len(self.waiting) < self.total:
             return []
         self.ended = self.total
-        return [TrainTo(each, None) for each in self.waiting]
+        return [TrainTo(trial_index, None) for trial_index in self.waiting]
 
 
 class ReplacesWhatWasStopped(Right):
@@ -185,7 +185,7 @@ class ReplacesWhatWasStopped(Right):
 
 
 class AsksForEver(Right):
-    """Replaces each trial that rejects its hyperparameters, without an end."""
+    """Replaces rejecting trials without limit."""
 
     broken = "search-survives-failures"
 
@@ -207,9 +207,9 @@ class ForgetsConstants(Right):
     broken = "hyperparameters-are-in-the-space"
 
     def hparams(self) -> dict[str, Any]:
-        found = super().hparams()
-        del found["global_batch_size"]
-        return found
+        hparams = super().hparams()
+        del hparams["global_batch_size"]
+        return hparams
 
 
 class AnswersInNumpy(Right):
@@ -224,9 +224,9 @@ class TrainsTooLong(Right):
 
     def validated(self, trial: int, length: int, metric: float) -> Answers:
         return [
-            TrainTo(each.trial, each.length + 1)
-            if isinstance(each, TrainTo) and each.length else each
-            for each in super().validated(trial, length, metric)
+            TrainTo(answer.trial, answer.length + 1)
+            if isinstance(answer, TrainTo) and answer.length else answer
+            for answer in super().validated(trial, length, metric)
         ]  # fmt: skip
 
 
@@ -252,7 +252,7 @@ class CountsInPercent(Right):
 
 
 class FallsBack(Right):
-    """Progress by what runs, which is less near the end."""
+    """Computes progress from running trials, which decreases near the end."""
 
     broken = "progress-reaches-1"
 
@@ -268,7 +268,7 @@ class StopsShortOf1(Right):
 
 
 class ForgetsWhatWasRejected(Right):
-    """Neither replaces nor counts a trial that rejects its hyperparameters."""
+    """Neither replaces nor counts rejecting trials."""
 
     broken = "progress-reaches-1"
 
@@ -286,7 +286,7 @@ class DividesByTheMetric(Right):
 
 
 class WaitsForABetterOne(Right):
-    """Equal metrics leave it waiting."""
+    """Waits forever on equal metrics."""
 
     broken = "finite-metrics-are-accepted"
 
@@ -392,16 +392,16 @@ class DrawsOnce(Right):
 
 
 WRONG: tuple[type[Right], ...] = tuple(
-    each for each in list(globals().values())
-    if isinstance(each, type) and issubclass(each, Right) and each.broken
+    value for value in list(globals().values())
+    if isinstance(value, type) and issubclass(value, Right) and value.broken
 )  # fmt: skip
 
 
-def suite_of(made: type[Right]) -> type[SearcherSuite]:
-    """Return the suite that a third party would have written for a method."""
+def make_suite(method_class: type[Right]) -> type[SearcherSuite]:
+    """Return a suite for a search method."""
 
     class Suite(SearcherSuite):
-        method = f"searcher_methods:{made.__name__}"
+        method = f"searcher_methods:{method_class.__name__}"
         max_events = 400
 
         def setups(self) -> Sequence[SearchSetup]:

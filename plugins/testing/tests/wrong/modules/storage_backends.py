@@ -1,6 +1,6 @@
-"""Storages with one fault each; ``broken`` is the clause that says so.
+"""Storages with one fault each. ``broken`` names the broken clause.
 
-Each is a `LocalStorage` but for its fault, so nothing else can be what a clause finds.
+Apart from its fault, each storage is a `LocalStorage`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from detcore.storage import (
 )
 from detcore_testing import FolderAccess, StorageSuite
 
-__all__ = ["WRONG", "suite_of"]
+__all__ = ["WRONG", "make_suite"]
 
 Digests = dict[str, FileDigest]
 Pairs = Sequence[Pair]
@@ -40,7 +40,7 @@ _LONG = 16 << 20
 
 
 class Wrong(LocalStorage):
-    """A right one; the others say what is different."""
+    """Correct storage. Subclasses add one fault."""
 
     broken: ClassVar[str] = ""
     secret: ClassVar[str] = "hunter2"
@@ -240,7 +240,7 @@ class DeletesPatterns(Wrong):
 
 
 class ReadsKeysTwice(Wrong):
-    """A generator is empty the second time."""
+    """Iterates the keys twice, although a generator is then empty."""
 
     broken = "delete-is-literal"
 
@@ -302,7 +302,7 @@ class ReadsAnything(Wrong):
 
 
 class CleansKeys(Wrong):
-    """Takes ``a//b`` for ``a/b``."""
+    """Treats ``a//b`` as ``a/b``."""
 
     broken = "unsafe-keys-are-rejected"
 
@@ -346,7 +346,7 @@ class ReadsOnce(Wrong):
 
 
 class ForgetsWhatItLacks(Wrong):
-    """Once a place was empty it stays so for this handle."""
+    """Caches that a location is empty."""
 
     broken = "storage-behaves-like-a-dict"
 
@@ -356,9 +356,9 @@ class ForgetsWhatItLacks(Wrong):
         return super().read(key)
 
     def list(self, prefix: str = "") -> list[Entry]:
-        found = super().list(prefix)
-        self._was_empty = not prefix and not found
-        return found
+        entries = super().list(prefix)
+        self._was_empty = not prefix and not entries
+        return entries
 
 
 class LooksBeforeItCreates(Wrong):
@@ -465,12 +465,12 @@ class WritesWhenMade(Wrong):
 
 class NumbersItsHandles(Wrong):
     broken = "url-is-stable"
-    made: ClassVar[list[int]] = []
+    handles: ClassVar[list[int]] = []
 
     def __init__(self, root: Path | str) -> None:
         super().__init__(root)
-        self.made.append(1)
-        self._number = len(self.made)
+        self.handles.append(1)
+        self._number = len(self.handles)
 
     @property
     def url(self) -> str:
@@ -507,7 +507,7 @@ class ProbesNothing(Wrong):
     broken = "probe-detects-unusable-storage"
 
     def probe(self) -> None:
-        """Say that all is well."""
+        """Report success."""
 
 
 class RaisesWhatItGot(Wrong):
@@ -533,11 +533,11 @@ class HidesManifests(Wrong):
     broken = "checkpoints-can-be-restored"
 
     def list(self, prefix: str = "") -> list[Entry]:
-        return [each for each in super().list(prefix) if not each.key.endswith("/manifest.json")]
+        return [entry for entry in super().list(prefix) if not entry.key.endswith("/manifest.json")]
 
 
 class RemembersCreations(Wrong):
-    """What was created and then deleted cannot be created again."""
+    """Rejects a deleted key in ``create``."""
 
     broken = "storage-behaves-like-a-dict"
 
@@ -550,7 +550,7 @@ class RemembersCreations(Wrong):
 
 
 class CommitsTooEarly(Wrong):
-    """A failed save is cleared away; this one keeps a manifest when its files go."""
+    """Keeps the manifest of a deleted failed save."""
 
     broken = "failed-saves-keep-old-checkpoint"
 
@@ -610,7 +610,7 @@ class ReadsText(Wrong):
 
 
 class TidiesUp(Wrong):
-    """Removes a folder in which it sees no file any more."""
+    """Deletes a directory that looks empty."""
 
     broken = "delete-is-literal"
 
@@ -663,7 +663,7 @@ class WorksInItsFolder(Wrong):
 
 
 class KeepsAPool(Wrong):
-    """Its thread is not there in a child that is forked."""
+    """Depends on a thread that does not exist in a forked child."""
 
     broken = "forked-children-can-use-storage"
 
@@ -681,7 +681,7 @@ class KeepsAPool(Wrong):
 
 
 class TakesTheNameFirst(Wrong):
-    """Who comes second sees half of what the first one writes."""
+    """Lets concurrent writers read an incomplete file."""
 
     broken = "create-has-one-winning-thread"
 
@@ -695,13 +695,13 @@ class TakesTheNameFirst(Wrong):
 
 
 WRONG: tuple[type[Wrong], ...] = tuple(
-    each for each in list(globals().values())
-    if isinstance(each, type) and issubclass(each, Wrong) and each.broken
+    value for value in list(globals().values())
+    if isinstance(value, type) and issubclass(value, Wrong) and value.broken
 )  # fmt: skip
 
 
-def suite_of(backend: type[Wrong]) -> type[StorageSuite]:
-    """Return the suite that a third party would have written for a storage."""
+def make_suite(backend: type[Wrong]) -> type[StorageSuite]:
+    """Return a suite for a storage."""
 
     class Suite(FolderAccess, StorageSuite):
         declined: ClassVar[dict[str, str]] = (
