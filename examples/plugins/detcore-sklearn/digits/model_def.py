@@ -1,4 +1,4 @@
-"""Handwritten digits, told apart by a small network of scikit-learn."""
+"""Classification of handwritten digits with a small scikit-learn network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from detcore_sklearn import Data, SklearnTrial
 
 
 class DigitsTrial(SklearnTrial):
-    """1347 scans to learn from, 450 to validate with."""
+    """Trains on 1347 scans and validates on 450 scans."""
 
     def build_model(self) -> Any:
         return MLPClassifier(

@@ -1,4 +1,4 @@
-"""Every estimator goes on bit for bit, from files that hold no code."""
+"""Every estimator resumes bit for bit, from files without code."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier, SGDRegressor
 from sklearn.neural_network import MLPClassifier
 
 from detcore_sklearn import ESTIMATORS, Data, SklearnController, SklearnTrial, load_model
-from detcore_sklearn.estimators import estimator_class, untrained
+from detcore_sklearn.estimators import find_estimator_class, make_untrained_copy
 
 X, Y = load_digits(return_X_y=True)
 X = X / 16
 
 
 class AnyTrial(SklearnTrial):
-    """Trains the estimator that it is given."""
+    """Trains any estimator."""
 
     def __init__(self, context: TrialContext, model: Any, *, kind: str = "dense") -> None:
         super().__init__(context)
@@ -47,12 +47,12 @@ class AnyTrial(SklearnTrial):
         return self.build_training_data()
 
 
-def make(model: Any, kind: str = "dense") -> SklearnController:
+def make_controller(model: Any, kind: str = "dense") -> SklearnController:
     context = TrialContext.from_config({"hyperparameters": {"global_batch_size": 16}})
     return SklearnController(AnyTrial(context, model, kind=kind), context)
 
 
-def predictions(model: Any) -> Any:
+def predict_sample(model: Any) -> Any:
     x = X[200:300]
     return model.predict_proba(x) if hasattr(model, "predict_proba") else model.predict(x)
 
@@ -78,87 +78,87 @@ CASES = [(name, options) for name in ESTIMATORS for options in OPTIONS.get(name,
 
 @pytest.mark.parametrize(("name", "options"), CASES)
 @pytest.mark.filterwarnings("ignore:Class PassiveAggressive:FutureWarning")
-# Of a class that no batch has had yet GaussianNB takes the logarithm of its share.
+# GaussianNB takes the logarithm of 0 for classes that no batch has contained.
 @pytest.mark.filterwarnings("ignore:divide by zero encountered in log:RuntimeWarning")
-def test_k_steps_save_restore_and_the_rest_equal_all_steps(
+def test_resumed_training_equals_uninterrupted(
     name: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    def fresh() -> Any:
-        given = dict(options)
-        if isinstance(given.get("random_state"), np.random.RandomState):
-            given["random_state"] = np.random.RandomState(3)
-        return estimator_class(name)(**given)
+    def make_estimator() -> Any:
+        arguments = dict(options)
+        if isinstance(arguments.get("random_state"), np.random.RandomState):
+            arguments["random_state"] = np.random.RandomState(3)
+        return find_estimator_class(name)(**arguments)
 
     np.random.seed(11)
-    straight = make(fresh())
-    straight.train(7)
-    straight.save(tmp_path)
-    straight.train(9)
+    uninterrupted = make_controller(make_estimator())
+    uninterrupted.train(7)
+    uninterrupted.save(tmp_path)
+    uninterrupted.train(9)
     expected = np.random.get_state(legacy=False)["state"]["key"]
     np.random.seed(99)
-    resumed = make(fresh())
+    resumed = make_controller(make_estimator())
     resumed.restore(tmp_path)
     resumed.train(9)
-    first, second = straight._model, resumed._model
-    assert np.array_equal(predictions(first), predictions(second))
+    first, second = uninterrupted._model, resumed._model
+    assert np.array_equal(predict_sample(first), predict_sample(second))
     assert np.array_equal(expected, np.random.get_state(legacy=False)["state"]["key"])
-    assert straight.validate() == resumed.validate()
+    assert uninterrupted.validate() == resumed.validate()
     (tmp_path / "after").mkdir()
-    straight.save(tmp_path / "after")
+    uninterrupted.save(tmp_path / "after")
     (tmp_path / "resumed").mkdir()
     resumed.save(tmp_path / "resumed")
     for file in ("estimator.json", "arrays.npz"):
-        left, right = tmp_path / "after" / file, tmp_path / "resumed" / file
-        assert _content(left) == _content(right), file
+        expected_file, resumed_file = tmp_path / "after" / file, tmp_path / "resumed" / file
+        assert _read_content(expected_file) == _read_content(resumed_file), file
 
 
-def _content(path: Path) -> object:
+def _read_content(path: Path) -> object:
     if path.suffix == ".json":
         return json.loads(path.read_text())
-    with np.load(path, allow_pickle=False) as saved:
-        return {name: (saved[name].dtype.str, saved[name].tobytes()) for name in saved.files}
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: (arrays[name].dtype.str, arrays[name].tobytes()) for name in arrays.files}
 
 
 @pytest.mark.parametrize("kind", ["sparse", "names"])
-def test_sparse_features_and_classes_with_names(kind: str, tmp_path: Path) -> None:
-    straight = make(SGDClassifier(random_state=1), kind)
-    straight.train(4)
-    straight.save(tmp_path)
-    resumed = make(SGDClassifier(random_state=1), kind)
+def test_sparse_features_and_named_classes_resume(kind: str, tmp_path: Path) -> None:
+    uninterrupted = make_controller(SGDClassifier(random_state=1), kind)
+    uninterrupted.train(4)
+    uninterrupted.save(tmp_path)
+    resumed = make_controller(SGDClassifier(random_state=1), kind)
     resumed.restore(tmp_path)
-    assert straight.train(5) == resumed.train(5)
+    assert uninterrupted.train(5) == resumed.train(5)
     loaded = load_model(str(tmp_path))
     assert set(loaded.predict(X[:100])) <= set(Y if kind == "sparse" else ("zero", "one", "two"))
 
 
-def test_an_array_under_two_names_stays_one(tmp_path: Path) -> None:
-    controller = make(SGDRegressor(average=5))
+def test_shared_array_stays_shared(tmp_path: Path) -> None:
+    controller = make_controller(SGDRegressor(average=5))
     controller.train(3)
     controller.save(tmp_path)
     model = load_model(str(tmp_path))
     twins = [name for name, value in vars(model).items() if value is model.coef_]
-    trained = vars(controller._model)
-    assert twins == [name for name, value in trained.items() if value is trained["coef_"]]
+    attributes = vars(controller._model)
+    assert twins == [name for name, value in attributes.items() if value is attributes["coef_"]]
     assert len(twins) == 2
 
 
-def test_a_snapshot_does_not_change_with_the_training(tmp_path: Path) -> None:
-    controller = make(MLPClassifier((8,), random_state=1, batch_size=8))
+def test_training_does_not_change_snapshot(tmp_path: Path) -> None:
+    controller = make_controller(MLPClassifier((8,), random_state=1, batch_size=8))
     controller.train(3)
-    before = predictions(controller._model)
+    before = predict_sample(controller._model)
     write = controller.snapshot(tmp_path)
     controller.train(3)
     write()
-    assert np.array_equal(predictions(load_model(str(tmp_path))), before)
-    assert not np.array_equal(predictions(controller._model), before)
-    assert {each.name for each in controller.tensors()} >= {"coefs_.0", "_optimizer.ms.0"}
+    assert np.array_equal(predict_sample(load_model(str(tmp_path))), before)
+    assert not np.array_equal(predict_sample(controller._model), before)
+    assert {tensor.name for tensor in controller.tensors()} >= {"coefs_.0", "_optimizer.ms.0"}
 
 
-def test_another_trial_starts_from_what_was_learned(tmp_path: Path) -> None:
-    first = make(SGDClassifier(random_state=1))
+def test_start_from_loads_weights(tmp_path: Path) -> None:
+    first = make_controller(SGDClassifier(random_state=1))
     first.train(5)
     first.save(tmp_path)
-    second = make(SGDClassifier(random_state=1))
+    second = make_controller(SGDClassifier(random_state=1))
     second.start_from(tmp_path)
     assert np.array_equal(second._model.coef_, first._model.coef_)
     assert second._model.t_ == first._model.t_
@@ -169,17 +169,17 @@ def test_another_trial_starts_from_what_was_learned(tmp_path: Path) -> None:
     ("model", "message"),
     [
         (LogisticRegression(), "returned a sklearn.linear_model._logistic.LogisticRegression"),
-        (object(), "returned a builtins.object, which cannot be trained"),
-        (type("SGDClassifier", (SGDClassifier,), {})(), r"a \w+\.SGDClassifier, which cannot"),
+        (object(), "returned a builtins.object, which is not supported"),
+        (type("SGDClassifier", (SGDClassifier,), {})(), r"a \w+\.SGDClassifier, which is not"),
     ],
 )
-def test_models_that_could_not_be_restored_are_refused(model: Any, message: str) -> None:
+def test_unsupported_model_is_rejected(model: Any, message: str) -> None:
     with pytest.raises(InvalidModelError, match=message):
-        make(model)
+        make_controller(model)
 
 
-def test_what_no_file_can_hold_is_refused_when_it_is_saved(tmp_path: Path) -> None:
-    controller = make(SGDClassifier())
+def test_save_rejects_unsupported_attributes(tmp_path: Path) -> None:
+    controller = make_controller(SGDClassifier())
     controller.train(1)
     controller._model.extra_ = lambda: None
     with pytest.raises(InvalidModelError, match="extra_ is a function, which cannot be saved"):
@@ -189,94 +189,95 @@ def test_what_no_file_can_hold_is_refused_when_it_is_saved(tmp_path: Path) -> No
         controller.save(tmp_path)
 
 
-def test_parameters_that_scikit_learn_rejects_are_invalid_hyperparameters() -> None:
+def test_invalid_parameter_raises_invalid_hp() -> None:
     with pytest.raises(InvalidHP, match="rejects the model's parameters: The 'alpha' parameter"):
-        make(SGDClassifier(alpha=-1)).train(1)
+        make_controller(SGDClassifier(alpha=-1)).train(1)
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
 @pytest.mark.filterwarnings("ignore:Class PassiveAggressive:FutureWarning")
 @pytest.mark.filterwarnings("ignore:(divide by zero|invalid value):RuntimeWarning")
-def test_a_validation_before_the_first_batch_changes_nothing(
-    name: str, options: dict[str, Any]
-) -> None:
-    found = []
+def test_early_validation_does_not_change_training(name: str, options: dict[str, Any]) -> None:
+    results = []
     for validates in (True, False):
-        given = copy.deepcopy(options)
+        arguments = copy.deepcopy(options)
         np.random.seed(5)
-        controller = make(estimator_class(name)(**given))
+        controller = make_controller(find_estimator_class(name)(**arguments))
         if validates and name != "GaussianNB":
             metrics = controller.validate().metrics
             assert all(np.isfinite(value) for value in metrics.values())
         controller.train(3)
-        found.append(predictions(controller._model))
-    assert np.array_equal(*found)
+        results.append(predict_sample(controller._model))
+    assert np.array_equal(*results)
 
 
-def test_the_first_validation_is_of_the_weights_that_training_begins_with() -> None:
+def test_early_validation_uses_initial_weights() -> None:
     model = MLPClassifier((8,), random_state=3, batch_size=8)
-    begun = untrained(model, X[:8], Y[:8], classes=np.unique(Y))
+    untrained = make_untrained_copy(model, X[:8], Y[:8], classes=np.unique(Y))
     assert not hasattr(model, "coefs_")
-    assert begun.get_params() == model.get_params()
+    assert untrained.get_params() == model.get_params()
     model.set_params(learning_rate_init=1e-12).partial_fit(X[:8], Y[:8], classes=np.unique(Y))
-    for first, second in zip(begun.coefs_, model.coefs_, strict=True):
+    for first, second in zip(untrained.coefs_, model.coefs_, strict=True):
         assert np.allclose(first, second, rtol=0, atol=1e-11)
 
 
-def saved(tmp_path: Path) -> dict[str, Any]:
-    controller = make(SGDClassifier())
+def save_checkpoint(tmp_path: Path) -> dict[str, Any]:
+    controller = make_controller(SGDClassifier())
     controller.train(1)
     controller.save(tmp_path)
-    found: dict[str, Any] = json.loads((tmp_path / "estimator.json").read_text())
-    return found
+    fields: dict[str, Any] = json.loads((tmp_path / "estimator.json").read_text())
+    return fields
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"estimator": "os.system"}, "is no|build_model returns|names the estimator"),
-        ({"version": 2}, "is not of version 1"),
+        ({"estimator": "os.system"}, "build_model returns|names an unknown estimator"),
+        ({"version": 2}, "does not have version 1"),
         ({"more": 1}, "is damaged"),
-        ({"fitted": {"part": "Popen", "attributes": {"dict": []}}}, "names the part .* 'Popen'"),
+        (
+            {"fitted": {"part": "Popen", "attributes": {"dict": []}}},
+            "unknown part .* 'Popen'",
+        ),
         ({"fitted": {"array": "absent"}}, "cannot be read: KeyError"),
-        ({"fitted": {"what": 1}}, "holds .*, which means nothing here"),
+        ({"fitted": {"what": 1}}, "unrecognized estimator state"),
         ({"fitted": {"scalar": 1, "dtype": "O9"}}, "cannot be read: TypeError"),
-        ({"training": {}}, "does not say how far it is"),
+        ({"training": {}}, "has no step or random state"),
     ],
 )
-def test_a_changed_checkpoint_is_refused(
+def test_restore_rejects_changed_checkpoint(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    fields = saved(tmp_path) | changes
+    fields = save_checkpoint(tmp_path) | changes
     (tmp_path / "estimator.json").write_text(json.dumps(fields))
     with pytest.raises(InvalidCheckpointError, match=message):
-        make(SGDClassifier()).restore(tmp_path)
+        make_controller(SGDClassifier()).restore(tmp_path)
 
 
-def test_a_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
-    saved(tmp_path)
+def test_load_rejects_truncated_file(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path)
     data = (tmp_path / "arrays.npz").read_bytes()
     (tmp_path / "arrays.npz").write_bytes(data[: len(data) // 2])
-    with pytest.raises(InvalidCheckpointError, match="holds no estimator that can be read"):
+    with pytest.raises(InvalidCheckpointError, match="cannot read an estimator from"):
         load_model(str(tmp_path))
 
 
-def test_an_array_of_pickles_is_not_opened(tmp_path: Path) -> None:
-    saved(tmp_path)
+def test_load_rejects_object_array(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path)
     np.savez(tmp_path / "arrays.npz", coef_=np.array([object], dtype=object))
     with pytest.raises(InvalidCheckpointError, match="allow_pickle"):
         load_model(str(tmp_path))
 
 
-def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
-    saved(tmp_path)
-    controller = make(SGDClassifier())
+def test_restore_rejects_other_feature_count(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path)
+    controller = make_controller(SGDClassifier())
     controller._x = controller._x[:, :10]
-    with pytest.raises(InvalidCheckpointError, match="on 64 features, and this"):
+    with pytest.raises(InvalidCheckpointError, match="on 64 features, but this"):
         controller.restore(tmp_path)
 
 
-def test_another_estimator_does_not_take_the_state(tmp_path: Path) -> None:
-    saved(tmp_path)
-    with pytest.raises(InvalidCheckpointError, match=r"a SGDClassifier, and .* returns a SGDRegr"):
-        make(SGDRegressor()).restore(tmp_path)
+def test_restore_rejects_other_estimator(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path)
+    with pytest.raises(InvalidCheckpointError, match=r"a SGDClassifier, but .* returns a SGDRegr"):
+        make_controller(SGDRegressor()).restore(tmp_path)

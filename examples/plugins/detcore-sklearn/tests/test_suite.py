@@ -1,4 +1,4 @@
-"""The contract of a framework plugin, held against this one, with three kinds of estimators."""
+"""Contract tests for the framework plugin."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from detcore_testing import FrameworkSuite
 
 
 class TestSGDClassifier(FrameworkSuite):
-    """A linear classifier with averaging: two of its arrays are one under two names."""
+    """Linear classifier with averaging, which has one array under two names."""
 
     framework = "sklearn"
     model_dir = Path(__file__).parent / "model"
@@ -22,21 +22,21 @@ class TestSGDClassifier(FrameworkSuite):
     stop_entrypoint = "model_def:StoppingDigits"
     hyperparameters: ClassVar[Mapping[str, Any]] = {"global_batch_size": 16, "alpha": 0.001}
     changed_hyperparameters: ClassVar[Mapping[str, Any]] = {"alpha": 0.1}
-    # scikit-learn itself rejects it, in the first batch.
+    # scikit-learn rejects this value in the first batch.
     invalid_hyperparameters: ClassVar[Mapping[str, Any]] = {"alpha": -1.0}
     declined: ClassVar[Mapping[str, str]] = {
-        "several-workers": "partial_fit takes its step at once and shows no gradient to share",
+        "several-workers": "partial_fit exposes no gradients that workers could exchange",
     }
     batches_per_epoch = 30
     batch_counter = "step"
 
     def read_state(self, checkpoint: Path) -> Mapping[str, npt.NDArray[Any]]:
-        with np.load(checkpoint / "arrays.npz", allow_pickle=False) as saved:
-            state = {name: saved[name] for name in saved.files}
-        found = json.loads((checkpoint / "estimator.json").read_text(encoding="utf-8"))
-        numbers = {key: value for key, value in found["fitted"]["dict"] if _is_number(value)}
-        numbers["step"] = found["training"]["step"]
-        words = found["training"]["random"]["python"][1]
+        with np.load(checkpoint / "arrays.npz", allow_pickle=False) as arrays:
+            state = {name: arrays[name] for name in arrays.files}
+        fields = json.loads((checkpoint / "estimator.json").read_text(encoding="utf-8"))
+        numbers = {key: value for key, value in fields["fitted"]["dict"] if _is_number(value)}
+        numbers["step"] = fields["training"]["step"]
+        words = fields["training"]["random"]["python"][1]
         return (
             state
             | {key: np.array(value) for key, value in numbers.items()}

@@ -1,6 +1,6 @@
-"""Trials for detcore that train scikit-learn's estimators batch by batch, with ``partial_fit``.
+"""Train scikit-learn estimators batch by batch in detcore trials.
 
-Names are imported on first use: finding the plugin must not cost what using it costs.
+Names are imported on first use, so that plugin discovery stays fast.
 """
 
 from __future__ import annotations

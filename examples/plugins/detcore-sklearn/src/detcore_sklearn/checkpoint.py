@@ -1,4 +1,4 @@
-"""An estimator in a folder: ``estimator.json`` and ``arrays.npz``."""
+"""Checkpoint files of an estimator: ``estimator.json`` and ``arrays.npz``."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _VERSION = 1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """An estimator as it was at one moment, as JSON values and arrays.
+    """Copy of an estimator's state as JSON values and arrays.
 
     Attributes:
-        estimator: Name of its class.
-        parameters: What it was made with, encoded.
-        fitted: What it has learned, encoded.
-        training: What the controller keeps besides.
-        arrays: The arrays in all of them.
+        estimator: Name of the estimator's class.
+        parameters: Encoded constructor parameters.
+        fitted: Encoded fitted attributes.
+        training: Step and random state of the controller.
+        arrays: Arrays in all of these fields, by name.
     """
 
     estimator: str
@@ -39,7 +39,7 @@ class Snapshot:
     arrays: Arrays
 
     def write(self, directory: Path) -> None:
-        """Write both files."""
+        """Write both checkpoint files."""
         fields = {
             "version": _VERSION,
             "estimator": self.estimator,
@@ -52,20 +52,20 @@ class Snapshot:
         arrays: dict[str, Any] = dict(self.arrays)
         np.savez(directory / ARRAYS_FILE, **arrays)
 
-    def put_into(self, model: Any) -> None:
-        """Give an estimator of the same class what was learned.
+    def apply_to(self, model: Any) -> None:
+        """Restore the state of an estimator of the same class.
 
         Raises:
-            InvalidCheckpointError: If it is of another class.
+            InvalidCheckpointError: If the estimator has another class.
         """
         name = check_estimator(model)
         if name != self.estimator:
             raise InvalidCheckpointError(
-                f"the checkpoint holds a {self.estimator}, and build_model returns a {name}.\n"
-                "Resume with the trial class that wrote it."
+                f"the checkpoint contains a {self.estimator}, but build_model returns a {name}.\n"
+                "Resume with the trial class that wrote the checkpoint."
             )
         parameters = decode(self.parameters, self.arrays)
-        # A generator that was given as a parameter has moved on; the rest is the trial's business.
+        # Training changes only generator parameters. The trial sets all other parameters.
         for key, value in parameters.items():
             if isinstance(value, np.random.RandomState):
                 setattr(model, key, value)
@@ -73,7 +73,7 @@ class Snapshot:
 
 
 def take_snapshot(model: Any, training: Mapping[str, Any]) -> Snapshot:
-    """Copy an estimator's state, and what goes with it."""
+    """Copy an estimator's state and the controller's training state."""
     encoder = Encoder()
     parameters = model.get_params(deep=False)
     fitted = {
@@ -91,28 +91,28 @@ def take_snapshot(model: Any, training: Mapping[str, Any]) -> Snapshot:
 
 
 def read_snapshot(directory: Path) -> Snapshot:
-    """Read what `Snapshot.write` wrote.
+    """Read the files written by `Snapshot.write`.
 
     Raises:
-        InvalidCheckpointError: If it is not there, or is of another version.
+        InvalidCheckpointError: If the files are missing, damaged or of another version.
     """
     try:
         fields = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
-        # Opened here, for np.load leaves a file open that is no archive.
+        # np.load would leave a file that is not an archive open.
         with (
             open(directory / ARRAYS_FILE, "rb") as file,
-            np.load(file, allow_pickle=False) as saved,
+            np.load(file, allow_pickle=False) as archive,
         ):
-            arrays = {name: saved[name] for name in saved.files}
+            arrays = {name: archive[name] for name in archive.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise InvalidCheckpointError(
-            f"{directory} holds no estimator that can be read: {error}.\n"
-            f"It needs the files {STATE_FILE} and {ARRAYS_FILE}."
+            f"cannot read an estimator from {directory}: {error}.\n"
+            f"The directory must contain valid files {STATE_FILE} and {ARRAYS_FILE}."
         ) from error
     if not isinstance(fields, dict) or fields.pop("version", None) != _VERSION:
         raise InvalidCheckpointError(
-            f"{directory / STATE_FILE} is not of version {_VERSION}.\n"
-            "Load it with the version of detcore-sklearn that wrote it."
+            f"{directory / STATE_FILE} does not have version {_VERSION}.\n"
+            "Load the checkpoint with the version of detcore-sklearn that wrote it."
         )
     try:
         return Snapshot(arrays=arrays, **fields)
@@ -121,15 +121,15 @@ def read_snapshot(directory: Path) -> Snapshot:
 
 
 def load_model(path: str) -> Any:
-    """Return the estimator of a checkpoint; no code of the trial is needed, and none is run.
+    """Return the estimator in a checkpoint, without running the trial's code.
 
     Args:
-        path: The checkpoint's folder.
+        path: Checkpoint directory.
 
     Raises:
-        InvalidCheckpointError: If there is none in it.
+        InvalidCheckpointError: If the directory contains no readable estimator.
     """
     snapshot = read_snapshot(Path(path))
     model = estimator_class(snapshot.estimator)(**decode(snapshot.parameters, snapshot.arrays))
-    snapshot.put_into(model)
+    snapshot.apply_to(model)
     return model

@@ -1,4 +1,4 @@
-"""What detcore drives: a stepping controller around ``partial_fit``."""
+"""Stepping controller that trains an estimator with ``partial_fit``."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from detcore.types import TensorInfo
 from sklearn.base import is_classifier
 
 from detcore_sklearn.checkpoint import ARRAYS_FILE, read_snapshot, take_snapshot
-from detcore_sklearn.estimators import check_estimator, untrained
+from detcore_sklearn.estimators import check_estimator, make_untrained_copy
 from detcore_sklearn.trial import SklearnTrial
 
 
 class SklearnController:
-    """Trains as many batches as it is told.
+    """Trains, validates and saves an estimator.
 
-    A checkpoint holds the estimator's parameters and fitted attributes, the number of batches, and
-    the state of NumPy's generator, which estimators without a ``random_state`` draw from.
+    A checkpoint contains the estimator's parameters and fitted attributes, the step counter, and
+    the state of NumPy's generator, which estimators without a ``random_state`` use.
     """
 
     def __init__(self, trial: SklearnTrial, context: TrialContext) -> None:
-        """Build model and data; nothing is trained yet.
+        """Build the model and the data.
 
         Raises:
             InvalidModelError: If the model cannot be restored exactly.
@@ -51,18 +51,18 @@ class SklearnController:
         self._ledger = context.ledger
         if self._ledger is not None:
             self._ledger.describe(IdKind.RECORD_INDEX, num_records=self._sampler.num_records)
-        # A batch need not have all classes, and the first step has to know them.
+        # The first call of partial_fit needs all classes, but a batch may not contain all of them.
         self._options = (
             {"classes": np.unique(np.asarray(self._y))} if is_classifier(self._model) else {}
         )
-        self._saved: Sequence[TensorInfo] = ()
+        self._tensors: Sequence[TensorInfo] = ()
 
     def batches_per_epoch(self) -> int | None:
-        """Return how many batches all records make."""
+        """Return the number of batches in one pass over the data."""
         return self._sampler.batches_per_epoch
 
     def train(self, num_batches: int) -> Mapping[str, float]:
-        """Train so many batches; return the means of their metrics."""
+        """Train `num_batches` batches and return their mean metrics."""
         sums: dict[str, float] = {}
         for _ in range(num_batches):
             metrics = self._train_batch()
@@ -79,7 +79,7 @@ class SklearnController:
         try:
             self._model.partial_fit(x, y, **self._options)
         except ValueError as error:
-            # By its name, for the class is in a private module of scikit-learn.
+            # The class is in a private module of scikit-learn, so check its name.
             if type(error).__name__ == "InvalidParameterError":
                 raise InvalidHP(f"scikit-learn rejects the model's parameters: {error}") from error
             raise
@@ -88,59 +88,60 @@ class SklearnController:
             return self._trial.evaluate(self._model, x, y)
 
     def validate(self) -> ValidationResult:
-        """Evaluate the model on all validation data; before its first batch, as it begins."""
+        """Evaluate the model on all validation data, also before the first batch."""
         x, y = self._validation
         with preserve_random_state():
             model = self._model
             if not hasattr(model, "n_features_in_"):
-                some = slice(self._sampler.batch_size)
-                model = untrained(model, self._x[some], self._y[some], **self._options)
-            found = self._trial.evaluate(model, x, y)
-        metrics = {f"val_{name}": float(value) for name, value in found.items()}
+                head = slice(self._sampler.batch_size)
+                model = make_untrained_copy(model, self._x[head], self._y[head], **self._options)
+            raw_metrics = self._trial.evaluate(model, x, y)
+        metrics = {f"val_{name}": float(value) for name, value in raw_metrics.items()}
         self._trial.on_validation_end(metrics)
         return ValidationResult(metrics, n_records=int(x.shape[0]))
 
     def save(self, directory: Path) -> None:
-        """Write the whole state."""
+        """Write the complete state."""
         self.snapshot(directory)()
 
     def snapshot(self, directory: Path) -> Callable[[], None]:
-        """Copy the whole state, and return what writes the copy."""
+        """Copy the complete state, and return a function that writes the copy."""
         training = {"step": self._step, "random": capture_random_state()}
-        taken = take_snapshot(self._model, training)
-        self._saved = [
+        snapshot = take_snapshot(self._model, training)
+        self._tensors = [
             TensorInfo(name, value.shape, str(value.dtype), ARRAYS_FILE)
-            for name, value in taken.arrays.items()
+            for name, value in snapshot.arrays.items()
         ]
-        return lambda: taken.write(directory)
+        return lambda: snapshot.write(directory)
 
     def tensors(self) -> Sequence[TensorInfo]:
         """Return the arrays of the last snapshot."""
-        return self._saved
+        return self._tensors
 
     def restore(self, directory: Path) -> None:
-        """Go on exactly where the checkpoint was taken."""
+        """Restore the estimator, step counter and random state."""
         snapshot = read_snapshot(directory)
-        snapshot.put_into(self._model)
+        snapshot.apply_to(self._model)
         self._check_features()
         try:
             self._step = int(snapshot.training["step"])
             restore_random_state(snapshot.training["random"])
         except (LookupError, TypeError) as error:
-            raise InvalidCheckpointError(f"{directory} does not say how far it is") from error
+            raise InvalidCheckpointError(f"{directory} has no step or random state") from error
 
     def start_from(self, directory: Path) -> None:
-        """Take over what another trial learned; data and generators stay those of a new trial."""
-        read_snapshot(directory).put_into(self._model)
+        """Load the model of another trial. The data position and random state stay new."""
+        read_snapshot(directory).apply_to(self._model)
         self._check_features()
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """No-op: the controller holds no resources."""
 
     def _check_features(self) -> None:
-        found, wanted = getattr(self._model, "n_features_in_", None), self._x.shape[1]
-        if found is not None and found != wanted:
+        model_features = getattr(self._model, "n_features_in_", None)
+        data_features = self._x.shape[1]
+        if model_features not in (None, data_features):
             raise InvalidCheckpointError(
-                f"the checkpoint's model was trained on {found} features, and this trial's data "
-                f"has {wanted}.\nResume with the data that it was trained on."
+                f"the checkpoint's model was trained on {model_features} features, but this "
+                f"trial's data has {data_features}.\nResume with the model's training data."
             )

@@ -1,4 +1,4 @@
-"""Fitted attributes as JSON values and arrays: exactly, and without pickle."""
+"""Exact encoding of fitted attributes as JSON values and arrays, without pickle."""
 
 from __future__ import annotations
 
@@ -9,62 +9,62 @@ import numpy as np
 import numpy.typing as npt
 from detcore.errors import InvalidCheckpointError, InvalidModelError
 
-from detcore_sklearn.estimators import part_class, part_name
+from detcore_sklearn.estimators import find_part_class, find_part_name
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-_PLAIN = (bool, int, float, str, type(None))
+_JSON_TYPES = (bool, int, float, str, type(None))
 
 
 class Encoder:
-    """Turns values into JSON values, and sets their arrays aside.
+    """Encodes values as JSON values and collects their arrays.
 
-    An array that is there twice stays one array: averaged SGD writes to it under one name and
-    reads it under another.
+    An array that occurs twice is stored once, because averaged SGD writes to an array under one
+    name and reads it under another name.
 
     Attributes:
-        arrays: Copies of the arrays that were found, by name.
+        arrays: Copies of the arrays by name.
     """
 
     def __init__(self) -> None:
         self.arrays: Arrays = {}
-        # With the arrays themselves, so that no other one gets the id of one that is gone.
-        self._seen: dict[int, tuple[str, npt.NDArray[Any]]] = {}
+        # References to the arrays, so that no id is reused.
+        self._names: dict[int, tuple[str, npt.NDArray[Any]]] = {}
 
-    def encode(self, value: Any, place: str) -> Any:
-        """Return a value as JSON values.
+    def encode(self, value: Any, path: str) -> Any:
+        """Encode a value as JSON values.
 
         Args:
-            value: What an estimator holds.
-            place: Its name, such as ``"_optimizer.ms.0"``; arrays are named by it.
+            value: Attribute of an estimator.
+            path: Name of the attribute, such as ``"_optimizer.ms.0"``, also used for arrays.
 
         Raises:
-            InvalidModelError: If there is something in it that cannot be restored.
+            InvalidModelError: If a part of the value cannot be restored.
         """
-        if isinstance(value, np.generic):  # before float: np.float64 is one, and more
+        if isinstance(value, np.generic):  # before float, because np.float64 is a float
             return {"scalar": value.item(), "dtype": value.dtype.str}
-        if isinstance(value, _PLAIN):
+        if isinstance(value, _JSON_TYPES):
             return value
         if isinstance(value, np.ndarray):
-            return {"array": self._array(value, place)}
+            return {"array": self._store_array(value, path)}
         if isinstance(value, list | tuple):
-            items = [self.encode(item, f"{place}.{index}") for index, item in enumerate(value)]
+            items = [self.encode(item, f"{path}.{index}") for index, item in enumerate(value)]
             return {type(value).__name__: items}
         if isinstance(value, Mapping):
-            return self.encode_mapping(value, f"{place}.")
+            return self.encode_mapping(value, f"{path}.")
         if isinstance(value, np.random.RandomState):
-            return {"generator": self.encode(value.get_state(legacy=False), place)}
-        name = part_name(value)
+            return {"generator": self.encode(value.get_state(legacy=False), path)}
+        name = find_part_name(value)
         if name is None:
             raise InvalidModelError(
-                f"the estimator's {place} is a {type(value).__name__}, which cannot be saved.\n"
-                "Numbers, texts, arrays, lists and dictionaries of them, and "
-                "numpy.random.RandomState can be."
+                f"the estimator's {path} is a {type(value).__name__}, which cannot be saved.\n"
+                "Supported types are numbers, strings, arrays, numpy.random.RandomState, and lists "
+                "and dictionaries of these types."
             )
-        return {"part": name, "attributes": self.encode(vars(value), place)}
+        return {"part": name, "attributes": self.encode(vars(value), path)}
 
     def encode_mapping(self, values: Mapping[Any, Any], prefix: str = "") -> Any:
-        """Return a mapping as JSON values; its values are named by their keys."""
+        """Encode a mapping as JSON values. Names of the values consist of prefix and key."""
         return {
             "dict": [
                 [self.encode(key, f"{prefix}key"), self.encode(value, f"{prefix}{key}")]
@@ -72,32 +72,32 @@ class Encoder:
             ]
         }
 
-    def _array(self, value: npt.NDArray[Any], place: str) -> str:
+    def _store_array(self, value: npt.NDArray[Any], path: str) -> str:
         if value.dtype.hasobject:
             raise InvalidModelError(
-                f"the estimator's {place} is an array of Python objects, which cannot be saved.\n"
-                "Give it numbers, or texts as a NumPy array of texts."
+                f"the estimator's {path} is an array of Python objects, which cannot be saved.\n"
+                "Use an array of numbers or of NumPy strings."
             )
-        if id(value) not in self._seen:
-            name = place
+        if id(value) not in self._names:
+            name = path
             while name in self.arrays:
                 name += "'"
-            self.arrays[name] = value.copy(order="K")  # training goes on with the original
-            self._seen[id(value)] = name, value
-        return self._seen[id(value)][0]
+            self.arrays[name] = value.copy(order="K")  # training continues with the original
+            self._names[id(value)] = name, value
+        return self._names[id(value)][0]
 
 
 def decode(node: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
-    """Return the value that `Encoder.encode` was given.
+    """Decode a value encoded by `Encoder.encode`.
 
     Args:
-        node: What it returned, as it was or as JSON gives it back.
-        arrays: The arrays by name; they become part of the value.
+        node: Encoded value, also after a JSON round trip.
+        arrays: Arrays by name, which become part of the value.
 
     Raises:
-        InvalidCheckpointError: If it is nothing that `Encoder.encode` returns.
+        InvalidCheckpointError: If the encoded value is invalid.
     """
-    if isinstance(node, _PLAIN):
+    if isinstance(node, _JSON_TYPES):
         return node
     try:
         match node:
@@ -116,12 +116,12 @@ def decode(node: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
                 generator.set_state(decode(state, arrays))
                 return generator
             case {"part": str(name), "attributes": attributes}:
-                part = object.__new__(part_class(name))
+                part = object.__new__(find_part_class(name))
                 vars(part).update(decode(attributes, arrays))
                 return part
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidCheckpointError(
             f"the estimator's state cannot be read: {type(error).__name__}: {error}.\n"
-            "The checkpoint was changed; detcore checkpoint verify says which file."
+            "The checkpoint was changed. Find the changed file with: detcore checkpoint verify"
         ) from error
-    raise InvalidCheckpointError(f"the estimator's state holds {node!r}, which means nothing here")
+    raise InvalidCheckpointError(f"unrecognized estimator state: {node!r}")

@@ -1,6 +1,6 @@
-"""Which estimators there are, and what they are made of.
+"""Supported estimators and their parts.
 
-Checkpoints name these classes and no other: loading one imports nothing that a file asks for.
+Checkpoints may name only these classes, so loading a file cannot import other code.
 """
 
 from __future__ import annotations
@@ -26,94 +26,94 @@ ESTIMATORS: Mapping[str, str] = {
     "SGDClassifier": "sklearn.linear_model",
     "SGDRegressor": "sklearn.linear_model",
 }
-"""Estimators that can be trained and restored, with the modules that have them."""
+"""Modules of the supported estimators by class name."""
 
-# Objects inside of fitted estimators; they are rebuilt from their attributes.
+# Objects inside fitted estimators, which are rebuilt from their attributes.
 _PARTS: Mapping[str, str] = {
     "AdamOptimizer": "sklearn.neural_network._stochastic_optimizers",
     "LabelBinarizer": "sklearn.preprocessing",
     "SGDOptimizer": "sklearn.neural_network._stochastic_optimizers",
 }
 DERIVED = frozenset({"_loss_function_"})
-"""Attributes that ``partial_fit`` makes anew from the parameters each time."""
+"""Attributes that each call of ``partial_fit`` derives from the parameters."""
 
-# Added to a weight that is not 0 it changes no bit; scikit-learn refuses 0 itself.
-_NOTHING = 1e-300
-# With these a step changes nothing; the others take weights of records.
+# Too small to change a nonzero weight. scikit-learn rejects 0.
+_TINY = 1e-300
+# Parameters with which a step changes nothing. Other estimators accept sample weights.
 _NO_STEP: Mapping[str, Mapping[str, float]] = {
-    "MLPClassifier": {"learning_rate_init": _NOTHING},
-    "MLPRegressor": {"learning_rate_init": _NOTHING},
-    "PassiveAggressiveClassifier": {"C": _NOTHING},
-    "PassiveAggressiveRegressor": {"C": _NOTHING},
+    "MLPClassifier": {"learning_rate_init": _TINY},
+    "MLPRegressor": {"learning_rate_init": _TINY},
+    "PassiveAggressiveClassifier": {"C": _TINY},
+    "PassiveAggressiveRegressor": {"C": _TINY},
 }
 
 
-def untrained(model: Any, x: Any, y: Any, **options: Any) -> Any:
-    """Return a copy of an estimator that can predict, with the weights that it begins with.
+def make_untrained_copy(model: Any, x: Any, y: Any, **options: Any) -> Any:
+    """Return a copy of an estimator that can predict with its initial weights.
 
-    An estimator makes its weights in its first call of ``partial_fit``, so the copy is given a
-    step that changes nothing. The estimator itself is left as it was, its generator too.
+    The first call of ``partial_fit`` creates an estimator's weights, so the copy makes one step
+    that does not change them. The estimator and its generator stay unchanged.
 
     Args:
-        model: One that was never fitted.
+        model: An estimator that was never fitted.
         x: Features of some records.
-        y: Their targets.
-        **options: What the first ``partial_fit`` needs besides.
+        y: Targets of these records.
+        **options: Other arguments of the first ``partial_fit``.
     """
-    made = copy.deepcopy(model)
-    still = _NO_STEP.get(check_estimator(model))
-    if still is None:
-        made.partial_fit(x, y, sample_weight=np.full(len(y), _NOTHING), **options)
-        return made
-    made.set_params(**still).partial_fit(x, y, **options)
-    return made.set_params(**{name: getattr(model, name) for name in still})
+    model_copy = copy.deepcopy(model)
+    parameters = _NO_STEP.get(check_estimator(model))
+    if parameters is None:
+        model_copy.partial_fit(x, y, sample_weight=np.full(len(y), _TINY), **options)
+        return model_copy
+    model_copy.set_params(**parameters).partial_fit(x, y, **options)
+    return model_copy.set_params(**{name: getattr(model, name) for name in parameters})
 
 
 def check_estimator(model: Any) -> str:
     """Return the name of an estimator's class.
 
     Raises:
-        InvalidModelError: If it is none that can be restored exactly.
+        InvalidModelError: If the estimator cannot be restored exactly.
     """
     name = type(model).__name__
-    if name not in ESTIMATORS or type(model) is not estimator_class(name):
+    if name not in ESTIMATORS or type(model) is not find_estimator_class(name):
         raise InvalidModelError(
-            f"build_model returned a {type(model).__module__}.{name}, which cannot be trained.\n"
-            "Its state could not be restored exactly, or it has no partial_fit.\n"
-            f"Estimators that can: {', '.join(ESTIMATORS)}."
+            f"build_model returned a {type(model).__module__}.{name}, which is not supported.\n"
+            "It has no partial_fit, or its state cannot be restored exactly.\n"
+            f"Supported estimators: {', '.join(ESTIMATORS)}."
         )
     return name
 
 
-def estimator_class(name: str) -> type[Any]:
+def find_estimator_class(name: str) -> type[Any]:
     """Return an estimator's class.
 
     Raises:
-        InvalidCheckpointError: If it is not one of `ESTIMATORS`.
+        InvalidCheckpointError: If the name is not in `ESTIMATORS`.
     """
-    return _find(name, ESTIMATORS, "estimator")
+    return _import_class(name, ESTIMATORS, "estimator")
 
 
-def part_class(name: str) -> type[Any]:
-    """Return the class of an object inside of estimators.
+def find_part_class(name: str) -> type[Any]:
+    """Return the class of an object inside estimators.
 
     Raises:
-        InvalidCheckpointError: If it is none that estimators are made of.
+        InvalidCheckpointError: If the class is unknown.
     """
-    return _find(name, _PARTS, "part of an estimator")
+    return _import_class(name, _PARTS, "part of an estimator")
 
 
-def part_name(value: object) -> str | None:
-    """Return the name under which an object's class is known, or None."""
+def find_part_name(value: object) -> str | None:
+    """Return the name of an object's class if it is a known part, or None."""
     name = type(value).__name__
-    return name if name in _PARTS and type(value) is part_class(name) else None
+    return name if name in _PARTS and type(value) is find_part_class(name) else None
 
 
-def _find(name: str, table: Mapping[str, str], what: str) -> type[Any]:
+def _import_class(name: str, table: Mapping[str, str], kind: str) -> type[Any]:
     if name not in table:
         raise InvalidCheckpointError(
-            f"the checkpoint names the {what} {name!r}; known are {', '.join(table)}.\n"
-            "It was changed, or written by another version of detcore-sklearn."
+            f"the checkpoint names an unknown {kind} {name!r}; known: {', '.join(table)}.\n"
+            "The checkpoint was changed, or written by another version of detcore-sklearn."
         )
-    found: type[Any] = getattr(importlib.import_module(table[name]), name)
-    return found
+    cls: type[Any] = getattr(importlib.import_module(table[name]), name)
+    return cls

@@ -1,4 +1,4 @@
-"""Hook implementations; imports no framework."""
+"""Hook implementations. This module imports no framework."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def detcore_register_framework() -> Framework:
         context_class="detcore:TrialContext",
         controller="detcore_sklearn:SklearnController",
         load_checkpoint="detcore_sklearn:load_model",
-        # `partial_fit` takes a step and shows no gradient, so there is nothing to put together.
+        # `partial_fit` exposes no gradients that workers could exchange.
         several_workers=False,
         requires=("sklearn",),
         related=("numpy",),

@@ -1,4 +1,4 @@
-"""Trials of the tests: scikit-learn's digits, as scanned by hand."""
+"""Trials for the tests, with scikit-learn's handwritten digits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detcore_sklearn import Data, SklearnTrial
 
 
 class Digits(SklearnTrial):
-    """A linear classifier; notes what it is told, where the experiment file asks for it."""
+    """Linear classifier that logs its callbacks if the experiment file names a journal."""
 
     def build_model(self) -> Any:
         alpha = self.context.get_hparam("alpha")
@@ -34,12 +34,12 @@ class Digits(SklearnTrial):
         return x[480:640] / 16, y[480:640]
 
     def on_batch_end(self, steps_completed: int, metrics: Mapping[str, float]) -> None:
-        self._note("batch_end")
+        self._log_event("batch_end")
 
     def on_validation_end(self, metrics: Mapping[str, float]) -> None:
-        self._note("validation_end")
+        self._log_event("validation_end")
 
-    def _note(self, event: str) -> None:
+    def _log_event(self, event: str) -> None:
         journal = self.context.get_data_config().get("journal")
         if journal:
             with open(journal, "a", encoding="utf-8") as file:
@@ -47,14 +47,14 @@ class Digits(SklearnTrial):
 
 
 class NeuralDigits(Digits):
-    """A network, whose optimizer has a state of its own and which draws from NumPy's generator."""
+    """Network with optimizer state, which uses NumPy's generator."""
 
     def build_model(self) -> Any:
         return MLPClassifier((16,), alpha=self.context.get_hparam("alpha"))
 
 
 class DigitsAsNumbers(Digits):
-    """A regressor."""
+    """Regressor."""
 
     def build_model(self) -> Any:
         return SGDRegressor(alpha=self.context.get_hparam("alpha"))
@@ -65,7 +65,7 @@ class DigitsAsNumbers(Digits):
 
 
 class StoppingDigits(Digits):
-    """Has learned enough after six batches."""
+    """Requests a stop after six batches."""
 
     def on_batch_end(self, steps_completed: int, metrics: Mapping[str, float]) -> None:
         if steps_completed == 6:
@@ -73,7 +73,7 @@ class StoppingDigits(Digits):
 
 
 class BrokenDigits(Digits):
-    """Fails in the middle of its training."""
+    """Raises an exception in the middle of training."""
 
     def on_batch_end(self, steps_completed: int, metrics: Mapping[str, float]) -> None:
         if steps_completed == 5:
