@@ -48,7 +48,7 @@ class RepeatingClauses(SearcherAccess):
 
         @quick(self.num_examples)
         @given(
-            setup=st.sampled_from(self.setups()), seed=st.integers(0, 2**32),
+            setup=st.sampled_from(self.setups()), seed=st.integers(0, 2**32 - 1),
             part=st.floats(0, 1), fails=st.booleans(),
         )  # fmt: skip
         def check_replay(setup: SearchSetup, seed: int, part: float, fails: bool) -> None:
