@@ -48,7 +48,7 @@ class FrameworkSuite(
         batches_per_epoch: Value that the controller must report for `entrypoint`'s data. None: not
             checked.
         num_validation_records: Records in `entrypoint`'s validation data. None: not checked.
-        mean_metric: A training metric that is a mean over batches. Empty if there is none.
+        mean_metric: A training metric that is a mean over batches. Empty: not checked.
         callback_kinds: Events of `callback_events` that the framework has.
         ignored_state: Patterns of names in `read_state` that may differ between equal trainings.
         unread_files: Patterns of checkpoint files that only other code reads, such as
