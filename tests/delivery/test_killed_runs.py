@@ -73,7 +73,7 @@ def test_a_damaged_log_keeps_no_checkpoint_from_its_repair(watched: Watched) -> 
     (log,) = watched.home.glob("experiments/*/trials/*/events-1.jsonl")
     log.write_bytes(log.read_bytes().replace(b"event_log", b"other_log"))
     _, stderr = watched.run("-m", "detcore", "checkpoint", "repair", "--all")
-    assert f"plugins are not told of an event of trial 1: {log} " in stderr
+    assert f"plugins do not receive an event of trial 1: {log} " in stderr
     stdout, _ = watched.run("-m", "detcore", "checkpoint", "list", "--json")
     assert [saved["state"] for saved in json.loads(stdout)] == ["COMPLETED"]
 

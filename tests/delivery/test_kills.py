@@ -54,7 +54,7 @@ class Ledger:
         return [(int(number), repeat == "1") for number, repeat in lines]
 
     def deliver(self) -> None:
-        assert self.box.reader().deliver()
+        assert self.box.reader().deliver_waiting()
         assert self.box.open_runs() == []
 
     def deliver_and_kill(self, point: int, kind: str = "line") -> bool:
@@ -65,7 +65,7 @@ class Ledger:
                 database = Database.open(f"sqlite:///{self.box.home}/detcore.db")
                 reader = _EventReader(database, self.box.home, self.box.observer())
                 sys.settrace(kill_at(point, kind))
-                reader.deliver()
+                reader.deliver_waiting()
             finally:
                 os._exit(0)
         _, status = os.waitpid(pid, 0)
@@ -160,7 +160,9 @@ def test_events_are_repeats_wherever_they_may_be(how: str, ledger: Ledger) -> No
 
 def test_nothing_is_a_repeat_where_the_slot_is_lost_after_a_stop(ledger: Ledger) -> None:
     for count in range(NUM_EVENTS):
-        ledger.box.reader().deliver(should_stop=lambda count=count: len(ledger.told()) > count)
+        ledger.box.reader().deliver_waiting(
+            should_stop=lambda count=count: len(ledger.told()) > count
+        )
         ledger.lock.unlink()
     assert ledger.told() == [(number, False) for number in range(1, NUM_EVENTS + 1)]
 

@@ -302,7 +302,7 @@ def test_a_log_that_a_killed_worker_damaged_ends_the_trial_and_not_the_runner(
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     stdout, stderr = watched.run("-m", "detcore", "run", config, watched.folder, code=1)
-    assert "plugins are not told of an event of trial 1: " in stdout + stderr
+    assert "plugins do not receive an event of trial 1: " in stdout + stderr
     assert "experiment 1: error: the worker ended with exit code 137" in stdout
 
 

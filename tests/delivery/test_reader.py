@@ -28,9 +28,9 @@ def test_events_are_told_in_their_order_once(box: Box) -> None:
     for step in range(1, 400):
         box.report(log, step)
         if step % 97 == 0:
-            assert reader.deliver()
+            assert reader.deliver_waiting()
     box.end_run(log)
-    assert reader.deliver()
+    assert reader.deliver_waiting()
     assert box.numbers() == [(1, number, False) for number in range(1, 402)]
     assert [name for name, _ in box.told[:2]] == ["trial_started", "training_metrics"]
     assert box.told[-1][0] == "trial_finished"
@@ -44,7 +44,7 @@ def test_values_are_what_was_reported_and_cannot_be_changed(box: Box) -> None:
     batches = [{"loss": 0.5}, {"loss": 0.25}]
     payload = {"steps_completed": 4, "metrics": metrics, "batch_metrics": batches}
     log.append("training", payload)
-    box.reader().deliver()
+    box.reader().deliver_waiting()
     arguments = box.told[1][1]
     assert arguments["steps_completed"] == 4
     assert math.isnan(arguments["metrics"]["loss"])
@@ -63,12 +63,12 @@ def test_while_a_service_is_away_everything_of_its_plugin_is_kept(box: Box) -> N
     )
     reader = box.reader()
     for _ in range(3):
-        assert not reader.deliver()
+        assert not reader.deliver_waiting()
     assert reader.problem == "no route"
     assert box.numbers() == [(1, 1, False), (1, 2, False)]
     assert box.waiting() == 2
     down = False
-    assert reader.deliver()
+    assert reader.deliver_waiting()
     assert box.numbers()[2:] == [(1, 3, True), (1, 4, False)]
     assert reader.problem is None
 
@@ -98,10 +98,10 @@ def test_a_keyboard_interrupt_in_a_command_is_the_users(box: Box) -> None:
     box.failure = lambda *_: KeyboardInterrupt()
     reader = box.reader()
     with pytest.raises(KeyboardInterrupt):
-        reader.deliver()
+        reader.deliver_waiting()
     reader.close()
     box.failure = lambda *_: None
-    box.reader().deliver()
+    box.reader().deliver_waiting()
     assert box.numbers() == [(1, 1, True)]
 
 
@@ -115,16 +115,16 @@ def test_one_at_a_time_delivers(box: Box) -> None:
         others.append(other.num_delivered)
 
     box.failure = deliver_meanwhile
-    assert box.reader().deliver()
+    assert box.reader().deliver_waiting()
     assert others == [0, 0]
     assert box.numbers() == [(1, 1, False), (1, 2, False)]
 
 
 def test_it_stops_between_two_events_when_it_is_asked_to(box: Box) -> None:
     box.start_run(num_reports=3)
-    assert not box.reader().deliver(should_stop=lambda: len(box.told) == 2)
+    assert not box.reader().deliver_waiting(should_stop=lambda: len(box.told) == 2)
     assert len(box.told) == 2
-    box.reader().deliver()
+    box.reader().deliver_waiting()
     assert [is_repeat for _, _, is_repeat in box.numbers()] == [False] * 4
 
 
@@ -132,26 +132,26 @@ def test_runs_follow_each_other_and_a_killed_one_ends_where_it_was_killed(box: B
     first = box.start_run(num_reports=1)
     first.close()  # killed: no end
     box.start_run(num_reports=1)
-    box.reader().deliver()
+    box.reader().deliver_waiting()
     assert box.numbers() == [(1, 1, False), (1, 2, False), (2, 1, False), (2, 2, False)]
     assert box.open_runs() == [2]
 
 
 def test_the_end_of_a_killed_run_is_told_also_where_it_was_taken_for_over(box: Box) -> None:
     box.start_run(num_reports=1).close()  # killed
-    box.reader().deliver()
+    box.reader().deliver_waiting()
     trial = box.database.get_trial(1)
     later = box.start_run()
-    box.reader().deliver()
+    box.reader().deliver_waiting()
     assert box.open_runs() == [2]
     end = TrialFinished(state="ERROR", error="killed")
     assert append_to_killed(box.database, trial, end)
     assert not append_to_killed(box.database, trial, end)  # once
-    box.reader().deliver()
+    box.reader().deliver_waiting()
     assert box.told[-1][0] == "trial_finished"
     assert box.numbers()[-1] == (1, 3, False)
     box.end_run(later)
-    box.reader().deliver()
+    box.reader().deliver_waiting()
     assert box.open_runs() == []
 
 
@@ -168,8 +168,8 @@ def test_an_event_behind_the_end_is_told_whenever_it_comes(box: Box) -> None:
                 box.report(again, 1)
 
     box.database.move_cursor = append_meanwhile
-    box.reader().deliver()
-    box.reader().deliver()
+    box.reader().deliver_waiting()
+    box.reader().deliver_waiting()
     assert [number for _, number, _ in box.numbers()] == [1, 2, 3]
 
 
@@ -184,7 +184,7 @@ def test_nothing_is_appended_to_a_killed_run_without_observers(box: Box) -> None
 def test_a_run_that_the_plugin_did_not_observe_is_left_out(box: Box) -> None:
     for observers in (["watch"], [], ["watch"]):
         box.end_run(box.start_run(observers=observers))
-    box.reader().deliver()
+    box.reader().deliver_waiting()
     assert [run for run, _, _ in box.numbers()] == [1, 1, 3, 3]
 
 
@@ -193,11 +193,11 @@ def test_a_run_below_another_home_is_left_to_it(box: Box) -> None:
     path = event_log_path(box.folder, 1)
     away = path.rename(path.with_suffix(".away"))
     box.end_run(box.start_run())
-    box.reader().deliver()
+    box.reader().deliver_waiting()
     assert [run for run, _, _ in box.numbers()] == [2, 2]
     away.rename(path)
     box.end_run(log)
-    box.reader().deliver()
+    box.reader().deliver_waiting()
     assert [run for run, _, _ in box.numbers()] == [2, 2, 1, 1, 1]
 
 
@@ -218,9 +218,9 @@ def test_an_event_comes_once_if_its_cursor_cannot_be_moved(
 
     box.database.move_cursor = refuse
     with pytest.raises(DatabaseError, match="unreachable"):
-        box.reader().deliver()
+        box.reader().deliver_waiting()
     box.database.move_cursor = move
-    box.reader().deliver()
+    box.reader().deliver_waiting()
     assert box.numbers() == [*((1, number, False) for number in range(1, 5)), *repeats]
 
 
@@ -237,7 +237,7 @@ def test_each_part_of_a_log_costs_one_transaction(
         move(cursor)
 
     monkeypatch.setattr(box.database, "move_cursor", count)
-    box.reader().deliver()
+    box.reader().deliver_waiting()
     # Before each part, with its last number, and at the end.
     first, second = moves[0][1], moves[1][1]
     assert moves == [(0, first), (first, second), (second, 22), (22, 22)]
@@ -252,11 +252,11 @@ def test_a_line_that_is_being_written_is_waited_for(box: Box) -> None:
     line = path.read_bytes()[len(whole) :]
     os.truncate(path, len(whole) + 10)
     reader = box.reader()
-    reader.deliver()
+    reader.deliver_waiting()
     assert len(box.told) == 2
     with path.open("ab") as file:
         file.write(line[10:])
-    reader.deliver()
+    reader.deliver_waiting()
     assert len(box.told) == 3
 
 
@@ -267,7 +267,7 @@ def test_an_unfinished_line_of_a_killed_run_ends_it(box: Box) -> None:
         file.write(b'{"crc":"0123')
     box.end_run(box.start_run())
     for _ in range(2):
-        box.reader().deliver()
+        box.reader().deliver_waiting()
     assert box.numbers() == [(1, 1, False), (1, 2, False), (2, 1, False), (2, 2, False)]
     assert box.open_runs() == []
 
@@ -277,7 +277,7 @@ def test_a_damaged_line_is_said_and_left_out(box: Box, caplog: pytest.LogCapture
     box.end_run(log)
     path = event_log_path(box.folder, 1)
     path.write_bytes(path.read_bytes().replace(b'"loss":0.5', b'"loss":0.6'))
-    box.reader().deliver()
+    box.reader().deliver_waiting()
     assert [number for _, number, _ in box.numbers()] == [1, 2, 4, 5]
     (message,) = caplog.messages
     assert "checksum is wrong" in message
@@ -293,7 +293,7 @@ def test_a_line_that_is_no_event_holds_up_nothing(kind: str, payload: Any, box: 
     log.append(kind, payload)
     box.report(log, 1)
     assert box.waiting() == 2
-    assert box.reader().deliver()
+    assert box.reader().deliver_waiting()
     assert [number for _, number, _ in box.numbers()] == [1, 3]
 
 
@@ -302,7 +302,7 @@ def test_a_run_that_cannot_be_read_is_said_and_does_not_hold_up_the_next(
     damage: str, box: Box, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = box.start_run(num_reports=1)
-    box.reader().deliver()
+    box.reader().deliver_waiting()
     first.close()
     path = event_log_path(box.folder, 1)
     if damage == "shorter":
@@ -312,9 +312,9 @@ def test_a_run_that_cannot_be_read_is_said_and_does_not_hold_up_the_next(
     second = box.start_run()
     box.end_run(second)
     box.told.clear()
-    assert box.reader().deliver()
+    assert box.reader().deliver_waiting()
     assert [run for run, _, _ in box.numbers()] == [2, 2]
-    assert "cannot be told of run 1" in caplog.messages[0]
+    assert "cannot receive the events of run 1" in caplog.messages[0]
 
 
 def test_what_waits_is_counted_and_can_be_dropped(box: Box) -> None:
@@ -328,7 +328,7 @@ def test_what_waits_is_counted_and_can_be_dropped(box: Box) -> None:
         dropped.append(drop_events(box.database, box.home, cursors))
 
     box.failure = drop_meanwhile
-    box.reader().deliver(should_stop=lambda: len(dropped) == 1)
+    box.reader().deliver_waiting(should_stop=lambda: len(dropped) == 1)
     assert dropped == [0]  # a reader holds the lock
     # Those of before it dropped nothing: the reader has moved them since.
     assert drop_events(box.database, box.home, cursors) == 1

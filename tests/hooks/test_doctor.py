@@ -56,7 +56,7 @@ def source(text: str) -> Mapping[str, Mapping[str, Any]]:
 
 BREAKAGES = {
     "missing module": Breakage(
-        r"bad \(detcore-bad 1\.0\): there is no module 'detcore_bad': the installation is "
+        r"bad \(detcore-bad 1\.0\): the module 'detcore_bad' does not exist: the installation is "
         "damaged",
         bad(modules={}),
         f"{PIP} --force-reinstall --no-deps detcore-bad",
@@ -108,7 +108,7 @@ BREAKAGES = {
         ),
     ),
     "one name from two distributions": Breakage(
-        r"bad: detcore-bad 1\.0 and detcore-worse 2\.0 both bring a plugin of this name; none of "
+        r"bad: detcore-bad 1\.0 and detcore-worse 2\.0 both provide a plugin of this name; none of "
         "them is used",
         {
             "detcore-bad": {},
@@ -118,15 +118,15 @@ BREAKAGES = {
         alternative=f"{uninstall_prefix()} detcore-bad",
     ),
     "name of the built-in plugin": Breakage(
-        r"core: detcore 0\.\S+ and detcore-bad 1\.0 both bring a plugin of this name; the built-in "
-        "one is used",
+        r"core: detcore 0\.\S+ and detcore-bad 1\.0 both provide a plugin of this name; the "
+        "built-in plugin is used",
         bad(plugins={"core": "detcore_bad.plugin"}),
         f"{uninstall_prefix()} detcore-bad",
         alternative=None,
         only=("core",),
     ),
     "unknown hook": Breakage(
-        r"there is no hook 'detcore_trial_startd'; did you mean 'detcore_trial_started'\? "
+        r"unknown hook 'detcore_trial_startd'; did you mean 'detcore_trial_started'\? "
         r"\(.*plugin\.py, line 2\)",
         source("from detcore import hookimpl\n@hookimpl\ndef detcore_trial_startd(trial): ..."),
     ),
@@ -143,11 +143,11 @@ BREAKAGES = {
         ),
     ),
     "no hooks": Breakage(
-        r"detcore_bad\.plugin implements no hook: it has no function marked detcore\.hookimpl",
+        r"detcore_bad\.plugin implements no hook: no function is marked with detcore\.hookimpl",
         source("def something(): ..."),
     ),
     "unmarked hook": Breakage(
-        r"detcore_trial_started is never called, for it is not marked with @detcore\.hookimpl "
+        r"detcore_trial_started is never called, because it is not marked with @detcore\.hookimpl "
         r"\(.*plugin\.py, line 1\)",
         source("def detcore_trial_started(trial): ..."),
     ),
@@ -159,14 +159,15 @@ BREAKAGES = {
         ),
     ),
     "hook returns the wrong type": Breakage(
-        r"detcore_register_storage returned 's3', which is no StorageType \(.*plugin\.py, line 2\)",
+        r"detcore_register_storage returned 's3', which is not a StorageType "
+        r"\(.*plugin\.py, line 2\)",
         source(
             "from detcore import hookimpl\n@hookimpl\ndef detcore_register_storage(): return 's3'"
         ),
     ),
     "model of a search method's settings is not there": Breakage(
-        r"it registers a searcher whose settings is 'detcore_bad\.gone:Settings', but there is no "
-        r"module 'detcore_bad\.gone'",
+        r"it registers a searcher whose settings is 'detcore_bad\.gone:Settings', but the "
+        r"module 'detcore_bad\.gone' does not exist",
         source(
             "from detcore import hookimpl\nfrom detcore.plugins import SearcherType\n@hookimpl\n"
             "def detcore_register_searcher():\n"
@@ -175,8 +176,8 @@ BREAKAGES = {
         ),
     ),
     "registered module is not there": Breakage(
-        r"it registers a searcher whose method is 'detcore_bad\.gone:Random', but there is no "
-        r"module 'detcore_bad\.gone'",
+        r"it registers a searcher whose method is 'detcore_bad\.gone:Random', but the "
+        r"module 'detcore_bad\.gone' does not exist",
         source(
             "from detcore import hookimpl\nfrom detcore.plugins import SearcherType\n@hookimpl\n"
             "def detcore_register_searcher():\n"
@@ -195,7 +196,7 @@ BREAKAGES = {
     ),
     "launcher of a built-in name": Breakage(
         r"core \(detcore .*\) and bad \(detcore-bad 1\.0\): both register the launcher 'local'; "
-        "the built-in one is used",
+        "the built-in launcher is used",
         source(
             "from detcore import hookimpl\nfrom detcore.plugins import LauncherType\n@hookimpl\n"
             "def detcore_register_launcher(): return LauncherType(name='local', launcher='json:L')"
@@ -227,14 +228,14 @@ BREAKAGES = {
         f"{UPGRADE} detcore-bad 'detcore>=99'",
     ),
     "command of a built-in name": Breakage(
-        "its command 'run' has the name of a built-in command; the built-in one is used",
+        "its command 'run' has the name of a built-in command; the built-in command is used",
         source(
             "import click\nfrom detcore import hookimpl\n"
             "@hookimpl\ndef detcore_register_commands(): return click.Command('run')"
         ),
     ),
     "declared command of a built-in name": Breakage(
-        "its command 'run' has the name of a built-in command; the built-in one is used",
+        "its command 'run' has the name of a built-in command; the built-in command is used",
         bad(commands={"run": "detcore_bad.plugin"}),
     ),
 }

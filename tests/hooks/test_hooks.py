@@ -133,7 +133,7 @@ def test_detcore_register_rendezvous(install: Install) -> None:
     )
     assert {name: kind.service for name, kind in manager.rendezvous().items()} == {"x": "m:S"}
     [problem] = manager.problems()
-    assert "returned a rendezvous whose service is 'm.S', not a text like" in problem.message
+    assert "returned a rendezvous whose service is 'm.S', not a string like" in problem.message
 
 
 def test_detcore_register_searcher(install: Install) -> None:
@@ -163,7 +163,7 @@ def test_detcore_register_routes(install: Install) -> None:
     assert (name, routes.make_router, routes.has_guards) == ("x", "m:f", False)
     assert manager.find_routes_provider("x").name == "a"
     [problem] = manager.problems()
-    assert "returned a router whose make_router is 'm.f', not a text like" in problem.message
+    assert "returned a router whose make_router is 'm.f', not a string like" in problem.message
 
 
 def test_detcore_trial_started(install: Install) -> None:
@@ -249,17 +249,20 @@ def test_a_failing_register_hook_is_logged_once_and_the_others_count(
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (FRAMEWORK.format("Bad Name"), "name is 'Bad Name', not lower-case letters"),
-        (FRAMEWORK.format("x").replace('"m:T"', "int"), "trial_class is <class 'int'>, not a text"),
-        (FRAMEWORK.format("x").replace("m:K", "m.K"), "controller is 'm.K', not a text like"),
+        (FRAMEWORK.format("Bad Name"), "name is 'Bad Name'; use lower-case letters"),
+        (
+            FRAMEWORK.format("x").replace('"m:T"', "int"),
+            "trial_class is <class 'int'>, not a string",
+        ),
+        (FRAMEWORK.format("x").replace("m:K", "m.K"), "controller is 'm.K', not a string like"),
         (FRAMEWORK.format("x")[:-1] + ", requires='tf')", "requires is 'tf', not a tuple of names"),
         (
             FRAMEWORK.format("x")[:-1] + ", inexact_resume=True)",
-            "inexact_resume is True, not a text",
+            "inexact_resume is True, not a string",
         ),
         (
             FRAMEWORK.format("x")[:-1] + ", load_checkpoint='m')",
-            "load_checkpoint is 'm', not a text",
+            "load_checkpoint is 'm', not a string",
         ),
     ],
 )
@@ -351,7 +354,7 @@ plugin = Plugin()
     )
     manager = PluginManager(read_environment({"DETCORE_PLUGINS": "a"}))
     assert "local" in manager.launchers()
-    assert "looking for hooks in detcore_a.plugin:plugin fails" in one_problem(manager).message
+    assert "searching for hooks in detcore_a.plugin:plugin fails" in one_problem(manager).message
 
 
 def test_a_declared_command_imports_only_its_plugin(tmp_path: Path, install: Install) -> None:

@@ -1,7 +1,7 @@
-"""Find, load and call plugins; `specs` defines their hooks.
+"""Find, load and call plugins. `detcore.contract.hooks` defines their hooks.
 
-Names are imported on first use, so that pluggy and the scan of installed distributions cost
-nothing until a plugin is needed.
+Names are imported on first use, so pluggy and the scan of installed distributions cost nothing
+until a plugin is needed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Check all plugins for faults, including those that a run would not notice."""
+"""Check all plugins for faults, including faults that a run would not notice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from detcore.plugins.plugin_entry import (
     PluginProblem,
     PluginState,
     install_command,
-    plugin_problem,
+    make_plugin_problem,
 )
 from detcore.version import __version__
 
@@ -27,10 +27,10 @@ def diagnose(manager: PluginManager) -> list[PluginProblem]:
     No framework is imported, but the packages of registered classes are.
 
     Args:
-        manager: The plugins; faults are also reported to its ``on_problem``, as usual.
+        manager: The plugins. Faults are also reported to its ``on_problem``.
 
     Returns:
-        The faults, in order of the plugins' names.
+        The faults, sorted by plugin name.
     """
     manager.list_registrations(BUILT_IN)  # imports all plugins, and calls all register hooks
     for entry in manager.index():
@@ -50,40 +50,42 @@ def _version_faults(entry: PluginEntry) -> Iterator[PluginProblem]:
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
 
-    # A folder of another name than the distribution's is not found by the distribution's name.
+    # A distribution whose directory has a different name is not found by its name.
     with contextlib.suppress(PackageNotFoundError):
         for line in requires(entry.distribution) or ():
             try:
-                found = Requirement(line)
+                requirement = Requirement(line)
             except InvalidRequirement:
                 continue
-            wanted = found.specifier
-            is_ours = canonicalize_name(found.name) == "detcore" and found.marker is None
-            if is_ours and not wanted.contains(__version__, prereleases=True):
-                fault = f"it requires detcore{wanted}, but detcore {__version__} is installed"
-                fix = install_command("--upgrade", *entry.source, f"detcore{wanted}")
-                yield plugin_problem("detcore-version", entry, fault, fix=fix)
+            specifier = requirement.specifier
+            is_ours = (
+                canonicalize_name(requirement.name) == "detcore" and requirement.marker is None
+            )
+            if is_ours and not specifier.contains(__version__, prereleases=True):
+                fault = f"it requires detcore{specifier}, but detcore {__version__} is installed"
+                fix = install_command("--upgrade", *entry.source, f"detcore{specifier}")
+                yield make_plugin_problem("detcore-version", entry, fault, fix=fix)
 
 
 def _registration_faults(entry: PluginEntry, noun: str, item: object) -> Iterator[PluginProblem]:
     from detcore.contract.values import Framework
-    from detcore.plugins.plugin_loading import targets_of
+    from detcore.plugins.plugin_loading import list_targets
 
-    for field, target in targets_of(noun, item):
+    for field, target in list_targets(noun, item):
         module = target.partition(":")[0]
-        if not _exists(module):
-            fault = f"it registers a {noun} whose {field} is {target!r}, but there is no module "
-            yield plugin_problem("missing-target", entry, f"{fault}{module!r}")
+        if not _module_exists(module):
+            fault = f"it registers a {noun} whose {field} is {target!r}, but the module {module!r} "
+            yield make_plugin_problem("missing-target", entry, f"{fault}does not exist")
     if isinstance(item, Framework):
         for module in item.requires:
-            if not _exists(module):
+            if not _module_exists(module):
                 fault = f"its framework {item.name!r} needs the module {module!r}, which is not "
                 fix = item.install_hint or install_command(module.partition(".")[0])
-                yield plugin_problem("missing-framework", entry, f"{fault}installed", fix=fix)
+                yield make_plugin_problem("missing-framework", entry, f"{fault}installed", fix=fix)
 
 
-def _exists(module: str) -> bool:
-    """Whether a module could be imported; imports the packages that it is in."""
+def _module_exists(module: str) -> bool:
+    """Whether a module can be imported; imports its parent packages."""
     try:
         return importlib.util.find_spec(module) is not None
     except Exception:  # noqa: BLE001  (a package that cannot be imported has no modules)

@@ -1,4 +1,4 @@
-"""Describe a plugin before it is imported, and its faults, with commands that fix them."""
+"""Describe plugins before their import, and plugin faults with the commands that fix them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 BUILT_IN = "core"
-"""Name of the plugin that ships with detcore; it can be neither replaced nor switched off."""
+"""Name of the plugin that ships with detcore. It cannot be replaced or switched off."""
 
 
 class PluginState(str, enum.Enum):
@@ -38,7 +38,7 @@ class PluginEntry:
         value: The module, or ``"module:object"``, that implements the hooks.
         distribution: Name of its distribution.
         version: Version of the distribution.
-        folder: The folder of the distribution's metadata.
+        folder: The directory of the distribution's metadata.
         source: Arguments for pip to reinstall the distribution.
         state: Its state.
         commands: Names of the commands that its distribution declares for it.
@@ -55,7 +55,7 @@ class PluginEntry:
 
     @property
     def is_built_in(self) -> bool:
-        """Whether it ships with detcore."""
+        """Whether the plugin ships with detcore."""
         return self.name == BUILT_IN and self.distribution == "detcore"
 
     @property
@@ -65,18 +65,18 @@ class PluginEntry:
 
 
 def is_reserved(name: str, entry: PluginEntry, reserved: Mapping[str, str]) -> bool:
-    """Whether a plugin may not register a command: it is built in, or another distribution's."""
+    """Whether a command name is reserved for detcore or for another distribution."""
     return name in reserved and entry.distribution != reserved[name]
 
 
 class Observer:
     """A plugin with observer hooks.
 
-    Made by `PluginManager.observers`; from then on, any single thread may use it.
+    `PluginManager.observers` creates it. After that, any single thread may use it.
 
     Attributes:
         entry: The plugin.
-        hooks: Names of its observer hooks.
+        hooks: Names of the plugin's observer hooks.
     """
 
     def __init__(self, entry: PluginEntry, callers: Mapping[str, HookCaller]) -> None:
@@ -85,7 +85,7 @@ class Observer:
         self.hooks = frozenset(callers)
 
     def call(self, hook: str, arguments: Mapping[str, object]) -> None:
-        """Call one of its hooks.
+        """Call an observer hook of the plugin.
 
         Raises:
             BaseException: The exception of the hook. `detcore.errors.UnavailableError` requests the
@@ -101,11 +101,11 @@ class PluginProblem:
     Attributes:
         kind: The kind of fault, such as ``"missing-dependency"``. docs/writing-a-plugin.md lists
             all kinds.
-        plugin: Name of the plugin; empty if the fault concerns no single plugin.
+        plugin: Name of the plugin; empty if the fault does not concern a single plugin.
         owner: The plugin and its distribution, or the variable or option at fault.
-        message: Description of the fault, with the values; one line.
-        fix: The command that fixes it; for an option of ``detcore``, its correct form.
-        alternative: Another command that fixes it, or None.
+        message: Description of the fault with the values, in one line.
+        fix: The command that fixes the fault, or the correct form of an option of ``detcore``.
+        alternative: A second command that fixes the fault, or None.
     """
 
     kind: str
@@ -120,59 +120,59 @@ class PluginProblem:
         return f"{line}  or: {self.alternative}" if self.alternative else line
 
 
-def plugin_problem(
+def make_plugin_problem(
     kind: str, entry: PluginEntry, message: str, *, fix: str | None = None
 ) -> PluginProblem:
     """Return a problem of one plugin.
 
     Args:
-        kind: As for `PluginProblem`.
+        kind: Kind of the `PluginProblem`.
         entry: The plugin.
-        message: As for `PluginProblem`; line breaks are removed.
-        fix: The command that fixes it; default: only another version of the plugin can.
+        message: Message of the `PluginProblem`; line breaks are removed.
+        fix: The command that fixes the problem; default: upgrade the plugin.
     """
     return PluginProblem(
         kind=kind,
         plugin=entry.name,
         owner=entry.label,
-        message=one_line(message),
+        message=join_lines(message),
         fix=fix or install_command("--upgrade", *entry.source),
     )
 
 
-def command_clash(entry: PluginEntry, name: str, owner: str) -> PluginProblem:
-    """Return the problem of a command whose name is reserved; the owner "" is detcore itself."""
-    told = "has the name of a built-in command; the built-in one is used"
+def make_command_clash(entry: PluginEntry, name: str, owner: str) -> PluginProblem:
+    """Return the problem of a command with a reserved name; the owner "" means detcore."""
+    predicate = "has the name of a built-in command; the built-in command is used"
     if owner:
-        told = f"has the name of the command of {owner}, which is used instead"
-    return plugin_problem("command-clash", entry, f"its command {name!r} {told}")
+        predicate = f"has the name of the command of {owner}, which is used instead"
+    return make_plugin_problem("command-clash", entry, f"its command {name!r} {predicate}")
 
 
-def one_line(text: str) -> str:
+def join_lines(text: str) -> str:
     """Return `text` without line breaks."""
     return " ".join(text.split())
 
 
 def install_command(*arguments: str) -> str:
     """Return the command that installs into this environment."""
-    return _installer("install", arguments)
+    return _make_pip_command("install", arguments)
 
 
 def uninstall_command(distribution: str) -> str:
     """Return the command that removes a distribution from this environment."""
-    return _installer("uninstall", (distribution,))
+    return _make_pip_command("uninstall", (distribution,))
 
 
-def _installer(verb: str, arguments: tuple[str, ...]) -> str:
-    """Return a pip command; a bare ``pip`` might belong to another environment, or be missing."""
+def _make_pip_command(verb: str, arguments: tuple[str, ...]) -> str:
+    """Return a pip command for this environment; a bare ``pip`` may belong to another."""
     import importlib.util
     import shlex
     import shutil
 
     if importlib.util.find_spec("pip") is None and shutil.which("uv"):
         return shlex.join(["uv", "pip", verb, "--python", sys.executable, *arguments])
-    sure = ["--yes"] if verb == "uninstall" else []
-    return shlex.join([sys.executable, "-m", "pip", verb, *sure, *arguments])
+    options = ["--yes"] if verb == "uninstall" else []
+    return shlex.join([sys.executable, "-m", "pip", verb, *options, *arguments])
 
 
 def switch_off_command(name: str, already: Iterable[str] = ()) -> str:
@@ -181,7 +181,7 @@ def switch_off_command(name: str, already: Iterable[str] = ()) -> str:
 
 
 def set_variable_command(variable: str, names: Iterable[str]) -> str:
-    """Return the command that sets a variable to a list of names, or unsets it if that is empty."""
+    """Return the command that sets a variable to a list of names, or unsets it for no names."""
     import shlex
 
     value = ",".join(sorted(names))
@@ -190,7 +190,7 @@ def set_variable_command(variable: str, names: Iterable[str]) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The names in the settings that enable plugins: of variables, and of options or callers."""
+    """Plugin names in the settings: from variables, and from options or callers."""
 
     disabled_by_variable: frozenset[str]
     disabled_by_caller: frozenset[str]
@@ -199,18 +199,18 @@ class Selection:
 
     @property
     def disabled(self) -> frozenset[str]:
-        """All names that are disabled."""
+        """Names of all disabled plugins."""
         return self.disabled_by_variable | self.disabled_by_caller
 
     @property
     def allowed(self) -> frozenset[str] | None:
-        """The allow-list: the caller's, else the variable's, else None (all)."""
-        is_given = self.allowed_by_caller is not None
-        return self.allowed_by_caller if is_given else self.allowed_by_variable
+        """The allow-list of the caller or, without it, of the variable. None allows all plugins."""
+        has_caller_list = self.allowed_by_caller is not None
+        return self.allowed_by_caller if has_caller_list else self.allowed_by_variable
 
 
-def selection_faults(selection: Selection, known: set[str]) -> list[PluginProblem]:
-    """Find names in the settings that belong to no plugin."""
+def find_selection_faults(selection: Selection, known: set[str]) -> list[PluginProblem]:
+    """Return a problem for each name in the settings that does not belong to a plugin."""
     problems = []
     for where, names, is_allow_list in (
         ("DETCORE_DISABLE_PLUGINS", selection.disabled_by_variable, False),
@@ -219,27 +219,27 @@ def selection_faults(selection: Selection, known: set[str]) -> list[PluginProble
         ("--plugins", selection.allowed_by_caller or frozenset(), True),
     ):
         for name in sorted(names):
-            kind, right = "unknown-plugin-name", names - {name}
+            kind, corrected = "unknown-plugin-name", names - {name}
             if name not in known:
-                near = closest_match(name, known - {BUILT_IN})
-                right |= {near} if near else frozenset()
+                similar = closest_match(name, known - {BUILT_IN})
+                corrected |= {similar} if similar else frozenset()
                 listed = f"plugins here: {', '.join(sorted(known))}"
                 fault = f"no plugin is called {name!r}; "
-                fault += f"did you mean {near!r}?" if near else listed
+                fault += f"did you mean {similar!r}?" if similar else listed
             elif name == BUILT_IN and not is_allow_list:
                 kind = "built-in-plugin"
                 fault = f"{BUILT_IN!r} is the built-in plugin, which cannot be switched off"
             else:
                 continue
-            fix = _set_list(where, right)
+            fix = _describe_setting(where, corrected)
             problems.append(
                 PluginProblem(kind=kind, plugin="", owner=where, message=fault, fix=fix)
             )
     return problems
 
 
-def _set_list(where: str, names: Iterable[str]) -> str:
-    """Return how to write `names` in the setting in question; a command if there is one."""
+def _describe_setting(where: str, names: Iterable[str]) -> str:
+    """Return the setting with these names, as a command if possible."""
     ordered = sorted(names)
     if where.startswith("--") and not ordered:
         return f"leave {where} out"

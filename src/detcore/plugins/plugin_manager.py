@@ -1,4 +1,4 @@
-"""Manage plugins: all code finds and calls them through `PluginManager`."""
+"""Find, load and call plugins. All code does this through `PluginManager`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from detcore.plugins.plugin_entry import (
     PluginProblem,
     PluginState,
     Selection,
-    command_clash,
     is_reserved,
+    make_command_clash,
     switch_off_command,
 )
 
@@ -52,17 +52,17 @@ _USABLE = (PluginState.READY, PluginState.LOADED)
 class PluginManager:
     """Finds plugins, imports each when it is first needed, and calls their hooks.
 
-    One manager is made per run or command and passed to the code that needs plugins. Making it
-    does nothing. Failures of plugins are never raised from here: they become `PluginProblem`
-    objects. Not thread-safe.
+    Create one per run or command and pass it to the code that needs plugins. The constructor does
+    no I/O. Plugin failures are not raised. They are recorded as `PluginProblem` objects. Not
+    thread-safe.
 
     Args:
         environment: Enabled plugins (``DETCORE_PLUGINS``, ``DETCORE_DISABLE_PLUGINS``).
         disabled: Further plugins to disable.
-        allowed: The only plugins to use besides the built-in one; None follows `environment`.
-        reserved_commands: Names of commands, each with the distribution whose plugins may register
-            it; "": it is built in.
-        on_problem: Called once with each problem when it is found; default: log a warning.
+        allowed: The only plugins to use besides the built-in plugin; None follows `environment`.
+        reserved_commands: Command names that only one distribution may register, with the name of
+            that distribution. An empty string marks a built-in command.
+        on_problem: Called once with each problem; default: log a warning.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class PluginManager:
         self._problems: list[PluginProblem] = []
         self._entries: list[PluginEntry] | None = None
         self._hooks: dict[str, Hooks | None] = {}
-        self._everything: pluggy.PluginManager | None = None
-        self._called: dict[str, list[Caller]] = {}
-        self._settled: dict[str, dict[str, Registration]] = {}
+        self._pluggy: pluggy.PluginManager | None = None
+        self._callers_by_hook: dict[str, list[Caller]] = {}
+        self._registrations: dict[str, dict[str, Registration]] = {}
 
     @property
     def disabled(self) -> frozenset[str]:
@@ -100,13 +100,13 @@ class PluginManager:
         return self._selection.allowed
 
     def index(self) -> list[PluginEntry]:
-        """Return the installed plugins in their current states; imports none of them."""
+        """Return the installed plugins in their current states, without importing them."""
         if self._entries is None:
             from detcore.plugins.plugin_index import build_index
 
             self._entries, problems = build_index(self._selection)
             problems += [
-                command_clash(entry, name, self._reserved[name])
+                make_command_clash(entry, name, self._reserved[name])
                 for entry in self._entries
                 if entry.state is PluginState.READY
                 for name in sorted(set(entry.commands))
@@ -117,7 +117,7 @@ class PluginManager:
         return list(self._entries)
 
     def versions(self) -> dict[str, str]:
-        """Return the distribution and version of each plugin that is in use, by name."""
+        """Return the distribution and version of each enabled, working plugin, by name."""
         return {
             entry.name: f"{entry.distribution} {entry.version}"
             for entry in self.index()
@@ -125,15 +125,17 @@ class PluginManager:
         }
 
     def entry(self, name: str) -> PluginEntry:
-        """Return the plugin of that name.
+        """Return the plugin with a name.
 
         Raises:
-            PluginNotFoundError: If it does not exist.
+            PluginNotFoundError: If no plugin has the name.
         """
         entries = {entry.name: entry for entry in reversed(self.index())}
         if name not in entries:
-            near = closest_match(name, entries)
-            hint = f"Did you mean {near!r}?" if near else f"Plugins here: {', '.join(entries)}."
+            similar = closest_match(name, entries)
+            hint = (
+                f"Did you mean {similar!r}?" if similar else f"Plugins here: {', '.join(entries)}."
+            )
             raise PluginNotFoundError(f"no plugin is called {name!r}.\n{hint}")
         return entries[name]
 
@@ -143,18 +145,18 @@ class PluginManager:
         return list(self._problems)
 
     def add_problem(self, problem: PluginProblem) -> None:
-        """Record a problem found elsewhere, unless it is known already."""
+        """Record a problem, unless it is recorded already."""
         if problem.plugin and problem.alternative is None and problem.kind != "duplicate-plugin":
-            off = switch_off_command(problem.plugin, self._selection.disabled_by_variable)
-            if off != problem.fix:
-                problem = dataclasses.replace(problem, alternative=off)
+            command = switch_off_command(problem.plugin, self._selection.disabled_by_variable)
+            if command != problem.fix:
+                problem = dataclasses.replace(problem, alternative=command)
         if problem not in self._problems:
             self._problems.append(problem)
             self._on_problem(problem)
 
     def find_hook_functions(self, name: str) -> dict[str, Callable[..., object]]:
-        """Return a plugin's hook implementations by name; imports it. Empty if it is not usable."""
-        hooks = self._load(self.entry(name))
+        """Import a plugin, and return its hook implementations by name; empty if it is unusable."""
+        hooks = self._load_hooks(self.entry(name))
         return {} if hooks is None else hooks.functions
 
     def list_registrations(self, name: str) -> list[tuple[str, Registered]]:
@@ -164,41 +166,41 @@ class PluginManager:
         return [
             (noun, registration.item)
             for noun in KINDS
-            for registration in self._registrations(noun).values()
+            for registration in self._find_registrations(noun).values()
             if registration.entry.name == name
         ]
 
     def frameworks(self) -> dict[str, Framework]:
         """Return the registered frameworks by name."""
-        return self._items("framework")
+        return self._list_items("framework")
 
     def find_framework_provider(self, name: str) -> PluginEntry:
         """Return the plugin of a framework from `frameworks`."""
-        return self._registrations("framework")[name].entry
+        return self._find_registrations("framework")[name].entry
 
     def storage_types(self) -> dict[str, StorageType]:
         """Return the registered storage types by name."""
-        return self._items("storage type")
+        return self._list_items("storage type")
 
     def launchers(self) -> dict[str, LauncherType]:
         """Return the registered launchers by name."""
-        return self._items("launcher")
+        return self._list_items("launcher")
 
     def rendezvous(self) -> dict[str, RendezvousType]:
-        """Return the registered services for workers to find each other, by name."""
-        return self._items("rendezvous")
+        """Return the registered rendezvous services by name."""
+        return self._list_items("rendezvous")
 
     def searchers(self) -> dict[str, SearcherType]:
         """Return the registered search methods by name."""
-        return self._items("searcher")
+        return self._list_items("searcher")
 
     def routes(self) -> dict[str, RoutesType]:
-        """Return the registered routes of the server by name."""
-        return self._items("router")
+        """Return the registered server routes by name."""
+        return self._list_items("router")
 
     def find_routes_provider(self, name: str) -> PluginEntry:
         """Return the plugin of routes from `routes`."""
-        return self._registrations("router")[name].entry
+        return self._find_registrations("router")[name].entry
 
     def settings_models(self) -> dict[str, dict[str, str | None]]:
         """Return `models` of `detcore.config.LoadOptions` for the installed plugins."""
@@ -214,12 +216,12 @@ class PluginManager:
 
     def commands(self) -> dict[str, click.Command]:
         """Return the registered commands by name."""
-        return self._items("command")
+        return self._list_items("command")
 
     def declared_commands(self) -> dict[str, PluginEntry]:
-        """Return the commands that usable plugins declare, by name; imports none of them.
+        """Return the commands that usable plugins declare, by name, without importing the plugins.
 
-        Names that are reserved for others, and names that two plugins declare, are excluded.
+        Excludes reserved names of other distributions, and names that two distributions declare.
         """
         owners: dict[str, list[PluginEntry]] = {}
         for entry in self.index():
@@ -227,59 +229,60 @@ class PluginManager:
                 if not is_reserved(name, entry, self._reserved):
                     owners.setdefault(name, []).append(entry)
         return {
-            name: found[0]
-            for name, found in sorted(owners.items())
-            if len({entry.distribution for entry in found}) == 1
+            name: claimants[0]
+            for name, claimants in sorted(owners.items())
+            if len({entry.distribution for entry in claimants}) == 1
         }
 
     def command(self, name: str) -> click.Command | None:
-        """Return a plugin's command, or None if it does not exist.
+        """Return a plugin's command, or None if no plugin provides it.
 
-        If it is declared, only the plugin that declares it is imported, else all are.
+        If a plugin declares the command, only this plugin is imported. Otherwise all plugins are
+        imported.
         """
-        own = self._own_command(self.declared_commands().get(name), name)
-        return own or self.commands().get(name)
+        declared = self._load_command(self.declared_commands().get(name), name)
+        return declared or self.commands().get(name)
 
     def declaring_plugin(self, distribution: str, name: str) -> PluginEntry | None:
         """Return the plugin of a distribution that declares a command, or None.
 
-        If several do, a usable one is preferred. No plugin is imported.
+        A usable plugin is preferred. No plugin is imported.
         """
-        found = [
+        candidates = [
             entry
             for entry in self.index()
             if entry.distribution == distribution and name in entry.commands
         ]
-        return min(found, key=lambda entry: entry.state not in _USABLE, default=None)
+        return min(candidates, key=lambda entry: entry.state not in _USABLE, default=None)
 
     def get_distribution_command(self, distribution: str, name: str) -> click.Command | None:
         """Return the command that a usable plugin of a distribution declares, or None.
 
         No other plugin is imported.
         """
-        return self._own_command(self.declaring_plugin(distribution, name), name)
+        return self._load_command(self.declaring_plugin(distribution, name), name)
 
-    def _own_command(self, entry: PluginEntry | None, name: str) -> click.Command | None:
+    def _load_command(self, entry: PluginEntry | None, name: str) -> click.Command | None:
         if entry is None or entry.state not in _USABLE:
             return None
-        from detcore.plugins.plugin_loading import KINDS, callers_of, make_pluggy
+        from detcore.plugins.plugin_loading import KINDS, find_callers, make_pluggy
 
-        hooks = self._load(entry)
+        hooks = self._load_hooks(entry)
         manager = make_pluggy({} if hooks is None else {entry: hooks})
-        callers = callers_of(manager, KINDS["command"].hook, [entry])
-        found = self._collect("command", callers).get(name)
-        return None if found is None else found.item
+        callers = find_callers(manager, KINDS["command"].hook, [entry])
+        registration = self._collect_registrations("command", callers).get(name)
+        return None if registration is None else registration.item
 
     def observers(self) -> list[Observer]:
         """Return the plugins that have observer hooks, in calling order; imports all plugins."""
         callers: dict[PluginEntry, dict[str, pluggy.HookCaller]] = {}
         for hook in OBSERVER_HOOKS:
-            for entry, caller in self._callers(hook):
+            for entry, caller in self._find_callers(hook):
                 callers.setdefault(entry, {})[hook] = caller
-        return [Observer(entry, found) for entry, found in callers.items()]
+        return [Observer(entry, hooks) for entry, hooks in callers.items()]
 
-    def _load(self, entry: PluginEntry) -> Hooks | None:
-        """Return a plugin's hooks; the first call imports it. None if it cannot be used."""
+    def _load_hooks(self, entry: PluginEntry) -> Hooks | None:
+        """Return a plugin's hooks, or None if it is unusable. The first call imports the plugin."""
         if entry.state in _USABLE and entry.name not in self._hooks:
             from detcore.plugins.plugin_loading import load_plugin
 
@@ -287,45 +290,51 @@ class PluginManager:
             self._hooks[entry.name] = hooks
             state = PluginState.BROKEN if hooks is None else PluginState.LOADED
             self._entries = [
-                dataclasses.replace(known, state=state) if known == entry else known
-                for known in self.index()
+                dataclasses.replace(listed, state=state) if listed == entry else listed
+                for listed in self.index()
             ]
             for problem in problems:
                 self.add_problem(problem)
         return self._hooks.get(entry.name) if entry.state in _USABLE else None
 
-    def _callers(self, hook: str) -> list[Caller]:
-        """Return each plugin that implements a hook with a function to call it, in order."""
-        if hook not in self._called:
-            from detcore.plugins.plugin_loading import callers_of, make_pluggy
+    def _find_callers(self, hook: str) -> list[Caller]:
+        """Return each plugin that implements a hook, with a function to call it, in order."""
+        if hook not in self._callers_by_hook:
+            from detcore.plugins.plugin_loading import find_callers, make_pluggy
 
-            if self._everything is None:
+            if self._pluggy is None:
                 for entry in self.index():
-                    self._load(entry)
-                found = {entry: self._load(entry) for entry in self.index()}
-                self._everything = make_pluggy({e: h for e, h in found.items() if h is not None})
-            self._called[hook] = callers_of(self._everything, hook, self.index())
-        return self._called[hook]
+                    self._load_hooks(entry)
+                hooks = {entry: self._load_hooks(entry) for entry in self.index()}
+                self._pluggy = make_pluggy({e: h for e, h in hooks.items() if h is not None})
+            self._callers_by_hook[hook] = find_callers(self._pluggy, hook, self.index())
+        return self._callers_by_hook[hook]
 
-    def _items(self, noun: str) -> dict[str, Any]:
+    def _list_items(self, noun: str) -> dict[str, Any]:
         """Return the registrations of all plugins of one kind, by name."""
-        return {name: found.item for name, found in self._registrations(noun).items()}
+        return {
+            name: registration.item for name, registration in self._find_registrations(noun).items()
+        }
 
-    def _registrations(self, noun: str) -> dict[str, Registration]:
+    def _find_registrations(self, noun: str) -> dict[str, Registration]:
         from detcore.plugins.plugin_loading import KINDS
 
-        if noun not in self._settled:
-            self._settled[noun] = self._collect(noun, self._callers(KINDS[noun].hook))
-        return self._settled[noun]
+        if noun not in self._registrations:
+            self._registrations[noun] = self._collect_registrations(
+                noun, self._find_callers(KINDS[noun].hook)
+            )
+        return self._registrations[noun]
 
-    def _collect(self, noun: str, callers: Iterable[Caller]) -> dict[str, Registration]:
-        from detcore.plugins.plugin_loading import KINDS, collect
+    def _collect_registrations(
+        self, noun: str, callers: Iterable[Caller]
+    ) -> dict[str, Registration]:
+        from detcore.plugins.plugin_loading import KINDS, collect_registrations
 
         reserved = self._reserved if noun == "command" else {}
-        settled, problems = collect(KINDS[noun], callers, reserved)
+        accepted, problems = collect_registrations(KINDS[noun], callers, reserved)
         for problem in problems:
             self.add_problem(problem)
-        return settled
+        return accepted
 
 
 def _log_problem(problem: PluginProblem) -> None:
