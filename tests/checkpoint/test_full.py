@@ -46,12 +46,12 @@ def test_the_previous_checkpoint_stays_usable(
     full_desk: Any, tmp_path: Path, save: Callable[[Any, Path, int], str]
 ) -> None:
     first = save(full_desk, tmp_path, 5 * MIB)
-    with pytest.raises(StorageFullError, match=r"bytes are missing.*\n.*earlier checkpoints") as e:
+    with pytest.raises(StorageFullError, match=r"(?i)\n.*earlier checkpoints") as e:
         save(full_desk, tmp_path, 5 * MIB)
     missing = e.value.missing_bytes
     assert missing is not None
     assert abs(missing - 2 * MIB) <= 64 << 10
-    assert f"{missing} bytes are missing" in str(e.value)
+    assert f" {missing} " in str(e.value)
     assert isinstance(e.value.__cause__, OSError)
     assert list_committed(full_desk.storage) == [first]
     assert verify_checkpoint(full_desk.storage, first) == []
@@ -66,7 +66,7 @@ def test_the_previous_checkpoint_stays_usable(
 def test_the_first_checkpoint_does_not_fit(full_desk: Any, tmp_path: Path) -> None:
     with pytest.raises(StorageFullError, match="at least 1 bytes are missing"):
         store(full_desk, tmp_path, 9 * MIB)
-    with pytest.raises(StorageFullError, match=f"{9 * MIB} bytes were to be written") as caught:
+    with pytest.raises(StorageFullError, match=f"writing {9 * MIB} bytes needs") as caught:
         upload(full_desk, tmp_path, 9 * MIB)
     assert caught.value.missing_bytes is not None
     assert abs(caught.value.missing_bytes - MIB) <= 64 << 10
@@ -81,7 +81,7 @@ def test_an_error_that_hides_the_full_disk_is_explained(full_desk: Any) -> None:
                 (path / "weights").write_bytes(os.urandom(9 * MIB))
             raise RuntimeError("could not write the weights")
 
-    with pytest.raises(StorageFullError, match="no room left") as caught:
+    with pytest.raises(StorageFullError, match=r"no (room|space) left") as caught:
         save()
     assert isinstance(caught.value.__cause__, RuntimeError)
 
@@ -105,7 +105,7 @@ def test_no_room_for_the_manifest(full_desk: Any) -> None:
                     os.write(fd, bytes(4096))
             os.close(fd)
 
-    with pytest.raises(StorageFullError, match="bytes were to be written") as caught:
+    with pytest.raises(StorageFullError, match=r"writing .* bytes needs") as caught:
         save()
     assert caught.value.missing_bytes is not None
     assert caught.value.missing_bytes <= 4096

@@ -82,7 +82,7 @@ MANY_REPORT = """\
 13 |   bracket_rungs: [2, 9]
    |                      ^
    |
-   = raise max_rungs to 9, or take fewer rungs
+   = raise max_rungs to 9, or use fewer rungs
 
 {path}: 7 mistakes"""
 

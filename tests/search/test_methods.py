@@ -145,7 +145,7 @@ def test_brackets_of_adaptive_search(
 
 
 def test_more_brackets_than_trials_are_refused() -> None:
-    with pytest.raises(SearchError, match="max_trials is 2, and there are 3 brackets"):
+    with pytest.raises(SearchError, match="max_trials is 2, but the search has 3 brackets"):
         plan_brackets(asha(max_trials=2, bracket_rungs=[1, 2, 3]))
 
 

@@ -214,9 +214,9 @@ def test_hyperparameters_do_not_depend_on_other_trials_or_on_the_order_of_names(
     ("events", "message"),
     [
         ([Validated(9, 64, 1.0)], "never created"),
-        ([Validated(0, 63, 1.0)], "was to train to 64"),
+        ([Validated(0, 63, 1.0)], "the requested length was 64"),
         ([Validated(0, 64, float("nan"))], "NaN"),
-        ([Validated(0, 64, 1.0), Validated(0, 64, 1.0)], "closed already"),
+        ([Validated(0, 64, 1.0), Validated(0, 64, 1.0)], "already closed"),
     ],
 )
 def test_what_cannot_have_happened_is_refused(events: list[Event], message: str) -> None:

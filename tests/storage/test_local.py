@@ -38,11 +38,11 @@ def test_a_full_disk_says_how_many_bytes_are_missing(small_disk: Path, tmp_path:
         pairs.append((path, f"run/{index}"))
     storage = LocalStorage(small_disk / "root")
     storage.probe()
-    with pytest.raises(StorageFullError, match=f"{sum(sizes)} bytes were to be written") as caught:
+    with pytest.raises(StorageFullError, match=f"writing {sum(sizes)} bytes needs") as caught:
         storage.put_tree(pairs)
     missing = caught.value.missing_bytes
     assert missing is not None
-    assert f"{missing} bytes are missing" in str(caught.value)
+    assert f"{missing} more" in str(caught.value)
     # The folders themselves take a few pages of the disk.
     assert abs(missing - (sum(sizes) - ROOM_BYTES)) <= 64 << 10
     storage.delete_tree("run")
@@ -246,5 +246,7 @@ def test_removing_what_is_busy_is_tried_again(
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, place: str) -> None:
     (tmp_path / "dangling").symlink_to(tmp_path / "gone")
     storage = LocalStorage(tmp_path / place)
-    with pytest.raises(StorageError, match=rf"(?s){place}.* cannot be made: .*Name another folder"):
+    with pytest.raises(
+        StorageError, match=rf"(?s){place}.* cannot be created: .*Use another directory"
+    ):
         storage.probe()

@@ -140,7 +140,7 @@ def test_storage_path_that_leads_out_is_refused(tmp_path: Path, storage_path: st
 
 def test_a_folder_that_is_not_mounted_is_noticed(tmp_path: Path) -> None:
     spec = {"type": "shared_fs", "host_path": str(tmp_path / "absent")}
-    with pytest.raises(ConfigError, match=r"absent is not there.*\n.*\n.*mkdir -p"):
+    with pytest.raises(ConfigError, match=r"absent does not exist.*\n.*\n.*mkdir -p"):
         opened(spec, tmp_path)
 
 
@@ -163,7 +163,7 @@ def test_a_folder_that_is_not_mounted_is_noticed(tmp_path: Path) -> None:
             {"type": "shared_fs", "host_path": "relative"},
             "an absolute path, got 'relative'",
         ),
-        ({"type": "shared_fs", "host_path": f"/{'a' * 300}"}, "is not there"),
+        ({"type": "shared_fs", "host_path": f"/{'a' * 300}"}, "does not exist"),
         ({"type": "shared_fs", "host_path": "/a/../b"}, r"component '\.\.'"),
         ({"type": "shared_fs", "host_path": "/", "bucket": "b"}, "bucket: .*not permitted"),
         ({"type": "directory"}, "container_path: Field required"),
@@ -177,7 +177,7 @@ def test_what_cannot_be_used_is_a_value_error(tmp_path: Path, spec: Any, message
 
 
 def test_a_folder_that_no_file_system_has(tmp_path: Path) -> None:
-    with pytest.raises(UnsafePathError, match="has a NUL character"):
+    with pytest.raises(UnsafePathError, match="contains a NUL character"):
         opened("file:///data%00x", tmp_path)
 
 

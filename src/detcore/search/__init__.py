@@ -1,7 +1,7 @@
 """Search methods decide which trials to create and how far to train each of them.
 
-Everything here is pure: a method receives events and returns decisions. Its decisions follow from
-the experiment's seed and these events alone, so a search whose runner was killed continues exactly
+Everything here is pure: a method receives events and returns decisions. The decisions depend only
+on the experiment's seed and these events, so a search whose runner was killed continues exactly
 from its log.
 """
 

@@ -17,44 +17,50 @@ class _Brackets:
     def __init__(self, setup: SearchSetup, plans: Sequence[BracketPlan]) -> None:
         self._setup = setup
         self._num_drawn = 0
-        self._brackets = [Bracket(plan, self._sample) for plan in plans]
+        self._brackets = [Bracket(plan, self._sample_hparams) for plan in plans]
         self._weights = [plan.max_trials for plan in plans]
-        self._bracket_of: list[Bracket] = []
+        self._trial_brackets: list[Bracket] = []
 
     def start(self) -> Sequence[Answer]:
         """Return the first trials of all brackets."""
-        return [a for each in self._brackets for a in self._noted(each, each.start())]
+        return [
+            answer
+            for bracket in self._brackets
+            for answer in self._record_new_trials(bracket, bracket.start())
+        ]
 
     def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
         """Pass the metric to the trial's bracket."""
-        bracket = self._bracket_of[trial]
-        return self._noted(bracket, bracket.validated(trial, self._setup.signed(metric)))
+        bracket = self._trial_brackets[trial]
+        return self._record_new_trials(
+            bracket, bracket.validated(trial, self._setup.signed(metric))
+        )
 
     def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
         """Pass the exit to the trial's bracket."""
-        bracket = self._bracket_of[trial]
-        return self._noted(bracket, bracket.exited(trial, reason))
+        bracket = self._trial_brackets[trial]
+        return self._record_new_trials(bracket, bracket.exited(trial, reason))
 
     def progress(self) -> float:
         """Return the mean progress of the brackets, weighted by their trials."""
         parts = zip(self._brackets, self._weights, strict=True)
-        return sum(each.progress() * weight for each, weight in parts) / sum(self._weights)
+        return sum(bracket.progress() * weight for bracket, weight in parts) / sum(self._weights)
 
-    def _noted(self, bracket: Bracket, answers: list[Answer]) -> list[Answer]:
+    def _record_new_trials(self, bracket: Bracket, answers: list[Answer]) -> list[Answer]:
         for answer in answers:
             if isinstance(answer, NewTrial):
-                bracket.created(len(self._bracket_of))
-                self._bracket_of.append(bracket)
+                bracket.record_creation(len(self._trial_brackets))
+                self._trial_brackets.append(bracket)
         return answers
 
-    def _sample(self) -> dict[str, object]:
+    def _sample_hparams(self) -> dict[str, object]:
         index = self._num_drawn
         self._num_drawn += 1
         return sample(self._setup.hyperparameters, seed=self._setup.seed, index=index)
 
 
 class AdaptiveSearch(_Brackets):
-    """Several brackets that differ in how early they stop trials (``adaptive_asha``)."""
+    """Several brackets, which stop trials at different stages (``adaptive_asha``)."""
 
     def __init__(self, setup: SearchSetup) -> None:
         super().__init__(setup, plan_brackets(setup))
@@ -78,22 +84,22 @@ class HalvingSearch(_Brackets):
 
 
 def plan_brackets(setup: SearchSetup) -> list[BracketPlan]:
-    """Return the brackets of ``adaptive_asha``, those with most rungs first.
+    """Return the brackets of ``adaptive_asha``, sorted by descending number of rungs.
 
     Trials are divided in proportion to ``divisor ** (rungs - 1) / rungs``: a bracket that stops
     trials early can afford more of them.
     """
     settings = setup.settings
     divisor, trials = float(settings["divisor"]), int(settings["max_trials"])
-    rungs = _rungs_of_brackets(setup, divisor, trials)
+    rungs = _choose_rungs(setup, divisor, trials)
     if len(rungs) > trials:
         raise SearchError(
-            f"searcher.max_trials is {trials}, and there are {len(rungs)} brackets "
+            f"searcher.max_trials is {trials}, but the search has {len(rungs)} brackets "
             f"(rungs: {', '.join(map(str, rungs))}), each with at least one trial.\n"
-            "Raise max_trials, or name fewer brackets in bracket_rungs."
+            "Raise max_trials, or set fewer brackets in bracket_rungs."
         )
-    shares = _shares(trials, [divisor ** (count - 1) / count for count in rungs])
-    limits = _limits(int(settings["max_concurrent_trials"]), shares, divisor)
+    shares = _divide_trials(trials, [divisor ** (count - 1) / count for count in rungs])
+    limits = _divide_concurrency(int(settings["max_concurrent_trials"]), shares, divisor)
     return [
         BracketPlan(
             max_trials=share,
@@ -107,26 +113,26 @@ def plan_brackets(setup: SearchSetup) -> list[BracketPlan]:
     ]
 
 
-def _rungs_of_brackets(setup: SearchSetup, divisor: float, trials: int) -> list[int]:
-    named = [int(count) for count in setup.settings["bracket_rungs"]]
-    if named:
-        return sorted(named, reverse=True)
-    most = min(
+def _choose_rungs(setup: SearchSetup, divisor: float, trials: int) -> list[int]:
+    rungs = [int(count) for count in setup.settings["bracket_rungs"]]
+    if rungs:
+        return sorted(rungs, reverse=True)
+    max_rungs = min(
         int(setup.settings["max_rungs"]),
         _floor_log(setup.max_length, divisor) + 1,
         _floor_log(trials, divisor) + 1,
     )
-    fewest = {"conservative": 1, "standard": (most - 1) // 2 + 1, "aggressive": most}
-    return list(range(most, fewest[str(setup.settings["mode"])] - 1, -1))
+    min_rungs = {"conservative": 1, "standard": (max_rungs - 1) // 2 + 1, "aggressive": max_rungs}
+    return list(range(max_rungs, min_rungs[str(setup.settings["mode"])] - 1, -1))
 
 
 def _floor_log(number: float, base: float) -> int:
-    """Return the largest n with ``base ** n <= number``, for which math.log may be off by one."""
+    """Return the largest n with ``base ** n <= number``. math.log alone may be off by one."""
     power = max(0, round(math.log(number, base)))
     return power if base**power <= number else power - 1
 
 
-def _shares(trials: int, weights: Sequence[float]) -> list[int]:
+def _divide_trials(trials: int, weights: Sequence[float]) -> list[int]:
     total = sum(weights)
     shares = [max(1, int(trials * weight / total)) for weight in weights]
     while sum(shares) > trials:  # every bracket has at least one trial
@@ -135,8 +141,8 @@ def _shares(trials: int, weights: Sequence[float]) -> list[int]:
     return shares
 
 
-def _limits(max_concurrent: int, shares: Sequence[int], divisor: float) -> list[int]:
+def _divide_concurrency(max_concurrent: int, shares: Sequence[int], divisor: float) -> list[int]:
     if not max_concurrent:
         return [max(shares[-1], int(divisor))] * len(shares)
-    each, rest = divmod(max_concurrent, len(shares))
-    return [max(1, each + (index < rest)) for index in range(len(shares))]
+    share, remainder = divmod(max_concurrent, len(shares))
+    return [max(1, share + (index < remainder)) for index in range(len(shares))]

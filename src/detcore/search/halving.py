@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from detcore.contract.search_method import Answer, ExitReason, NewTrial, TrainTo
-from detcore.search.simple_methods import TooManyInvalid
+from detcore.search.simple_methods import InvalidTrialCounter
 
 _WORST = math.inf
 
@@ -26,12 +26,12 @@ class BracketPlan:
     """Settings of a bracket.
 
     Attributes:
-        max_trials: Total number of trials, without those that reject their hyperparameters.
-        num_rungs: Maximum number of times a trial is judged; >= 1.
+        max_trials: Total number of trials, without trials that reject their hyperparameters.
+        num_rungs: Number of rungs, at each of which a trial is judged; >= 1.
         max_length: Length of the top rung.
-        divisor: One trial in this many is promoted; > 1.
-        max_concurrent_trials: Maximum number of trials at a time; >= 1.
-        stop_once: Whether a trial is judged when it reports, once and for all.
+        divisor: Inverse of the fraction of trials that are promoted; > 1.
+        max_concurrent_trials: Maximum number of concurrent trials; >= 1.
+        stop_once: Whether the decision at a report is final.
     """
 
     max_trials: int
@@ -43,12 +43,12 @@ class BracketPlan:
 
 
 class _Rung:
-    """The results of trials at one length; of equal metrics, the earlier one is better.
+    """The results of trials at one length. If metrics are equal, the earlier result is better.
 
     Attributes:
         length: Training length.
         num_outstanding: Number of trials that train to this length.
-        promoted: Trials that train further from here.
+        promoted: Trials that were promoted from this rung.
         results: Metric, number and trial of each result, the best first.
     """
 
@@ -60,16 +60,16 @@ class _Rung:
         self._quota = 0
         self._num_settled = 0
 
-    def insert(self, trial: int, metric: float, *, quota: int) -> int | None:
-        """Insert a result; return the trial that is now one of the best, and was not before.
+    def insert_result(self, trial: int, metric: float, *, quota: int) -> int | None:
+        """Insert a result, and return the trial that newly belongs to the best results.
 
         Args:
             trial: The trial.
-            metric: Its metric; lower is better.
-            quota: The number of best results, counting this one: as before, or one more.
+            metric: Metric of the trial; lower is better.
+            quota: Number of best results including this one: the previous number, or one more.
 
         Returns:
-            This trial, or another one that the larger quota admits, or None.
+            This trial, or a different trial that the larger quota admits, or None.
         """
         result = (metric, len(self.results), trial)
         place = bisect.bisect(self.results, result)
@@ -79,8 +79,8 @@ class _Rung:
             return trial
         return None if quota == previous else self.results[previous][2]
 
-    def settle(self) -> list[int]:
-        """Return the trials that are not promoted, the best first; none if it did so before."""
+    def find_unpromoted(self) -> list[int]:
+        """Return the trials that are not promoted, the best first; empty if nothing has changed."""
         if self._num_settled == len(self.results):
             return []
         self._num_settled = len(self.results)
@@ -91,7 +91,7 @@ class Bracket:
     """Makes the decisions of one bracket.
 
     Args:
-        plan: Its settings.
+        plan: Settings of the bracket.
         sample: Returns hyperparameters for a new trial.
     """
 
@@ -100,126 +100,126 @@ class Bracket:
         self._sample = sample
         lengths = rung_lengths(plan.max_length, num_rungs=plan.num_rungs, divisor=plan.divisor)
         self._rungs = [_Rung(length) for length in lengths]
-        self._rung_of: dict[int, int] = {}
+        self._trial_rungs: dict[int, int] = {}
         self._running: set[int] = set()
         self._num_created = 0
         self._num_invalid = 0
         self._exited: set[int] = set()
         self._closed: set[int] = set()
-        self._invalid = TooManyInvalid()
+        self._invalid = InvalidTrialCounter()
 
     def start(self) -> list[Answer]:
         """Return the first trials."""
         count = min(self._plan.max_concurrent_trials, self._plan.max_trials)
-        return [self._new() for _ in range(count)]
+        return [self._create_trial() for _ in range(count)]
 
-    def created(self, trial: int) -> None:
+    def record_creation(self, trial: int) -> None:
         """Record the index of a new trial of this bracket."""
-        self._rung_of[trial] = 0
+        self._trial_rungs[trial] = 0
         self._running.add(trial)
 
     def validated(self, trial: int, metric: float) -> list[Answer]:
         """Record a trial's metric (lower is better), and return the next decisions."""
-        self._invalid.accepted()
-        return self._reported(trial, metric)
+        self._invalid.record_accepted()
+        return self._apply_report(trial, metric)
 
     def exited(self, trial: int, reason: ExitReason) -> list[Answer]:
-        """Record a trial that ended by itself; if it counts, it counts as the worst."""
-        if trial not in self._running:  # it is waiting, and its metric is known
+        """Record a trial that ended early; it counts as the worst unless it is replaced."""
+        if trial not in self._running:  # the trial is waiting, and its metric is known
             self._exited.add(trial)
             self._closed.add(trial)
             return self._close_leftovers()
         if reason is ExitReason.INVALID_HP:
-            self._invalid.rejected()
+            self._invalid.record_rejected()
             self._running.discard(trial)
-            self._rungs[self._rung_of.pop(trial)].num_outstanding -= 1
+            self._rungs[self._trial_rungs.pop(trial)].num_outstanding -= 1
             self._num_invalid += 1
-            return [*self._maybe_new(), *self._close_leftovers()]
+            return [*self._replace_trial(), *self._close_leftovers()]
         self._exited.add(trial)
         self._closed.add(trial)
-        return self._reported(trial, _WORST)
+        return self._apply_report(trial, _WORST)
 
     def progress(self) -> float:
         """Return the mean of two fractions: results in the bottom rung, and closed trials."""
         total = self._plan.max_trials
-        # A promoted trial that rejects its hyperparameters later leaves an extra result.
+        # A promoted trial that rejects its hyperparameters later leaves an additional result.
         return min(1.0, 0.5 * (len(self._rungs[0].results) + len(self._closed)) / total)
 
-    def _reported(self, trial: int, metric: float) -> list[Answer]:
-        rung = self._rungs[self._rung_of[trial]]
+    def _apply_report(self, trial: int, metric: float) -> list[Answer]:
+        rung = self._rungs[self._trial_rungs[trial]]
         self._running.discard(trial)
         rung.num_outstanding -= 1
         answers: list[Answer] = []
         if rung is self._rungs[-1]:
-            rung.insert(trial, metric, quota=0)
-            answers += self._close(trial)
+            rung.insert_result(trial, metric, quota=0)
+            answers += self._close_trial(trial)
         elif self._plan.stop_once:
             answers += self._continue_or_stop(rung, trial, metric)
         else:
-            answers += self._promote(rung, trial, metric)
-        if not any(isinstance(each, TrainTo) and each.length is not None for each in answers):
-            answers += self._maybe_new()
+            answers += self._promote_best(rung, trial, metric)
+        if not any(isinstance(answer, TrainTo) and answer.length is not None for answer in answers):
+            answers += self._replace_trial()
         return [*answers, *self._close_leftovers()]
 
-    def _promote(self, rung: _Rung, trial: int, metric: float) -> list[Answer]:
-        """Promote the new trial if it is good enough, else one that the larger quota admits."""
+    def _promote_best(self, rung: _Rung, trial: int, metric: float) -> list[Answer]:
+        """Promote the new trial if it is good enough, or the trial that the larger quota admits."""
         quota = int((len(rung.results) + 1) / self._plan.divisor)
-        admitted = rung.insert(trial, metric, quota=quota)
+        admitted = rung.insert_result(trial, metric, quota=quota)
         if admitted is None:
             return []
-        # Trials that were waiting when the rung was full are closed. The rung may have grown
-        # since then, by a trial that replaces one that rejected its hyperparameters.
+        # Trials that were waiting when the rung was full are closed. Since then, the rung may have
+        # grown by a trial that replaces a trial with rejected hyperparameters.
         is_closed = admitted in self._closed and admitted not in self._exited
         if admitted != trial and (admitted in rung.promoted or is_closed):
             return []
         rung.promoted.add(admitted)
-        return self._raise(admitted)
+        return self._send_to_next_rung(admitted)
 
     def _continue_or_stop(self, rung: _Rung, trial: int, metric: float) -> list[Answer]:
         quota = max(1, int((len(rung.results) + 1) / self._plan.divisor))
-        if rung.insert(trial, metric, quota=quota) == trial:
+        if rung.insert_result(trial, metric, quota=quota) == trial:
             rung.promoted.add(trial)
             if trial not in self._exited:
-                return self._raise(trial)
-        return self._close(trial)
+                return self._send_to_next_rung(trial)
+        return self._close_trial(trial)
 
-    def _raise(self, trial: int) -> list[Answer]:
-        """Send a trial to the next rung; one that ended takes the last place there immediately."""
-        self._rung_of[trial] += 1
-        rung = self._rungs[self._rung_of[trial]]
+    def _send_to_next_rung(self, trial: int) -> list[Answer]:
+        """Send a trial to the next rung. An ended trial immediately gets the last place there."""
+        self._trial_rungs[trial] += 1
+        rung = self._rungs[self._trial_rungs[trial]]
         if trial not in self._exited:
             self._running.add(trial)
             rung.num_outstanding += 1
             return [TrainTo(trial, rung.length)]
         if rung is self._rungs[-1]:
-            rung.insert(trial, _WORST, quota=0)
+            rung.insert_result(trial, _WORST, quota=0)
             return []
-        return self._promote(rung, trial, _WORST)
+        return self._promote_best(rung, trial, _WORST)
 
-    def _maybe_new(self) -> list[Answer]:
+    def _replace_trial(self) -> list[Answer]:
         if self._num_created - self._num_invalid >= self._plan.max_trials:
             return []
-        return [self._new()]
+        return [self._create_trial()]
 
-    def _new(self) -> NewTrial:
+    def _create_trial(self) -> NewTrial:
         self._num_created += 1
         self._rungs[0].num_outstanding += 1
         return NewTrial(self._sample(), self._rungs[0].length)
 
-    def _close(self, trial: int) -> list[Answer]:
+    def _close_trial(self, trial: int) -> list[Answer]:
         if trial in self._closed:
             return []
         self._closed.add(trial)
         return [TrainTo(trial, None)]
 
     def _close_leftovers(self) -> list[Answer]:
-        """Close the trials waiting in rungs from which no more can be promoted."""
+        """Close the trials that wait in rungs without further promotions."""
         if len(self._rungs[0].results) < self._plan.max_trials:
             return []
         answers: list[Answer] = []
         for rung in self._rungs:
             if rung.num_outstanding:
                 break
-            for trial in rung.settle():
-                answers += self._close(trial)
+            for trial in rung.find_unpromoted():
+                answers += self._close_trial(trial)
         return answers

@@ -14,10 +14,10 @@ from detcore.contract.errors import SearchError
 def sample(hyperparameters: Mapping[str, object], *, seed: int, index: int) -> dict[str, Any]:
     """Draw the hyperparameters of a trial.
 
-    They depend only on the arguments: not on trials drawn before, nor on the machine.
+    They depend only on the arguments, not on previous trials or the machine.
 
     Args:
-        hyperparameters: The space.
+        hyperparameters: The search space.
         seed: The experiment's seed.
         index: Number of previous draws; >= 0.
     """
@@ -35,7 +35,7 @@ def get_trial_seed(seed: int, index: int) -> int:
 
 
 def _derive_seed(seed: int, index: int) -> int:
-    # The first trial is the same as with `single` and the same seed.
+    # The first trial has the same hyperparameters as `single` with the same seed.
     if index == 0:
         return seed
     from numpy.random import SeedSequence
@@ -44,7 +44,7 @@ def _derive_seed(seed: int, index: int) -> int:
 
 
 def grid_points(hyperparameters: Mapping[str, object]) -> list[dict[str, Any]]:
-    """Return every combination of a grid; with names in sorted order, the last changes fastest.
+    """Return every combination of a grid. In the order of names, the last name changes fastest.
 
     Raises:
         SearchError: If a range has no ``count``.
@@ -52,7 +52,7 @@ def grid_points(hyperparameters: Mapping[str, object]) -> list[dict[str, Any]]:
     places, axes = [], []
     for place, value in ranges(hyperparameters):
         places.append(place)
-        axes.append(_axis(".".join(map(str, place)), value))
+        axes.append(_list_points(".".join(map(str, place)), value))
     return [
         place_values(hyperparameters, dict(zip(places, point, strict=True)))
         for point in itertools.product(*axes)
@@ -62,27 +62,29 @@ def grid_points(hyperparameters: Mapping[str, object]) -> list[dict[str, Any]]:
 def place_values(
     hyperparameters: Mapping[str, object], values: Mapping[tuple[Any, ...], Any]
 ) -> dict[str, Any]:
-    """Return hyperparameters with the given values for all that have a type.
+    """Return hyperparameters in which ranges are replaced by values.
 
     Args:
-        hyperparameters: The space.
+        hyperparameters: The search space.
         values: Values by path: the names of the groups, then the hyperparameter's name.
     """
 
-    def group(part: Mapping[str, object], place: tuple[Any, ...]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def place_in_group(part: Mapping[str, object], group_path: tuple[Any, ...]) -> dict[str, Any]:
+        group_values: dict[str, Any] = {}
         for name, value in part.items():
-            here = (*place, name)
-            if here in values:
-                found[name] = values[here]
+            path = (*group_path, name)
+            if path in values:
+                group_values[name] = values[path]
             else:
-                found[name] = group(value, here) if isinstance(value, Mapping) else value
-        return found
+                group_values[name] = (
+                    place_in_group(value, path) if isinstance(value, Mapping) else value
+                )
+        return group_values
 
-    return group(hyperparameters, ())
+    return place_in_group(hyperparameters, ())
 
 
-def _axis(name: str, value: Mapping[str, Any]) -> list[Any]:
+def _list_points(name: str, value: Mapping[str, Any]) -> list[Any]:
     kind = value["type"]
     if kind == "const":
         return [value["val"]]
@@ -91,7 +93,7 @@ def _axis(name: str, value: Mapping[str, Any]) -> list[Any]:
     count = value.get("count")
     if count is None:
         raise SearchError(
-            f"hyperparameter {name!r} has no count, and a grid needs the number of its points.\n"
+            f"hyperparameter {name!r} has no count, but a grid needs the number of points.\n"
             f"Add count: 3 (or another number) to {name}."
         )
     low, high = value["minval"], value["maxval"]
@@ -102,10 +104,10 @@ def _axis(name: str, value: Mapping[str, Any]) -> list[Any]:
     else:
         points = [low + index * (high - low) / (count - 1) for index in range(count)]
     if kind == "int":
-        return [_rounded(point) for point in points]
+        return [_round_half_away(point) for point in points]
     return [float(value["base"]) ** point if kind == "log" else float(point) for point in points]
 
 
-def _rounded(number: float) -> int:
-    """Return the nearest whole number; halves away from 0."""
+def _round_half_away(number: float) -> int:
+    """Round to the nearest integer, and round halves away from 0."""
     return int(math.copysign(math.floor(abs(number) + 0.5), number))

@@ -19,22 +19,22 @@ class GridSettings(SingleSettings):
     """Every combination of a grid of hyperparameters."""
 
     max_concurrent_trials: int = Field(
-        default=16, ge=0, description="How many trials may run at one time; 0 = no limit."
+        default=16, ge=0, description="Maximum number of concurrent trials; 0 = no limit."
     )
 
 
 class RandomSettings(GridSettings):
     """Trials with hyperparameters drawn at random."""
 
-    max_trials: int = Field(ge=1, description="How many trials to run in all.")
+    max_trials: int = Field(ge=1, description="Total number of trials.")
 
 
 class _HalvingSettings(RandomSettings):
     divisor: float = Field(
-        default=4.0, gt=1, description="One in this many trials is promoted to the next rung."
+        default=4.0, gt=1, description="Inverse of the fraction of trials promoted to each rung."
     )
     stop_once: bool = Field(
-        default=False, description="Decide once per rung, and never continue a trial stopped there."
+        default=False, description="Decide only once per rung; stopped trials never continue."
     )
 
 
@@ -43,24 +43,24 @@ def _check_limit(rungs: int, info: ValidationInfo) -> int:
     if rungs > limit:
         raise ValueError(
             f"a bracket of {rungs} rungs, but max_rungs is {limit}\n"
-            f"raise max_rungs to {rungs}, or take fewer rungs"
+            f"raise max_rungs to {rungs}, or use fewer rungs"
         )
     return rungs
 
 
 class AdaptiveSettings(_HalvingSettings):
-    """Many short trials of which the best are continued (asynchronous successive halving)."""
+    """Many short trials, the best of which continue (asynchronous successive halving)."""
 
     mode: Literal["conservative", "standard", "aggressive"] = Field(
         default="standard", description="How early trials are stopped."
     )
-    max_rungs: int = Field(default=5, ge=1, description="How often a trial is judged at most.")
+    max_rungs: int = Field(default=5, ge=1, description="Maximum number of rungs.")
     bracket_rungs: list[Annotated[int, Field(ge=1), AfterValidator(_check_limit)]] = Field(
-        default=[], description="Rungs of each bracket; empty = chosen by 'mode'."
+        default=[], description="Number of rungs of each bracket; empty = chosen by 'mode'."
     )
 
 
 class HalvingSettings(_HalvingSettings):
     """One bracket of asynchronous successive halving."""
 
-    num_rungs: int = Field(ge=1, description="How often a trial is judged.")
+    num_rungs: int = Field(ge=1, description="Number of rungs.")

@@ -14,12 +14,12 @@ from detcore.search.sampling import get_trial_seed
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Validated:
-    """A trial trained to its requested length, and was validated there.
+    """A trial trained to its requested length and was validated.
 
     Attributes:
         trial: Index of the trial in its search, in order of creation; >= 0.
-        length: Its training length since its start, in the unit of ``searcher.max_length``.
-        metric: The searcher's metric there; not NaN.
+        length: Training length since its start, in the unit of ``searcher.max_length``.
+        metric: The searcher's metric at this length; not NaN.
     """
 
     trial: int
@@ -29,11 +29,11 @@ class Validated:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Exited:
-    """A trial ended by itself: it failed for good, rejected its hyperparameters, or was stopped.
+    """A trial ended early: it failed permanently, rejected its hyperparameters, or was stopped.
 
     Attributes:
         trial: Index of the trial in its search.
-        reason: Why it ended.
+        reason: Why the trial ended.
     """
 
     trial: int
@@ -46,8 +46,8 @@ class Create:
 
     Attributes:
         trial: Index of the new trial: the number of trials created before it.
-        hparams: Its hyperparameters; JSON values.
-        seed: Its seed, ``0 <= seed < 2**31``.
+        hparams: Hyperparameters; JSON values.
+        seed: Seed of the trial, ``0 <= seed < 2**31``.
     """
 
     trial: int
@@ -121,11 +121,11 @@ class PlannedTrial:
 class Search:
     """Passes events to a search method and keeps the resulting state.
 
-    The method's decisions follow from the events alone, so the log of events is the whole state: a
-    new search that receives the same events, in the same order, is the same search.
+    The method's decisions depend only on the events, so the log of events is the complete state. A
+    new search that receives the same events in the same order makes the same decisions.
 
     Args:
-        method: The search method, new.
+        method: A new search method.
         seed: The experiment's seed.
 
     Attributes:
@@ -133,8 +133,8 @@ class Search:
         trials: All trials, by index.
         events: The events applied so far.
         first: The operations that the method requested at the start.
-        trained: Completed fraction of each trial's present length, 0 to 1, by index; for displays,
-            updated by the caller.
+        trained: Completed fraction of each trial's current length, 0 to 1, by index. The caller
+            updates it, for displays.
     """
 
     def __init__(self, method: SearchMethod, *, seed: int) -> None:
@@ -143,15 +143,15 @@ class Search:
         self.trials: list[PlannedTrial] = []
         self.events: list[Event] = []
         self.trained: dict[int, float] = {}
-        # Looking at all trials for each event would take longer with each trial.
+        # These sets avoid a loop over all trials for each event.
         self._open: set[int] = set()
         self._training: set[int] = set()
         try:
-            self.first = self._operations(method.start())
+            self.first = self._perform_answers(method.start())
         except DetcoreError:
             raise
         except Exception as error:
-            raise self._failed("start()", error) from error
+            raise self._make_error("start()", error) from error
 
     @classmethod
     def replay(cls, method: SearchMethod, events: Iterable[Event], *, seed: int) -> Search:
@@ -178,57 +178,57 @@ class Search:
 
     @property
     def planned_length(self) -> int:
-        """How far all trials train together, in the unit of their lengths; 0: not known."""
+        """Total training length of all trials, in the unit of their lengths; 0 if unknown."""
         return int(getattr(self.method, "planned_length", 0))
 
     @property
     def progress(self) -> float:
-        """How much of the search is done, 0 to 1; for displays.
+        """Completed fraction of the search, 0 to 1, for displays.
 
-        Where the planned length is known, trials that are under way count as far as they are.
+        If the planned length is known, running trials count in proportion to their progress.
         """
         if self.is_finished:
             return 1.0
-        done = self.method.progress()
+        fraction = self.method.progress()
         if self.planned_length:
             parts = self.trained.items()
             trained = sum(self.trials[index].length * part for index, part in parts)
-            done += trained / self.planned_length
-        return min(1.0, max(0.0, done))
+            fraction += trained / self.planned_length
+        return min(1.0, max(0.0, fraction))
 
     def apply(self, event: Event) -> tuple[Operation, ...]:
-        """Apply an event; return the operations to perform now.
+        """Apply an event, and return the operations to perform now.
 
         Raises:
-            SearchError: If the event is impossible in this state, or the method's answer is, or
-                the method fails.
+            SearchError: If the event or the method's answer is impossible in this state, or if the
+                method fails.
         """
         try:
-            return self._apply(event)
+            return self._apply_event(event)
         except DetcoreError:
             raise
         except Exception as error:
-            raise self._failed(str(event), error) from error
+            raise self._make_error(str(event), error) from error
 
-    def _failed(self, what: str, error: Exception) -> SearchError:
+    def _make_error(self, what: str, error: Exception) -> SearchError:
         return SearchError(
             f"the search method {type(self.method).__name__} failed at {what}: "
             f"{type(error).__name__}: {error}.\n"
-            "Nothing was recorded of that: mend it, then start the experiment, or resume it with "
-            "detcore run --resume ID."
+            "Nothing was recorded. Fix the method, then start the experiment, or resume it with:\n"
+            "  detcore run --resume ID"
         )
 
-    def _apply(self, event: Event) -> tuple[Operation, ...]:
-        trial = self._checked(event)
+    def _apply_event(self, event: Event) -> tuple[Operation, ...]:
+        trial = self._check_event(event)
         if isinstance(event, Validated):
             trial.is_waiting = True
             self._training.discard(event.trial)
             answers = self.method.validated(event.trial, event.length, event.metric)
         else:
-            self._close(event.trial)
+            self._close_trial(event.trial)
             answers = self.method.exited(event.trial, event.reason)
         self.events.append(event)
-        operations = self._operations(answers)
+        operations = self._perform_answers(answers)
         if trial.is_closed:
             self.trained.pop(event.trial, None)
         elif isinstance(event, Validated):
@@ -236,36 +236,36 @@ class Search:
         if self._open and not self._training:
             waiting = map(str, sorted(self._open))
             raise SearchError(
-                f"{type(self.method).__name__} trains no trial and ends none: "
-                f"{', '.join(waiting)} wait for ever.\n"
-                "After the last possible event, a method must close all trials that wait."
+                f"{type(self.method).__name__} neither trains nor closes a trial, so the trials "
+                f"{', '.join(waiting)} would wait forever.\n"
+                "After the last possible event, a method must close all waiting trials."
             )
         return operations
 
-    def _checked(self, event: Event) -> PlannedTrial:
+    def _check_event(self, event: Event) -> PlannedTrial:
         if not 0 <= event.trial < len(self.trials):
-            raise SearchError(f"{event} is of a trial that the search never created")
+            raise SearchError(f"{event} refers to a trial that the search never created")
         trial = self.trials[event.trial]
         if trial.is_closed:
-            raise SearchError(f"{event} is of a trial that is closed already")
+            raise SearchError(f"{event} refers to a trial that is already closed")
         if isinstance(event, Exited):
             return trial
         if trial.is_waiting or event.length != trial.length:
             raise SearchError(
-                f"{event}: the trial was to train to {trial.length}"
-                f"{', and has reported that' if trial.is_waiting else ''}"
+                f"{event}: the requested length was {trial.length}"
+                f"{', and the trial has already reported it' if trial.is_waiting else ''}"
             )
         if math.isnan(event.metric):
-            raise SearchError(f"{event}: nothing can be compared with NaN")
+            raise SearchError(f"{event}: NaN cannot be compared")
         return trial
 
-    def _operations(self, answers: Sequence[Answer]) -> tuple[Operation, ...]:
-        return tuple(operation for answer in answers for operation in self._do(answer))
+    def _perform_answers(self, answers: Sequence[Answer]) -> tuple[Operation, ...]:
+        return tuple(operation for answer in answers for operation in self._perform_answer(answer))
 
-    def _do(self, answer: Answer) -> list[Operation]:
+    def _perform_answer(self, answer: Answer) -> list[Operation]:
         if isinstance(answer, NewTrial):
             if answer.length < 1:
-                raise SearchError(f"{answer}: a trial trains to a length of at least 1")
+                raise SearchError(f"{answer}: the length of a trial must be at least 1")
             index = len(self.trials)
             seed = get_trial_seed(self._seed, index)
             self.trials.append(PlannedTrial(answer.hparams, seed, answer.length))
@@ -273,12 +273,12 @@ class Search:
             self._training.add(index)
             return [Create(index, answer.hparams, seed), Train(index, answer.length)]
         if not 0 <= answer.trial < len(self.trials):
-            raise SearchError(f"{answer}: there is no such trial")
+            raise SearchError(f"{answer}: unknown trial")
         trial = self.trials[answer.trial]
         if trial.is_closed:
-            raise SearchError(f"{answer}: the trial is closed already")
+            raise SearchError(f"{answer}: the trial is already closed")
         if answer.length is None:
-            self._close(answer.trial)
+            self._close_trial(answer.trial)
             return [Close(answer.trial)]
         if not trial.is_waiting or answer.length <= trial.length:
             raise SearchError(f"{answer}: the trial already had the length {trial.length}")
@@ -286,7 +286,7 @@ class Search:
         self._training.add(answer.trial)
         return [Train(answer.trial, answer.length)]
 
-    def _close(self, index: int) -> None:
+    def _close_trial(self, index: int) -> None:
         self.trials[index].is_closed = True
         self._open.discard(index)
         self._training.discard(index)

@@ -1,4 +1,4 @@
-"""Implement methods that train every trial to the same length: single, random, grid."""
+"""Search methods that train every trial to the same length: single, random, grid."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from detcore.search.sampling import grid_points, sample
 _MAX_INVALID_IN_A_ROW = 100
 
 
-class TooManyInvalid:
-    """Counts trials in a row that rejected their hyperparameters."""
+class InvalidTrialCounter:
+    """Counts consecutive trials that rejected their hyperparameters."""
 
     def __init__(self) -> None:
         self._count = 0
 
-    def accepted(self) -> None:
+    def record_accepted(self) -> None:
         """Record a trial that trained."""
         self._count = 0
 
-    def rejected(self) -> None:
+    def record_rejected(self) -> None:
         """Record a trial that raised `InvalidHP`.
 
         Raises:
-            SearchError: If too many trials in a row did.
+            SearchError: After too many such trials in a row.
         """
         self._count += 1
         if self._count >= _MAX_INVALID_IN_A_ROW:
             raise SearchError(
                 f"{self._count} trials in a row rejected their hyperparameters (InvalidHP).\n"
-                "Each is replaced by another one, and none was accepted.\n"
+                "Each was replaced, and no trial was accepted.\n"
                 "Limit the ranges in the experiment file to values that the code accepts."
             )
 
 
 class _Queue:
-    """Trials that wait for a slot; each starts when a running one is done.
+    """Trials that wait for a slot. Each starts when a running trial ends.
 
     Args:
         setup: The search.
-        total: Number of trials, without those that are replaced.
+        total: Number of trials, without replaced trials.
         draw: Returns the hyperparameters of the next trial, or None at the end.
         first_length: Length of each trial's first training; 0 for the full length.
 
     Attributes:
-        planned_length: Length that all trials train together.
+        planned_length: Total training length of all trials.
     """
 
     def __init__(
@@ -64,28 +64,30 @@ class _Queue:
         self._length = first_length or setup.max_length
         self._limit = int(setup.settings.get("max_concurrent_trials", 0)) or total
         self._total = total
-        self._ended = 0
+        self._num_ended = 0
         self.planned_length = total * setup.max_length
 
     def start(self) -> Sequence[Answer]:
-        """Return as many trials as may run at a time."""
-        return [answer for _ in range(min(self._limit, self._total)) for answer in self._next()]
+        """Return as many trials as may run concurrently."""
+        return [
+            answer for _ in range(min(self._limit, self._total)) for answer in self._start_next()
+        ]
 
     def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
-        """Close the trial, which has reached its full length, and start the next one."""
-        self._ended += 1
-        return [TrainTo(trial, None), *self._next()]
+        """Close the trial, which has reached its full length, and start the next trial."""
+        self._num_ended += 1
+        return [TrainTo(trial, None), *self._start_next()]
 
     def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
         """Start the next trial."""
-        self._ended += 1
-        return self._next()
+        self._num_ended += 1
+        return self._start_next()
 
     def progress(self) -> float:
-        """Return the fraction of the trials that ended."""
-        return self._ended / self._total
+        """Return the fraction of ended trials."""
+        return self._num_ended / self._total
 
-    def _next(self) -> list[Answer]:
+    def _start_next(self) -> list[Answer]:
         hparams = self._draw()
         return [] if hparams is None else [NewTrial(hparams, self._length)]
 
@@ -96,35 +98,35 @@ class ReplacingQueue(_Queue):
     Args:
         setup: The search.
         draw: Returns the hyperparameters of the next trial.
-        first_length: As for every queue.
+        first_length: Length of each trial's first training; 0 for the full length.
     """
 
     def __init__(
         self, setup: SearchSetup, draw: Callable[[], dict[str, Any]], *, first_length: int = 0
     ) -> None:
-        self._left = int(setup.settings["max_trials"])
-        self._invalid = TooManyInvalid()
-        self._draw_one = draw
-        super().__init__(setup, self._left, self._draw_if_left, first_length=first_length)
+        self._num_left = int(setup.settings["max_trials"])
+        self._invalid = InvalidTrialCounter()
+        self._draw_hparams = draw
+        super().__init__(setup, self._num_left, self._draw_if_left, first_length=first_length)
 
     def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
-        """Close the trial, and start the next one."""
-        self._invalid.accepted()
+        """Close the trial, and start the next trial."""
+        self._invalid.record_accepted()
         return super().validated(trial, length, metric)
 
     def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
-        """Start the next trial, which is an extra one if the last rejected its hyperparameters."""
+        """Start the next trial, or a replacement if the trial rejected its hyperparameters."""
         if reason is ExitReason.INVALID_HP:
-            self._invalid.rejected()
-            self._left += 1
-            self._ended -= 1
+            self._invalid.record_rejected()
+            self._num_left += 1
+            self._num_ended -= 1
         return super().exited(trial, reason)
 
     def _draw_if_left(self) -> dict[str, Any] | None:
-        if self._left == 0:
+        if self._num_left == 0:
             return None
-        self._left -= 1
-        return self._draw_one()
+        self._num_left -= 1
+        return self._draw_hparams()
 
 
 class RandomSearch(ReplacingQueue):
@@ -138,7 +140,7 @@ class RandomSearch(ReplacingQueue):
 
 
 class SingleSearch(_Queue):
-    """One trial; it is not replaced."""
+    """A single trial, which is not replaced."""
 
     def __init__(self, setup: SearchSetup) -> None:
         hparams = iter([sample(setup.hyperparameters, seed=setup.seed, index=0)])
@@ -146,7 +148,7 @@ class SingleSearch(_Queue):
 
 
 class GridSearch(_Queue):
-    """Every point of a grid, from the last to the first; rejected ones are skipped."""
+    """Every point of a grid, from the last to the first. Rejected points are skipped."""
 
     def __init__(self, setup: SearchSetup) -> None:
         points = grid_points(setup.hyperparameters)

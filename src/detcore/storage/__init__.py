@@ -1,6 +1,6 @@
-"""Store checkpoint files: the `StorageBackend` protocol, and folders of this machine.
+"""Store checkpoint files: the `StorageBackend` protocol, and the back end for local directories.
 
-Any other URL is opened by fsspec, whose back end is in the distribution detcore-storage.
+Other URLs are opened by fsspec, whose back end is in the distribution detcore-storage.
 """
 
 from typing import TYPE_CHECKING

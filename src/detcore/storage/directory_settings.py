@@ -1,4 +1,4 @@
-"""Define the settings of the storage types of folders, and open them."""
+"""Define the settings of the directory storage types, and open these storages."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from detcore.storage.local_storage import LocalStorage
 
 def _check_absolute(path: str) -> str:
     if not path.startswith("/"):
-        raise ValueError(f"expected an absolute path, got {path!r}\nBegin it with '/'.")
+        raise ValueError(f"expected an absolute path, got {path!r}\nStart it with '/'.")
     if ".." in path.split("/"):
         raise ValueError(f"{path!r} has a component '..'")
     return path
 
 
-_Folder = Annotated[str, AfterValidator(_check_absolute)]
+_Directory = Annotated[str, AfterValidator(_check_absolute)]
 
 
 class SharedFsSettings(BaseModel):
-    """A folder, local or on a file system that all machines share."""
+    """A directory, local or on a file system that all machines share."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    host_path: _Folder = Field(description="An existing folder; absolute.")
+    host_path: _Directory = Field(description="Absolute path of an existing directory.")
     storage_path: str | None = Field(
         default=None,
-        description="Folder below host_path for the checkpoints; relative or absolute.",
+        description="Directory below host_path for the checkpoints; relative or absolute.",
     )
     propagation: str | None = Field(
         default=None, description="For a cluster: accepted, no effect here."
@@ -54,24 +54,24 @@ class SharedFsSettings(BaseModel):
         if ".." in root.parts or not root.is_relative_to(host):
             raise ValueError(
                 f"{path!r} leads out of host_path {str(host)!r}\n"
-                "Give a path relative to host_path, or an absolute one below it."
+                "Use a path relative to host_path, or an absolute path below it."
             )
         return path
 
 
 class DirectorySettings(BaseModel):
-    """A folder that exists on every machine."""
+    """A directory that exists on every machine."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    container_path: _Folder = Field(description="An existing folder; absolute.")
+    container_path: _Directory = Field(description="Absolute path of an existing directory.")
 
 
 def open_shared_fs(settings: SharedFsSettings) -> LocalStorage:
     """Return the storage of ``type: shared_fs``.
 
     Raises:
-        ConfigError: If ``host_path`` is not a folder.
+        ConfigError: If ``host_path`` is not a directory.
     """
     return _open_below(Path(settings.host_path), settings.storage_path or "")
 
@@ -80,17 +80,17 @@ def open_directory(settings: DirectorySettings) -> LocalStorage:
     """Return the storage of ``type: directory``.
 
     Raises:
-        ConfigError: If ``container_path`` is not a folder.
+        ConfigError: If ``container_path`` is not a directory.
     """
     return _open_below(Path(settings.container_path), "")
 
 
 def _open_below(host: Path, path: str) -> LocalStorage:
-    """Open a folder below one that must exist, so that nothing is written to a mount point."""
+    """Open a directory below an existing directory, so that no empty mount point is used."""
     if not os.path.isdir(host):
         raise ConfigError(
-            f"the checkpoint storage's folder {host} is not there.\n"
-            "It must exist before, so that a file system that is not mounted is noticed.\n"
-            f"Mount it, or make it: mkdir -p {host}"
+            f"the checkpoint storage directory {host} does not exist.\n"
+            "It must exist, so that an unmounted file system is detected.\n"
+            f"Mount it, or create it: mkdir -p {host}"
         )
     return LocalStorage(host / path)

@@ -1,4 +1,4 @@
-"""Compute digests, which detect changes of stored files; copy files, several at once."""
+"""Compute digests, which detect changes of stored files, and copy files in several threads."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# Larger pieces are no faster to digest, and slower to write: Linux then tries to find large pages
-# for them, which took up to eight times as long on virtual machines.
+# Larger pieces are not digested faster, and writing them is slower: Linux then searches for large
+# pages, which took up to eight times as long on virtual machines.
 CHUNK_BYTES = 1 << 18
 SMALL_BYTES = 1 << 18
-"""Files below this size are read one after the other by one thread: more threads are slower, as
-they wait for the interpreter's lock."""
-_WORKERS = 4
+"""A single thread reads files below this size, because more threads wait for the interpreter's
+lock."""
+_MAX_WORKERS = 4
 
 T = TypeVar("T")
 
@@ -28,9 +28,9 @@ T = TypeVar("T")
 class Digester:
     """Digests bytes incrementally.
 
-    XXH3 does not protect against attackers, and need not: anyone who can change a file can change
-    the manifest beside it. It detects accidents as SHA-256 does, in a thirtieth of the time; see
-    docs/storage.md for the reasons and the numbers.
+    XXH3 does not protect against attackers. It does not need to: anyone who can change a file can
+    also change the manifest. XXH3 detects accidents as reliably as SHA-256, in a thirtieth of the
+    time; see docs/storage.md for the reasons and the numbers.
     """
 
     def __init__(self) -> None:
@@ -57,10 +57,10 @@ def digest_bytes(data: bytes | bytearray | memoryview) -> FileDigest:
 
 
 def read_chunks(source: BinaryIO) -> Iterator[memoryview | bytes]:
-    """Read a stream to its end; each piece is valid until the next one is requested.
+    """Read a stream to its end. Each piece is valid until the next piece is requested.
 
-    Unbuffered files are read into one reused buffer: allocating memory for each piece costs more
-    than reading it.
+    Unbuffered files are read into a single reused buffer, because allocating memory for each piece
+    costs more than reading it.
     """
     if not isinstance(source, io.FileIO):
         while chunk := source.read(CHUNK_BYTES):
@@ -72,7 +72,7 @@ def read_chunks(source: BinaryIO) -> Iterator[memoryview | bytes]:
 
 
 class ByteSink(Protocol):
-    """Target of bytes."""
+    """A target to which bytes can be written."""
 
     def write(self, data: bytes | memoryview, /) -> int | None:
         """Write bytes."""
@@ -95,11 +95,11 @@ def copy_stream(
 
 
 def write_all(sink: ByteSink, data: bytes | memoryview) -> None:
-    """Write all of the data: an unbuffered file may accept only a part of it."""
+    """Write all data. An unbuffered file may accept only a part of the data per call."""
     size = len(data)
-    written = sink.write(data)
-    while written is not None and written < size:
-        written += sink.write(memoryview(data)[written:]) or 0
+    num_written = sink.write(data)
+    while num_written is not None and num_written < size:
+        num_written += sink.write(memoryview(data)[num_written:]) or 0
 
 
 def digest_file(path: Path) -> FileDigest:
@@ -116,16 +116,16 @@ def run_all(
     workers: int | None = None,
     small_workers: int | None = None,
 ) -> list[T]:
-    """Call `work` with each index: large files first, largest first, then small ones.
+    """Call `work` with each index: first large files by descending size, then small files.
 
-    All work that has started has finished when this returns or raises. The first failure stops it.
+    When this returns or raises, all started work has finished. The first failure stops new work.
 
     Args:
         work: Called once per index, from any thread.
         sizes: Size of each file in bytes, for balancing; estimates are sufficient.
         small_bytes: Files below this size are small.
-        workers: Maximum number of threads; default: some for each processor.
-        small_workers: The same for small files; default: `workers`.
+        workers: Maximum number of threads; default: depends on the number of processors.
+        small_workers: Maximum number of threads for small files; default: `workers`.
 
     Returns:
         The results, in the order of the indices.
@@ -133,7 +133,7 @@ def run_all(
     large = sorted((index for index, size in enumerate(sizes) if size >= small_bytes),
                    key=lambda index: sizes[index], reverse=True)  # fmt: skip
     small = [index for index, size in enumerate(sizes) if size < small_bytes]
-    workers = workers or min(_WORKERS, 2 * (os.cpu_count() or 1))
+    workers = workers or min(_MAX_WORKERS, 2 * (os.cpu_count() or 1))
     results = _run_in_threads(work, large, workers)
     results |= _run_in_threads(work, small, small_workers or workers)
     return [results[index] for index in range(len(sizes))]
@@ -146,10 +146,10 @@ def _run_in_threads(work: Callable[[int], T], indices: Sequence[int], workers: i
     from concurrent.futures import ThreadPoolExecutor
 
     results: dict[int, T] = {}
-    queue = iter(indices)  # shared: each thread takes the next one
+    queue = iter(indices)  # shared: each thread takes the next index
     stop = threading.Event()
 
-    def run() -> None:
+    def work_through_queue() -> None:
         try:
             for index in queue:
                 if stop.is_set():
@@ -160,7 +160,7 @@ def _run_in_threads(work: Callable[[int], T], indices: Sequence[int], workers: i
             raise
 
     with ThreadPoolExecutor(workers, thread_name_prefix="detcore-storage") as pool:
-        futures = [pool.submit(run) for _ in range(workers)]
+        futures = [pool.submit(work_through_queue) for _ in range(workers)]
         try:
             for future in futures:
                 future.result()

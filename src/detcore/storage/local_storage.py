@@ -1,6 +1,6 @@
-"""Use a folder of this machine, or of a shared file system, as a storage back end.
+"""Storage back end for a local or shared directory.
 
-Also temporary folders that do not outlive their process, even if it is killed.
+Also provides scratch directories that are removed even if their process is killed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from detcore.contract.storage import (
 )
 from detcore.storage.file_digests import copy_stream, run_all
 from detcore.storage.storage_faults import (
-    PROBES,
+    PROBE_PREFIX,
     STALE_AFTER_S,
     is_storage_full,
     probe_round_trip,
@@ -34,46 +34,51 @@ from detcore.storage.storage_faults import (
 )
 from detcore.storage.storage_keys import check_key
 
-_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-_TEMPORARY = ".detcore-tmp-"
-_SCRATCH = "detcore-scratch-"
-_NOT_LOCKED_YET = "detcore-unlocked-"
+_NO_HARD_LINKS = frozenset(
+    {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+)
+_TEMPORARY_PREFIX = ".detcore-tmp-"
+_SCRATCH_PREFIX = "detcore-scratch-"
+_UNLOCKED_PREFIX = "detcore-unlocked-"
 _REMOVE_ATTEMPTS = 5
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
 _MODE = 0o644
-# Files that are flushed concurrently: the file system's journal then commits several together.
+# Files flushed concurrently, so that the file system's journal commits several together.
 _SYNCING_WORKERS = 16
 
 
 class LocalStorage:
-    """Files in a folder: durable when a call returns, and never outside of the folder."""
+    """Files in a directory. They are durable when a call returns, and never outside the directory.
+
+    The first write creates the directory.
+    """
 
     def __init__(self, root: Path | str) -> None:
-        """Store the path of the folder, which is created by the first write.
+        """Store the path of the directory.
 
         Args:
             root: An absolute path.
 
         Raises:
-            UnsafePathError: If it is not absolute, or no path.
+            UnsafePathError: If the path is not absolute or contains a NUL character.
         """
         self._root = Path(root)
         if "\0" in str(root):
-            raise UnsafePathError(f"the storage folder {str(root)!r} has a NUL character")
+            raise UnsafePathError(f"the storage directory {str(root)!r} contains a NUL character")
         if not self._root.is_absolute():
             raise UnsafePathError(
-                f"the storage folder {str(root)!r} is not absolute.\n"
+                f"the storage directory {str(root)!r} is not absolute.\n"
                 "The meaning of a relative path would change with the working directory."
             )
 
     @property
     def root(self) -> Path:
-        """The folder."""
+        """The directory."""
         return self._root
 
     @property
     def url(self) -> str:
-        """The folder as a ``file://`` URL."""
+        """The directory as a ``file://`` URL."""
         return self._root.as_uri()
 
     @property
@@ -85,7 +90,7 @@ class LocalStorage:
         """Return the path of a key; "" is the root.
 
         Raises:
-            UnsafePathError: If it leads out of the root, also through a symbolic link.
+            UnsafePathError: If the path leads out of the root, possibly through a symbolic link.
         """
         return self._locate(key) if key else self._root
 
@@ -95,33 +100,33 @@ class LocalStorage:
         if os.path.commonpath([root, os.path.realpath(path)]) != root:
             raise UnsafePathError(
                 f"{key!r} leads out of {self._root}, to {os.path.realpath(path)}.\n"
-                "A symbolic link in the storage folder points elsewhere; remove it."
+                "A symbolic link in the storage directory points elsewhere. Remove it."
             )
         return path
 
-    def _locate_all(self, keys: Sequence[str]) -> list[Path]:
-        """Return the paths of keys; checks each folder only once."""
-        found = []
+    def _locate_files(self, keys: Sequence[str]) -> list[Path]:
+        """Return the paths of keys, and check each directory only once."""
+        paths = []
         folders: dict[str, Path] = {}
         for key in keys:
             folder, _, name = check_key(key).rpartition("/")
             if folder not in folders:
                 folders[folder] = self.direct_path(folder)
             path = folders[folder] / name
-            found.append(self._locate(key) if os.path.islink(path) else path)
-        return found
+            paths.append(self._locate(key) if os.path.islink(path) else path)
+        return paths
 
     def put_tree(
         self, pairs: Sequence[Pair], *, progress: Progress | None = None
     ) -> dict[str, FileDigest]:
-        """Copy local files to keys and flush them to the disk."""
+        """Copy local files to keys and flush them to disk."""
         if not pairs:
             return {}
         keys = [key for _, key in pairs]
-        targets = self._locate_all(keys)
+        targets = self._locate_files(keys)
         sizes = [os.stat(path).st_size for path, _ in pairs]
 
-        def put(index: int) -> FileDigest:
+        def put_file(index: int) -> FileDigest:
             with (
                 translate_errors(f"writing {targets[index]}", self.url),
                 open(pairs[index][0], "rb", 0) as source,
@@ -133,11 +138,11 @@ class LocalStorage:
 
         try:
             self._make_parents(targets)
-            digests = run_all(put, sizes, small_workers=_SYNCING_WORKERS)
+            digests = run_all(put_file, sizes, small_workers=_SYNCING_WORKERS)
             with translate_errors(f"writing to {self._root}", self.url):
-                self._sync_folders(targets)
+                self._sync_directories(targets)
         except StorageFullError as error:
-            raise self._full(sum(sizes), targets, error.__cause__) from error.__cause__
+            raise self._make_full_error(sum(sizes), targets, error.__cause__) from error.__cause__
         return dict(zip(keys, digests, strict=True))
 
     def get_tree(
@@ -150,7 +155,7 @@ class LocalStorage:
         keys, paths = [check_key(key) for _, key in pairs], [path for path, _ in pairs]
         for folder in {path.parent for path in paths}:
             folder.mkdir(parents=True, exist_ok=True)
-        return self._fetch(keys, paths, progress)
+        return self._read_files(keys, paths, progress)
 
     def digest_tree(
         self,
@@ -159,10 +164,10 @@ class LocalStorage:
         make_durable: bool = False,
         progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
-        """Digest stored files, and flush them to the disk if `make_durable` is set."""
-        return self._fetch(keys, [None] * len(keys), progress, make_durable=make_durable)
+        """Digest stored files, and flush them to disk if `make_durable` is set."""
+        return self._read_files(keys, [None] * len(keys), progress, make_durable=make_durable)
 
-    def _fetch(
+    def _read_files(
         self,
         keys: Sequence[str],
         paths: Sequence[Path | None],
@@ -171,10 +176,10 @@ class LocalStorage:
         make_durable: bool = False,
     ) -> dict[str, FileDigest]:
         """Read and digest files, and write those that have a path."""
-        sources = self._locate_all(keys)
+        sources = self._locate_files(keys)
         sizes = [os.stat(source).st_size for source in sources]
 
-        def get(index: int) -> FileDigest:
+        def get_file(index: int) -> FileDigest:
             path = paths[index]
             with (
                 translate_errors(f"reading {keys[index]}", self.url),
@@ -186,31 +191,31 @@ class LocalStorage:
                     os.fsync(source.fileno())
                 return digest
 
-        digests = run_all(get, sizes, small_workers=_SYNCING_WORKERS if make_durable else 1)
+        digests = run_all(get_file, sizes, small_workers=_SYNCING_WORKERS if make_durable else 1)
         if make_durable:
-            with translate_errors(f"bringing files of {self._root} to the disk", self.url):
-                self._sync_folders(sources)
+            with translate_errors(f"flushing files in {self._root}", self.url):
+                self._sync_directories(sources)
         return dict(zip(keys, digests, strict=True))
 
     def create(self, key: str, data: bytes) -> None:
         """Store a small file that does not exist yet, atomically and durably."""
         path = self._locate(key)
-        with self._written_beside(path, data) as temporary:
+        with self._atomic_write(path, data) as temporary:
             try:
                 os.link(temporary, path)
             except FileExistsError:
                 raise FileExistsError(f"{key} exists already in {self.url}") from None
             except OSError as error:
-                if error.errno not in _NO_LINKS:
+                if error.errno not in _NO_HARD_LINKS:
                     raise
-                # A file system without hard links: creating the name first admits one winner.
+                # Without hard links, creating the name first lets exactly one process succeed.
                 os.close(os.open(path, _WRITE | os.O_EXCL, _MODE))
                 os.replace(temporary, path)
 
     def replace(self, key: str, data: bytes) -> None:
-        """Store a small file over one that may exist, atomically and durably."""
+        """Create or replace a small file, atomically and durably."""
         path = self._locate(key)
-        with self._written_beside(path, data) as temporary:
+        with self._atomic_write(path, data) as temporary:
             os.replace(temporary, path)
 
     def read(self, key: str) -> bytes:
@@ -219,7 +224,7 @@ class LocalStorage:
             return self._locate(key).read_bytes()
 
     def list(self, prefix: str = "") -> list[Entry]:
-        """Return the files below a prefix, sorted by key; links to files count as files."""
+        """Return the files below a prefix, sorted by key. Links to files count as files."""
         top = self.direct_path(prefix)
         if top.is_file():
             return [Entry(prefix, top.stat().st_size)]
@@ -228,13 +233,13 @@ class LocalStorage:
             links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
             for name in (*names, *links):
                 path = os.path.join(folder, name)
-                # A link whose target is gone must still be visible and deletable.
+                # A link with a missing target must still be visible and deletable.
                 size = os.stat(path, follow_symlinks=os.path.exists(path)).st_size
                 entries.append(Entry(os.path.relpath(path, self._root).replace(os.sep, "/"), size))
         return sorted(entries, key=lambda entry: entry.key)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete files, and the folders that become empty."""
+        """Delete files, and directories that become empty."""
         for key in [check_key(key) for key in keys]:
             path = self._root / key
             self.direct_path(key.rpartition("/")[0])
@@ -243,10 +248,10 @@ class LocalStorage:
                 contextlib.suppress(FileNotFoundError),
             ):
                 path.unlink()
-                self._remove_empty(path.parent)
+                self._remove_empty_directories(path.parent)
 
     def delete_tree(self, prefix: str) -> None:
-        """Delete a folder and everything in it."""
+        """Delete a directory and everything in it."""
         path = self._root / check_key(prefix)
         self.direct_path(prefix.rpartition("/")[0])
         with translate_errors(f"deleting {prefix}", self.url):
@@ -257,43 +262,47 @@ class LocalStorage:
 
     def probe(self) -> None:
         """Write, read and delete a small file; also delete leftovers of killed processes."""
-        # Not in a folder, which would be removed with its last file while another process may be
-        # about to put one there.
-        prefix = f"{PROBES}-"
+        # The probe is not in a subdirectory: `delete` would remove the subdirectory while another
+        # process may be about to write there.
+        prefix = f"{PROBE_PREFIX}-"
         probe_round_trip(self, prefix)
         with os.scandir(self._root) as entries:
-            left = [each for each in entries if each.name.startswith((_TEMPORARY, prefix))]
-        for entry in left:
+            stale = [
+                candidate
+                for candidate in entries
+                if candidate.name.startswith((_TEMPORARY_PREFIX, prefix))
+            ]
+        for entry in stale:
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - entry.stat().st_mtime > STALE_AFTER_S:
                     os.unlink(entry)
 
     def close(self) -> None:
-        """Return at once: there is nothing to release."""
+        """No-op: nothing to release."""
 
     def _make_parents(self, paths: Iterable[Path]) -> None:
         for folder in {path.parent for path in paths}:
-            self._make_folder(folder)
+            self._make_directory(folder)
 
-    def _make_folder(self, folder: Path) -> None:
-        with translate_errors(f"making the folder {folder}", self.url):
+    def _make_directory(self, folder: Path) -> None:
+        with translate_errors(f"creating the directory {folder}", self.url):
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except (FileExistsError, FileNotFoundError) as error:
                 raise StorageError(
-                    f"the checkpoint storage {self.url} cannot be used, because the folder "
-                    f"{folder} cannot be made: {error.strerror}.\n"
-                    "A part of the path is a file, a broken link, or in a file "
-                    "system that does not support folders, such as /proc.\n"
-                    "Name another folder, or remove the obstacle."
+                    f"the checkpoint storage {self.url} cannot be used, because the directory "
+                    f"{folder} cannot be created: {error.strerror}.\n"
+                    "A part of the path is a file or a broken link, or the file system does not "
+                    "support directories, as /proc.\n"
+                    "Use another directory, or remove the obstacle."
                 ) from error
 
     @contextlib.contextmanager
-    def _written_beside(self, path: Path, data: bytes) -> Iterator[Path]:
-        """Write a temporary file on the same file system, for the block to move to a path."""
-        # In the root, so that a leftover of a killed process belongs to no checkpoint.
-        temporary = self._root / f"{_TEMPORARY}{uuid.uuid4().hex}"
-        self._make_folder(path.parent)
+    def _atomic_write(self, path: Path, data: bytes) -> Iterator[Path]:
+        """Write a temporary file on the same file system. The block moves it to `path`."""
+        # In the root, so that a leftover of a killed process does not belong to a checkpoint.
+        temporary = self._root / f"{_TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        self._make_directory(path.parent)
         with translate_errors(f"writing {path}", self.url):
             try:
                 descriptor = os.open(temporary, _WRITE | os.O_EXCL, _MODE)
@@ -304,14 +313,14 @@ class LocalStorage:
                 yield temporary
             except OSError as error:
                 if is_storage_full(error):
-                    raise self._full(len(data), [temporary], error) from error
+                    raise self._make_full_error(len(data), [temporary], error) from error
                 raise
             finally:
                 temporary.unlink(missing_ok=True)
-            self._sync_folders([path])
+            self._sync_directories([path])
 
-    def _sync_folders(self, paths: Iterable[Path]) -> None:
-        """Flush the names of files to the disk: every folder from theirs up to the root's."""
+    def _sync_directories(self, paths: Iterable[Path]) -> None:
+        """Flush the names of files to disk: all directories from the files up to the root."""
         folders = set()
         for path in paths:
             folder = path.parent
@@ -325,34 +334,33 @@ class LocalStorage:
             finally:
                 os.close(descriptor)
 
-    def _remove_empty(self, folder: Path) -> None:
+    def _remove_empty_directories(self, folder: Path) -> None:
         while folder != self._root:
             try:
                 folder.rmdir()
-            except OSError:  # the folder is not empty
+            except OSError:  # the directory is not empty
                 return
             folder = folder.parent
 
-    def _full(
+    def _make_full_error(
         self, total: int, targets: Sequence[Path], cause: BaseException | None
     ) -> StorageFullError:
-        written = sum(path.stat().st_size for path in targets if path.is_file())
-        missing = total - written
+        num_written = sum(path.stat().st_size for path in targets if path.is_file())
+        missing = total - num_written
         if isinstance(cause, OSError) and cause.errno == errno.ENOSPC and self._root.exists():
-            # With a quota or a file size limit, the free space of the disk is irrelevant.
+            # With a quota or a file size limit, the free space of the disk does not matter.
             missing -= shutil.disk_usage(self._root).free
         missing = max(1, missing)
         return StorageFullError(
-            f"no room left in {self._root}: {total} bytes were to be written, {missing} bytes "
-            "are missing.\n"
-            "The partial files are removed; earlier checkpoints are untouched.\n"
-            "Make room there (detcore checkpoint delete UUID), then resume from the last one.",
+            f"no space left in {self._root}: writing {total} bytes needs {missing} more.\n"
+            "Partial files were removed. Earlier checkpoints are intact.\n"
+            "Free some space (detcore checkpoint delete UUID), then resume.",
             missing_bytes=missing,
         )
 
 
 def _remove_tree(path: Path) -> None:
-    """Remove a folder that others may be removing too, or in which NFS still keeps files."""
+    """Remove a directory that other processes may also remove, or that NFS keeps busy."""
     for attempt in range(_REMOVE_ATTEMPTS):
         try:
             shutil.rmtree(path)
@@ -369,32 +377,34 @@ def _remove_tree(path: Path) -> None:
 
 @contextlib.contextmanager
 def scratch_directory() -> Iterator[Path]:
-    """Yield a new temporary folder, which is removed after the block.
+    """Yield a new temporary directory, which is removed after the block.
 
-    If the process is killed before that, the next process that creates such a folder removes it,
-    so a trial that is preempted during each save does not fill the disk.
+    If the process is killed before that, the next process that creates such a directory removes
+    it. A trial that is preempted during each save therefore does not fill the disk.
     """
     parent = Path(tempfile.gettempdir())
-    _remove_those_of_the_dead(parent)
-    unlocked = Path(tempfile.mkdtemp(prefix=_NOT_LOCKED_YET, dir=parent))
+    _remove_stale_scratch_directories(parent)
+    unlocked = Path(tempfile.mkdtemp(prefix=_UNLOCKED_PREFIX, dir=parent))
     descriptor = os.open(unlocked, os.O_RDONLY | os.O_DIRECTORY)
     folder = unlocked
     try:
-        # Without a lock (on some network file systems) it keeps a name that is never cleaned up.
+        # Without a lock (on some network file systems) it keeps a name that is never removed.
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            folder = unlocked.rename(parent / unlocked.name.replace(_NOT_LOCKED_YET, _SCRATCH))
+            folder = unlocked.rename(
+                parent / unlocked.name.replace(_UNLOCKED_PREFIX, _SCRATCH_PREFIX)
+            )
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(descriptor)
 
 
-def _remove_those_of_the_dead(parent: Path) -> None:
-    """Remove this user's scratch folders that no process holds any more."""
+def _remove_stale_scratch_directories(parent: Path) -> None:
+    """Remove this user's scratch directories that no process holds."""
     with os.scandir(parent) as entries:
-        found = [entry.path for entry in entries if entry.name.startswith(_SCRATCH)]
-    for path in found:
+        paths = [entry.path for entry in entries if entry.name.startswith(_SCRATCH_PREFIX)]
+    for path in paths:
         with contextlib.suppress(OSError):  # in use, or being removed by another process
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

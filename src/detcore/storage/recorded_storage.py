@@ -1,4 +1,4 @@
-"""Open the storage of a recorded checkpoint, whose settings are those of its experiment."""
+"""Open the storage of a recorded checkpoint with the settings of its experiment."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class RecordedStorage:
     """Location of a recorded checkpoint.
 
     Attributes:
-        checkpoint: Its UUID.
-        spec: Specification that opens its storage, as ``checkpoint_storage`` of an experiment file;
-            may contain secrets.
-        url: The storage's URL, as recorded with the checkpoint.
-        missing: Names of settings whose secret was in the experiment file and is unknown here; the
+        checkpoint: UUID of the checkpoint.
+        spec: Specification of the storage, as ``checkpoint_storage`` in an experiment file; may
+            contain secrets.
+        url: URL of the storage, as recorded with the checkpoint.
+        missing: Names of settings whose secret was in the experiment file and is unknown here. The
             environment's credentials are used instead.
         secrets: The file that keeps such secrets.
-        home: The folder of records.
+        home: The directory of records.
         plugins: Registry of storage types.
     """
 
@@ -45,11 +45,11 @@ class RecordedStorage:
     plugins: PluginManager | None
 
     def open(self) -> StorageBackend:
-        """Open the storage; the caller closes it.
+        """Open the storage. The caller closes it.
 
         Raises:
             ConfigError: If the settings are no longer valid.
-            StorageError: If a secret is missing, and the checkpoint cannot be reached without it.
+            StorageError: If a secret is missing and the storage is inaccessible without it.
         """
         if not self.missing:
             return open_storage(self.spec, home=self.home, plugins=self.plugins)
@@ -63,9 +63,9 @@ class RecordedStorage:
             raise StorageError(
                 f"checkpoint {self.checkpoint} is in {self.url}, which cannot be reached: "
                 f"{str(error).partition(chr(10))[0]}\n"
-                f"{' and '.join(self.missing)} of the experiment file are not among the records, "
-                f"and {self.secrets} is not there.\n"
-                "Put that file back, or give credentials by the environment (for S3: "
+                f"{' and '.join(self.missing)} of the experiment file are not in the records, "
+                f"and {self.secrets} is missing.\n"
+                "Restore that file, or set credentials in the environment (for S3: "
                 "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE)."
             ) from error
         return storage
@@ -78,15 +78,15 @@ def find_recorded_storage(
     home: Path,
     plugins: PluginManager | None,
 ) -> RecordedStorage:
-    """Find out how to open the storage of a recorded checkpoint.
+    """Find the storage of a recorded checkpoint.
 
-    Its URL does not include the endpoint and the credentials; the configuration of its experiment
-    does. Secrets come from the file that `save_secrets` wrote.
+    The recorded URL has no endpoint and no credentials. They come from the configuration of the
+    experiment, and secrets from the file that `save_secrets` wrote.
 
     Args:
         record: The checkpoint.
         database: The records.
-        home: The folder of records.
+        home: The directory of records.
         plugins: Registry of storage types.
     """
     from detcore.records import restore_secrets
@@ -94,12 +94,12 @@ def find_recorded_storage(
     config = database.get_experiment(record.experiment_id).config
     restored = restore_secrets(home, record.experiment_id, config)
     spec: Any = restored.config.get(_SPEC)
-    is_it = _leads_to(spec, record.storage_url, home, plugins)
+    is_configured = _is_storage_of(spec, record.storage_url, home, plugins)
     return RecordedStorage(
         checkpoint=record.uuid,
-        spec=spec if is_it else record.storage_url,
+        spec=spec if is_configured else record.storage_url,
         url=record.storage_url,
-        missing=restored.missing if is_it else (),
+        missing=restored.missing if is_configured else (),
         secrets=restored.path,
         home=home,
         plugins=plugins,
@@ -120,14 +120,14 @@ def open_recorded(
     return find_recorded_storage(record, database=database, home=home, plugins=plugins).open()
 
 
-def _leads_to(spec: object, url: str, home: Path, plugins: PluginManager | None) -> bool:
-    """Whether a specification refers to the storage with a URL; does not connect."""
+def _is_storage_of(spec: object, url: str, home: Path, plugins: PluginManager | None) -> bool:
+    """Whether a specification refers to the storage with this URL, without connecting."""
     if not isinstance(spec, str | Mapping):
         return False
     try:
         with contextlib.closing(open_storage(spec, home=home, plugins=plugins)) as storage:
             return storage.url == url
     except ConfigError:
-        # An unmounted folder, a plugin that is gone, or a secret that a type requires: opening the
+        # A directory is not mounted, a plugin was removed, or a type requires a secret. Opening the
         # storage reports the reason.
         return isinstance(spec, Mapping)

@@ -1,4 +1,4 @@
-"""Translate the errors of file systems into detcore's; find out early whether a storage works."""
+"""Translate file system errors, and detect an unusable storage early."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 # EFBIG is the counterpart of ENOSPC for a file size limit (ulimit -f).
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-PROBES = ".detcore-probe"
-"""How the names of probes begin, or their folder is called."""
-_NAME = re.compile(r"(\d+)-[0-9a-f]{32}")
-# A probe takes seconds; the clocks of machines may differ by more.
+_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+PROBE_PREFIX = ".detcore-probe"
+"""Prefix of the names of probe files, or name of their directory."""
+_PROBE_NAME = re.compile(r"(\d+)-[0-9a-f]{32}")
+# A probe takes seconds, but the clocks of machines may differ by more.
 STALE_AFTER_S = 24 * 3600.0
 
 
 def is_storage_full(error: BaseException) -> bool:
     """Whether an error means that the storage is full."""
-    return isinstance(error, OSError) and error.errno in _FULL
+    return isinstance(error, OSError) and error.errno in _FULL_ERRNOS
 
 
 @contextlib.contextmanager
@@ -35,8 +35,8 @@ def translate_errors(what: str, url: str) -> Iterator[None]:
     """Turn operating system errors into `StorageError`; let missing and existing keys through.
 
     Args:
-        what: Description of the operation, such as ``"writing a/b"``.
-        url: The store's root.
+        what: The operation, such as ``"writing a/b"``.
+        url: URL of the storage root.
     """
     try:
         yield
@@ -45,12 +45,12 @@ def translate_errors(what: str, url: str) -> Iterator[None]:
     except OSError as error:
         if is_storage_full(error):
             raise StorageFullError(
-                f"{what} failed: no room left in {url} ({error.strerror or error}).\n"
-                "Make room there, then resume from the last checkpoint, which is untouched."
+                f"{what} failed: no space left in {url} ({error.strerror or error}).\n"
+                "Free some space, then resume from the last checkpoint, which is intact."
             ) from error
-        hint = "Check that you may read and write there."
+        hint = "Check that this user may read and write there."
         if isinstance(error, PermissionError):
-            hint = "This user may not do that there; check the owner and mode of the folder."
+            hint = "This user lacks permission; check the owner and mode of the directory."
         raise StorageError(f"{what} failed in {url}: {error}.\n{hint}") from error
 
 
@@ -59,10 +59,10 @@ def probe_round_trip(storage: StorageBackend, prefix: str) -> None:
 
     Args:
         storage: The storage.
-        prefix: Beginning of its key; the time and a random part follow.
+        prefix: Prefix of the key, which continues with the time and a random part.
 
     Raises:
-        StorageError: If it fails.
+        StorageError: If the storage does not work.
     """
     data = uuid.uuid4().bytes
     key = f"{prefix}{int(time.time())}-{data.hex()}"
@@ -71,7 +71,7 @@ def probe_round_trip(storage: StorageBackend, prefix: str) -> None:
         try:
             if storage.read(key) != data:
                 raise StorageError(
-                    f"{storage.url} gave back something else than was written to {key}.\n"
+                    f"{storage.url} returned different data than was written to {key}.\n"
                     "Checkpoints would not be safe there."
                 )
         finally:
@@ -79,6 +79,6 @@ def probe_round_trip(storage: StorageBackend, prefix: str) -> None:
 
 
 def is_stale_probe(name: str) -> bool:
-    """Whether a probe of this name was made more than a day ago, so that its process is gone."""
-    match = _NAME.fullmatch(name)
+    """Whether a probe is more than a day old, so that its process must have exited."""
+    match = _PROBE_NAME.fullmatch(name)
     return match is not None and time.time() - int(match[1]) > STALE_AFTER_S

@@ -1,4 +1,4 @@
-"""Check that keys are safe."""
+"""Check that storage keys are safe."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ _DRIVE = re.compile(r"[A-Za-z]:[/\\]")
 
 
 def check_key(key: str) -> str:
-    """Return a key unchanged, after checking that it names something below any root.
+    """Check that a key stays below its root on every storage, and return it unchanged.
 
     Raises:
-        UnsafePathError: If it is empty or absolute, contains a control character (such as NUL or a
-            newline) or an empty, ``.`` or ``..`` part, cannot be encoded in UTF-8, or exceeds the
-            limits of stores and file systems: 1024 bytes, 255 for each part. The same holds, and it
-            must not name a drive, with backslashes read as slashes, as some stores and Windows do.
+        UnsafePathError: If the key is empty or absolute, contains a control character (such as NUL
+            or a newline) or an empty, ``.`` or ``..`` part, cannot be encoded in UTF-8, or exceeds
+            the limits of stores and file systems: 1024 bytes in total and 255 for each part. The
+            key is also checked with backslashes read as slashes, as some stores and Windows do, and
+            must not start with a drive letter.
     """
     parts = key.split("/")
     windows_parts = key.replace("\\", "/").split("/")
@@ -48,15 +49,15 @@ def check_key(key: str) -> str:
         reason = f"a part of it has more than the {_MAX_PART_BYTES} bytes that file systems take"
     else:
         return key
-    shown = key if len(key) <= 200 else f"{key[:200]}..."
+    shortened = key if len(key) <= 200 else f"{key[:200]}..."
     raise UnsafePathError(
-        f"the path {shown!r} is refused: {reason}.\n"
+        f"the path {shortened!r} is refused: {reason}.\n"
         "Checkpoint files have relative names that stay below their checkpoint."
     )
 
 
 def is_safe_key(key: str) -> bool:
-    """Whether `check_key` accepts a key; stores may list others, which detcore never writes."""
+    """Whether `check_key` accepts a key. Stores may list other keys, which detcore never writes."""
     try:
         check_key(key)
     except UnsafePathError:

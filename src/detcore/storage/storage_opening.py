@@ -1,4 +1,4 @@
-"""Open a storage back end from the specification in an experiment file or of a caller."""
+"""Open a storage back end from the specification in an experiment file or from a caller."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from detcore.plugins import PluginManager, StorageType
 
 
-# File systems that take a password separately from the URL.
+# File systems that accept a password separately from the URL.
 _WITH_PASSWORD = frozenset({"ftp", "sftp", "smb", "ssh"})
 
 
 def open_storage(
     spec: str | Mapping[str, Any] | None, *, home: Path, plugins: PluginManager | None
 ) -> StorageBackend:
-    """Return the storage that a specification names. Nothing is connected or written yet.
+    """Return the storage for a specification, without connecting or writing.
 
-    Types and URL schemes of plugins take precedence; any other URL goes to fsspec, by way of the
+    Types and URL schemes of plugins take precedence. Other URLs are opened by fsspec, through the
     distribution detcore-storage.
 
     Args:
         spec: None for ``<home>/checkpoints``, an absolute path, a URL, or a mapping with ``type``
-            and the fields of that type. A plugin's settings class gets a URL of its schemes
-            through its class method ``from_url(url)``, a mapping through ``model_validate``.
-        home: The folder of records.
-        plugins: Registry of storage types; None where `spec` is a path or a URL of fsspec.
+            and the fields of that type. A plugin's settings class receives a URL of its schemes
+            through its class method ``from_url(url)``, and a mapping through ``model_validate``.
+        home: The directory of records.
+        plugins: Registry of storage types; None if `spec` is a path or a URL for fsspec.
 
     Raises:
         ConfigError: If the specification cannot be used (a ValueError).
@@ -69,32 +69,32 @@ def _open_url(url: str, types: Mapping[str, StorageType]) -> StorageBackend:
         if not url.startswith("/"):
             raise ConfigError(
                 f"checkpoint_storage {url!r} is neither an absolute path nor a URL.\n"
-                "Write '/folder', 'file:///folder' or 's3://bucket/prefix'."
+                "Write '/directory', 'file:///directory' or 's3://bucket/prefix'."
             )
         return LocalStorage(url)
     parts = urlsplit(url)
     if parts.query or parts.fragment or ";" in parts.path:
         raise ConfigError(
             f"checkpoint_storage {url!r} has parameters, a query or a fragment.\n"
-            "Only scheme and path say where the files are; pass options as a mapping with 'type'."
+            "Use only scheme and path, and pass options as a mapping with 'type'."
         )
     if ".." in unquote(parts.path).split("/") or parts.netloc == "..":
         raise ConfigError(f"checkpoint_storage {url!r} has a component '..'")
     for storage_type in types.values():
         if parts.scheme in storage_type.schemes:
-            return _build(storage_type, "from_url", url)
+            return _build_storage(storage_type, "from_url", url)
     if parts.scheme == "file":
         if parts.netloc:
             raise ConfigError(
                 f"checkpoint_storage {url!r} names a host, {parts.netloc!r}.\n"
-                "A file URL has three slashes: file:///folder"
+                "A file URL has three slashes: file:///directory"
             )
         return LocalStorage(unquote(parts.path) or "/")
     return _open_by_fsspec(url, parts)
 
 
 def _open_by_fsspec(url: str, parts: SplitResult) -> StorageBackend:
-    """Open a URL of any other scheme; a password must not be part of the recorded URL."""
+    """Open a URL of any other scheme, with the password removed from the recorded URL."""
     if parts.password is not None and parts.scheme not in _WITH_PASSWORD:
         raise ConfigError(
             f"checkpoint_storage has a password in a URL of the scheme {parts.scheme!r}.\n"
@@ -122,45 +122,48 @@ def _open_type(spec: Mapping[str, Any], types: Mapping[str, StorageType]) -> Sto
         raise ConfigError(f"checkpoint_storage.type is {name!r}; expected the name of a type")
     fields = {key: value for key, value in spec.items() if key not in ("type", *RETENTION_DEFAULTS)}
     if name in types:
-        return _build(types[name], "model_validate", fields)
-    how = "Install the plugin that provides it (detcore plugins list shows what is installed)."
+        return _build_storage(types[name], "model_validate", fields)
+    advice = "Install the plugin that provides it (to list plugins: detcore plugins list)."
     raise StorageTypeError(
         f"no installed plugin provides the storage type {name!r}.\n"
         f"Storage types here: {', '.join(sorted(types))}.\n"
-        f"{describe_missing_name(name) or how}"
+        f"{describe_missing_name(name) or advice}"
     )
 
 
-def _build(storage_type: StorageType, maker: str, given: object) -> StorageBackend:
-    settings_class = _load(storage_type.settings)
+def _build_storage(storage_type: StorageType, method: str, value: object) -> StorageBackend:
+    settings_class = _import_object(storage_type.settings)
     try:
-        settings = getattr(settings_class, maker)(given)
+        settings = getattr(settings_class, method)(value)
     except DetcoreError:
         raise
     except ValueError as error:
         raise ConfigError(
-            f"the checkpoint_storage of type {storage_type.name!r} cannot be used: {_said(error)}"
+            f"the checkpoint_storage of type {storage_type.name!r} cannot be used: "
+            f"{_describe_error(error)}"
         ) from None  # the values may be secrets
-    backend: StorageBackend = _load(storage_type.backend)(settings)
+    backend: StorageBackend = _import_object(storage_type.backend)(settings)
     return backend
 
 
-def _said(error: ValueError) -> str:
-    """Return the text of an error, that of pydantic's without values and links."""
+def _describe_error(error: ValueError) -> str:
+    """Return the message of an error, without the values and links of pydantic."""
     from pydantic import ValidationError
 
     if not isinstance(error, ValidationError):
         return str(error)
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)
+    mistakes = error.errors(include_url=False, include_input=False, include_context=False)
+    return "; ".join(
+        f"{'.'.join(map(str, mistake['loc']))}: {mistake['msg']}" for mistake in mistakes
+    )
 
 
-def _load(name: str) -> Any:
+def _import_object(name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise PluginError(
             f"a storage plugin names {name!r}, which cannot be imported: {error}.\n"
-            "Look at it with: detcore plugins doctor"
+            "Check the plugin with: detcore plugins doctor"
         ) from error

@@ -1,4 +1,4 @@
-"""Watch transfers, and show a bar for long ones on a terminal."""
+"""Report the progress of transfers, and show a progress bar for long transfers on a terminal."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _DELAY_S = 1.0
 
 
 class TransferObserver(Protocol):
-    """Receives the progress of transfers; most of them are short."""
+    """Receives the progress of transfers. Most transfers are short."""
 
     def transfer(self, name: str, size_bytes: int) -> AbstractContextManager[Progress]:
-        """Begin to watch a transfer, which lasts as long as the block.
+        """Observe a transfer for the duration of the block.
 
         Args:
             name: Operation and checkpoint, such as ``"saving 6d1c0a3b"``.
             size_bytes: Number of bytes to move or read.
 
         Returns:
-            A context manager that provides a function to call, from any thread, with the bytes
-            moved since the last call. Their sum may exceed `size_bytes` after retries.
+            A context manager that provides a function. Call it from any thread with the number of
+            bytes moved since the last call. The sum may exceed `size_bytes` after retries.
         """
 
 
@@ -69,39 +69,39 @@ class TransferBars:
 
     @contextlib.contextmanager
     def transfer(self, name: str, size_bytes: int) -> Iterator[Progress]:
-        """Watch a transfer; see `TransferObserver.transfer`."""
+        """Observe a transfer; see `TransferObserver.transfer`."""
         lock = threading.Lock()
-        done = 0
+        num_done = 0
         is_over = False
-        shown: RichProgress | None = None
+        bar: RichProgress | None = None
 
-        def show() -> None:
-            nonlocal shown
+        def show_bar() -> None:
+            nonlocal bar
             with lock:
                 if not is_over:
-                    shown = _make_bar(self._console)
-                    shown.add_task(name, total=size_bytes, completed=done)
-                    shown.start()
+                    bar = _make_bar(self._console)
+                    bar.add_task(name, total=size_bytes, completed=num_done)
+                    bar.start()
 
         def advance(num_bytes: int) -> None:  # on any thread
-            nonlocal done
+            nonlocal num_done
             with lock:
-                done += num_bytes
-                if shown is not None:
-                    shown.update(shown.task_ids[0], completed=min(done, size_bytes))
+                num_done += num_bytes
+                if bar is not None:
+                    bar.update(bar.task_ids[0], completed=min(num_done, size_bytes))
 
-        # A timer rather than the first bytes: a transfer that waits for a server shows, too.
-        timer = threading.Timer(self._delay_s, show)
+        # A timer also shows transfers that are still waiting for a server.
+        timer = threading.Timer(self._delay_s, show_bar)
         timer.daemon = True
         timer.start()
         try:
             yield advance
         finally:
             timer.cancel()
-            with lock, contextlib.suppress(OSError):  # a terminal that has gone away
+            with lock, contextlib.suppress(OSError):  # the terminal may have been closed
                 is_over = True
-                if shown is not None:
-                    shown.stop()
+                if bar is not None:
+                    bar.stop()
 
 
 def _make_console(stream: TextIO) -> Console:

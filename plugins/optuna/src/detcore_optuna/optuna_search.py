@@ -80,7 +80,7 @@ class OptunaSearch(ReplacingQueue):
         asked.report(metric, length)
         is_done = length >= self._setup.max_length
         if not is_done and not asked.should_prune():
-            self._invalid.accepted()
+            self._invalid.record_accepted()
             return [TrainTo(trial, min(length + self._period, self._setup.max_length))]
         state = optuna.trial.TrialState
         if is_done:
