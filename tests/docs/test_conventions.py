@@ -81,6 +81,8 @@ NOT_RUN = {
         "docs/distributed.md",
         "docs/writing-a-plugin.md",
         "examples/accelerate_torch/README.md",
+        "examples/core_api/README.md",
+        "examples/core_api/README.md",
         "examples/digits_keras/README.md",
         "examples/digits_torch/README.md",
         "examples/digits_torch/README.md",
