@@ -148,7 +148,8 @@ class Clock(BenchmarkClock):
         """Return a copy of the trial state as NumPy arrays."""
         import numpy as np
 
-        files = self._controller._capture(Path(tempfile.mkdtemp(dir=os.environ["DETCORE_HOME"])))
+        folder = Path(tempfile.mkdtemp(dir=os.environ["DETCORE_HOME"]))
+        files = self._controller._capture_state(folder)
         return {
             f"{file}-{key}": np.array(array)
             for file, arrays in files.items()

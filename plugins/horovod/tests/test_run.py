@@ -1,4 +1,4 @@
-"""How other machines are reached."""
+"""Network interfaces and addresses of other machines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from detcore.errors import WorkerError
 from detcore_horovod.horovodrun import chief_address, interface_towards
 
 
-def test_the_way_to_loopback_addresses() -> None:
+def test_loopback_hosts_use_interface_lo() -> None:
     hosts = ["127.0.0.1", "127.0.0.2"]
     assert interface_towards(hosts) == "lo"
     assert chief_address(hosts) == "127.0.0.1"
@@ -19,11 +19,11 @@ def test_the_way_to_loopback_addresses() -> None:
         interface_towards(["no-such.invalid"])
 
 
-def test_a_chief_on_this_machine_has_the_address_that_leads_to_the_others() -> None:
+def test_chief_address_reaches_other_hosts() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # of no machine; nothing is sent
+            probe.connect(("192.0.2.1", 9))  # a test address; nothing is sent
         except OSError:
             pytest.skip("this machine has no network")
-        mine = probe.getsockname()[0]
-    assert chief_address(["localhost", "127.0.0.2", mine]) == mine
+        own_address = probe.getsockname()[0]
+    assert chief_address(["localhost", "127.0.0.2", own_address]) == own_address

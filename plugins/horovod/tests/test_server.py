@@ -1,4 +1,4 @@
-"""The key-value server, asked as Horovod asks it, and as nobody should."""
+"""The key-value server, with Horovod's requests and with invalid requests."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from detcore_horovod.rendezvous_server import MemoryStore, RendezvousServer, _Se
 
 @pytest.fixture
 def server() -> Iterator[RendezvousServer]:
-    server = RendezvousServer(MemoryStore({"global": 2}), most_workers=2)
+    server = RendezvousServer(MemoryStore({"global": 2}), max_workers=2)
     yield server
     server.close()
 
 
-def ask(
+def send_request(
     server: RendezvousServer, method: str, path: str, body: bytes | None = None
 ) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     connection.request(method, path, body)
-    answer = connection.getresponse()
-    result = answer.status, answer.read()
+    response = connection.getresponse()
+    result = response.status, response.read()
     connection.close()
     return result
 
 
-def test_a_value_is_there_once_it_was_put(server: RendezvousServer) -> None:
-    assert ask(server, "GET", "/global/0") == (404, b"")
-    assert ask(server, "PUT", "/global/0", b"\x00address\xff") == (200, b"")
-    assert ask(server, "GET", "/global/0") == (200, b"\x00address\xff")
-    assert ask(server, "GET", "/local/0") == (404, b"")
+def test_get_returns_value_after_put(server: RendezvousServer) -> None:
+    assert send_request(server, "GET", "/global/0") == (404, b"")
+    assert send_request(server, "PUT", "/global/0", b"\x00address\xff") == (200, b"")
+    assert send_request(server, "GET", "/global/0") == (200, b"\x00address\xff")
+    assert send_request(server, "GET", "/local/0") == (404, b"")
 
 
-def test_a_scope_is_emptied_when_all_ranks_are_done_with_it(server: RendezvousServer) -> None:
+def test_scope_is_emptied_when_all_ranks_left(server: RendezvousServer) -> None:
     for rank in "01":
-        ask(server, "PUT", f"/global/{rank}", b"old")
+        send_request(server, "PUT", f"/global/{rank}", b"old")
     for _ in range(2):
-        ask(server, "DELETE", "/global/0")
-    assert ask(server, "GET", "/global/1")[0] == 200
-    ask(server, "DELETE", "/global/1")
-    assert ask(server, "GET", "/global/0")[0] == 404
-    ask(server, "PUT", "/other/key", b"value")
-    ask(server, "DELETE", "/other/key")
-    assert ask(server, "GET", "/other/key")[0] == 404
+        send_request(server, "DELETE", "/global/0")
+    assert send_request(server, "GET", "/global/1")[0] == 200
+    send_request(server, "DELETE", "/global/1")
+    assert send_request(server, "GET", "/global/0")[0] == 404
+    send_request(server, "PUT", "/other/key", b"value")
+    send_request(server, "DELETE", "/other/key")
+    assert send_request(server, "GET", "/other/key")[0] == 404
 
 
 @pytest.mark.parametrize(
@@ -64,21 +64,21 @@ def test_a_scope_is_emptied_when_all_ranks_are_done_with_it(server: RendezvousSe
         (b"\x16\x03 garbage HTTP/1.0\r\n\r\n", 501),
     ],
 )
-def test_what_is_no_request_of_horovod_is_refused(
+def test_invalid_requests_are_rejected(
     server: RendezvousServer, request_text: bytes, status: int
 ) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         connection.sendall(request_text)
-        answer = connection.makefile("rb").read()
-    assert str(status).encode() in answer.splitlines()[0]
-    assert ask(server, "GET", "/global/0")[0] == 404
+        response = connection.makefile("rb").read()
+    assert str(status).encode() in response.splitlines()[0]
+    assert send_request(server, "GET", "/global/0")[0] == 404
 
 
-def test_it_listens_on_the_loopback_address_only(server: RendezvousServer) -> None:
+def test_server_listens_only_on_loopback(server: RendezvousServer) -> None:
     assert server._server.server_address[0] == "127.0.0.1"
 
 
-def test_a_peer_is_known_by_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peer_is_identified_by_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, socket.create_connection(listener.getsockname()) as client:
         accepted, address = listener.accept()
@@ -91,9 +91,9 @@ def test_a_peer_is_known_by_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not is_own_peer(address, accepted.getsockname())
 
 
-def test_another_user_of_the_machine_gets_no_answer(server: RendezvousServer) -> None:
+def test_other_users_get_no_answer(server: RendezvousServer) -> None:
     if os.geteuid():
-        pytest.skip("only root can become somebody else")
+        pytest.skip("only root can become another user")
     code = (
         "import socket, sys\n"
         "peer = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
@@ -107,31 +107,31 @@ def test_another_user_of_the_machine_gets_no_answer(server: RendezvousServer) ->
         env={"PATH": "/usr/bin:/usr/local/bin"},
     )  # fmt: skip
     assert result.stdout == "b''\n"
-    assert ask(server, "GET", "/global/0")[0] == 404
+    assert send_request(server, "GET", "/global/0")[0] == 404
 
 
-def test_its_memory_and_threads_are_bounded(server: RendezvousServer) -> None:
+def test_memory_and_threads_are_bounded(server: RendezvousServer) -> None:
     value = bytes(1 << 20)
-    statuses = [ask(server, "PUT", f"/global/{key}", value)[0] for key in range(70)]
+    statuses = [send_request(server, "PUT", f"/global/{key}", value)[0] for key in range(70)]
     assert statuses.count(200) == 64
     assert set(statuses) == {200, 507}
     before = threading.active_count()
     silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(30)]
-    # They are dropped when their time is up, and then it answers again.
-    assert ask(server, "GET", "/global/0")[0] == 200
+    # Silent connections are dropped after their timeout. Then the server answers again.
+    assert send_request(server, "GET", "/global/0")[0] == 200
     assert threading.active_count() - before <= 20
     for connection in silent:
         connection.close()
 
 
 @pytest.mark.timeout(30)
-def test_a_request_that_gets_no_thread_does_not_use_up_a_place(
+def test_failed_thread_start_frees_its_slot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(_: threading.Thread) -> None:
+    def refuse_start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)  # root has no limit of threads
+    monkeypatch.setattr(threading.Thread, "start", refuse_start)  # root has no thread limit
     with _Server(("127.0.0.1", 0), MemoryStore({}), connections=1) as server:
         for _ in range(2):
             with pytest.raises(RuntimeError, match="can't start new thread"):

@@ -1,4 +1,4 @@
-"""A clock, a context and trials for tests of the controller alone."""
+"""A clock, a context and trials for controller tests."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class OneWorker:
 
 
 class FakeClock:
-    """A clock of fixed periods that records what it was told.
+    """A clock with fixed periods that records all reports.
 
     Args:
         until: Batch at which training ends.
         unit: Batches between reports.
         validate_every, save_every: Batches; 0 = never.
-        interrupt: Whether an interruption is wanted; the clock stops there.
-        asynchronous: Whether to write a snapshot once training went on, in the place of `save`.
+        interrupt: Returns whether to stop the training.
+        asynchronous: Whether to take snapshots, and write each while training continues.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class FakeClock:
         return going
 
     def save(self, state: KerasController) -> None:
-        """Save once more at the end, in the place of the last checkpoint."""
+        """Save again at the end, and replace the last checkpoint."""
         if self.directory is not None:
             target = self.directory / f"step-{self.steps_completed}"
             shutil.rmtree(target, ignore_errors=True)
@@ -135,7 +135,7 @@ class FakeClock:
             state.save(target)
 
     def _end_save(self) -> None:
-        """Write the snapshot before, on another thread; training has gone on since."""
+        """Write the previous snapshot on another thread, after training has continued."""
         if self._write is not None:
             with ThreadPoolExecutor(1) as thread:
                 thread.submit(self._write).result()
@@ -284,7 +284,7 @@ class Batches(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):  # type:
 
 
 class Augmented(Batches):
-    """Draws from a generator of its own for each batch, and for the order."""
+    """Draws from a private generator for each batch, and for the order."""
 
     def __init__(self, x: np.ndarray, y: np.ndarray, size: int) -> None:
         super().__init__(x, y, size)
@@ -349,7 +349,7 @@ def fingerprint(controller: KerasController) -> list[np.ndarray]:
     """Return all weights and all optimizer state."""
     model = controller._model
     values = [np.asarray(v) for v in model.get_weights()]
-    for optimizer in controller._optimizers():
+    for optimizer in controller._list_optimizers():
         variables = optimizer.variables
         variables = variables() if callable(variables) else variables
         values.extend(np.asarray(v) for v in variables)

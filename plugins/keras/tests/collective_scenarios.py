@@ -1,6 +1,6 @@
-"""What each worker of test_collective_tf.py runs.
+"""Scenarios that each worker of test_collective_tf.py runs.
 
-Usage: ``collective_scenarios.py NAME RANK SIZE FOLDER``; prints one JSON object as its last line.
+Usage: ``collective_scenarios.py NAME RANK SIZE FOLDER``. The last line of output is a JSON object.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ STEPS, BATCH, FEATURES = 50, 8, 5
 
 
 def connect(rank: int, size: int, nodes: list[int] | None = None, port: int = 0) -> Any:
-    """Join the other workers; `nodes` has each worker's node, if there are several."""
+    """Join the other workers. `nodes` has each worker's node; default: one node."""
     nodes = nodes or [0] * size
-    mine = nodes[rank]
+    node = nodes[rank]
     return DistributedContext(
         rank=rank,
         size=size,
-        local_rank=nodes[:rank].count(mine),
-        local_size=nodes.count(mine),
-        cross_rank=mine,
+        local_rank=nodes[:rank].count(node),
+        local_size=nodes.count(node),
+        cross_rank=node,
         cross_size=len(set(nodes)),
         chief_ip="127.0.0.1" if len(set(nodes)) > 1 else None,
         pub_port=port or None,
@@ -53,8 +53,8 @@ def open_collective(context: Any, *, compress: bool = False) -> Any:
 
 def same_everywhere(context: Any, values: Any) -> bool:
     """Whether all workers have the same bits."""
-    mine = [(np.asarray(v).dtype.name, np.asarray(v).tobytes()) for v in values]
-    return all(theirs == mine for theirs in context.allgather(mine))
+    own_values = [(np.asarray(v).dtype.name, np.asarray(v).tobytes()) for v in values]
+    return all(other_values == own_values for other_values in context.allgather(own_values))
 
 
 def inputs_of(rank: int, sizes: list[int], dtype: str = "float32") -> list[Any]:
@@ -66,30 +66,30 @@ def inputs_of(rank: int, sizes: list[int], dtype: str = "float32") -> list[Any]:
 
 
 def sums(rank: int, size: int, folder: Path) -> dict[str, Any]:
-    """Sums of many shapes, types and sizes, in the order of the ranks, bit for bit."""
+    """Sum many shapes, types and sizes in rank order, bit for bit."""
     shared = open_sum(rank, size)
     wrong = []
-    kept = []
-    # Small, growing, small again, larger than a block, nothing at all.
+    sums_and_parts = []
+    # Small, growing, small again, larger than a block, and empty.
     for count, sizes in enumerate(
         [[3, 1], [0, 7], [40_000, 5], [10], [11], [12], [700_001, 3, 0], [0], [40_000, 5]]
     ):
         for dtype in ("float32", "float16", "int64"):
             parts = [inputs_of(other, sizes, dtype) for other in range(size)]
-            got = shared.sum(parts[rank], "test")
-            kept.append((got, parts))
-            if any(part.dtype != dtype for part in got):
+            total_parts = shared.sum_arrays(parts[rank], "test")
+            sums_and_parts.append((total_parts, parts))
+            if any(part.dtype != dtype for part in total_parts):
                 wrong.append([count, dtype])
     mixed = [np.ones((2, 3), np.float64), np.float32(rank), np.full((2, 1), rank, np.int32)]
-    total = shared.sum([np.asarray(part) for part in mixed], "mixed")
+    total = shared.sum_arrays([np.asarray(part) for part in mixed], "mixed")
     shapes = [list(part.shape) for part in total]
-    # Compared at the end: what was returned stays as it was, whatever is summed later.
-    for index, (got, parts) in enumerate(kept):
-        for mine, *terms in zip(got, *parts, strict=True):
+    # Sums are compared at the end, because later sums must not change them.
+    for index, (total_parts, parts) in enumerate(sums_and_parts):
+        for own_sum, *terms in zip(total_parts, *parts, strict=True):
             expected = terms[0].copy()
             for term in terms[1:]:
                 expected = expected + term
-            if expected.tobytes() != mine.tobytes():
+            if expected.tobytes() != own_sum.tobytes():
                 wrong.append([index])
     shared._distributed.barrier()
     return {
@@ -99,19 +99,19 @@ def sums(rank: int, size: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def one_goes(rank: int, size: int, folder: Path) -> dict[str, Any]:
-    """The last worker is killed, or sums something else; the others are told."""
+def lose_one_worker(rank: int, size: int, folder: Path) -> dict[str, Any]:
+    """Kill the last worker, or let it sum other shapes. The remaining workers get an error."""
     is_killed = (folder / "how").read_text() == "killed"
     shared = open_sum(rank, size)
     for _ in range(3):
-        shared.sum(inputs_of(rank, [200_000]), "before")
+        shared.sum_arrays(inputs_of(rank, [200_000]), "before")
     parts = inputs_of(rank, [200_000])
-    if rank == size - 1 and is_killed:  # in the middle: the others wait for this one's part
-        shared._meet = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    if rank == size - 1 and is_killed:  # while the other workers wait for its part
+        shared._exchange_values = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     elif rank == size - 1:
         parts = inputs_of(rank, [200_001])
     try:
-        shared.sum(parts, "after")
+        shared.sum_arrays(parts, "after")
     except DistributedError as error:
         ranks = list(getattr(error, "ranks", [getattr(error, "rank", None)]))
         return {"error": type(error).__name__, "ranks": ranks, "text": str(error)}
@@ -127,7 +127,7 @@ def _die(stamp: Path) -> None:
 
 
 def tensors(rank: int, size: int, folder: Path) -> dict[str, Any]:
-    """Gradients of many kinds, eagerly and in graphs; variables; then a training run."""
+    """Sum gradients of many types, eagerly and in graphs, broadcast variables, and train."""
     from detcore_keras.frameworks import tf
 
     context = connect(rank, size)
@@ -141,10 +141,10 @@ def tensors(rank: int, size: int, folder: Path) -> dict[str, Any]:
         expected = [np.arange(6).reshape(2, 3) * size + total] * len(kinds)
         expected += [0.5 * size + total, np.zeros((0, 4)), np.full((300, 300), size + total)]
         return all(
-            one.dtype == value.dtype
-            and one.shape == value.shape
-            and np.array_equal(tf.cast(one, tf.float64), wanted)
-            for one, value, wanted in zip(sums, values, expected, strict=True)
+            value_sum.dtype == value.dtype
+            and value_sum.shape == value.shape
+            and np.array_equal(tf.cast(value_sum, tf.float64), expected_sum)
+            for value_sum, value, expected_sum in zip(sums, values, expected, strict=True)
         )
 
     @tf.function
@@ -158,7 +158,7 @@ def tensors(rank: int, size: int, folder: Path) -> dict[str, Any]:
     halves = compressed.sum_gradients([tf.constant([1.0 + 2**-14]), tf.constant([6e4])])
     variables = [tf.Variable(rank * 2.0), tf.Variable([[rank]]), tf.Variable(["ab"[rank % 2]])]
     collective.broadcast(variables)
-    found = {
+    results = {
         "eager": is_right(collective.sum_gradients(values)),
         "graph": is_right(branches(values, tf.constant(False))),
         "twice": float(branches(values, tf.constant(True))[0][0, 0]),
@@ -169,30 +169,34 @@ def tensors(rank: int, size: int, folder: Path) -> dict[str, Any]:
     }
     model = train(rank, size, collective, folder)
     weights = [variable.numpy() for variable in model.variables + list(_slots(model))]
-    found["same bits"] = same_everywhere(context, weights)
+    results["same bits"] = same_everywhere(context, weights)
     if rank == 0:
         alone = train(0, 1, None, folder)
-        found["difference"] = max(
-            float(np.abs(one.numpy() - other.numpy()).max())
-            for one, other in zip(alone.trainable_variables, model.trainable_variables, strict=True)
+        results["difference"] = max(
+            float(np.abs(weight.numpy() - other.numpy()).max())
+            for weight, other in zip(
+                alone.trainable_variables, model.trainable_variables, strict=True
+            )
         )
         start = build(0)
-        found["moved"] = max(
-            float(np.abs(one.numpy() - other.numpy()).max())
-            for one, other in zip(start.trainable_variables, model.trainable_variables, strict=True)
+        results["moved"] = max(
+            float(np.abs(weight.numpy() - other.numpy()).max())
+            for weight, other in zip(
+                start.trainable_variables, model.trainable_variables, strict=True
+            )
         )
-    found["failure"] = str(collective.failure)
+    results["failure"] = str(collective.failure)
     context.barrier()
-    return found
+    return results
 
 
 def _slots(model: Any) -> Any:
-    own = model.optimizer.variables
-    return own() if callable(own) else own
+    variables = model.optimizer.variables
+    return variables() if callable(variables) else variables
 
 
 def build(rank: int) -> Any:
-    """A small model; workers begin with different weights."""
+    """Build a small model, with different weights on each worker."""
     from detcore_keras.frameworks import keras
 
     keras.utils.set_random_seed(5 + rank)
@@ -204,7 +208,7 @@ def build(rank: int) -> Any:
 
 
 def train(rank: int, size: int, collective: Any, folder: Path, steps: int = STEPS) -> Any:
-    """Train in one ``tf.while_loop``; a worker takes its share of each global batch."""
+    """Train in one ``tf.while_loop``. Each worker takes its share of each global batch."""
     from detcore_keras.frameworks import tf
 
     model = build(rank)
@@ -240,8 +244,8 @@ def _is_3() -> bool:
     return KERAS_MAJOR == 3
 
 
-def nodes_and_a_death(rank: int, size: int, folder: Path) -> dict[str, Any]:
-    """Three workers on two machines; then all on one, and one is killed while they train."""
+def train_and_kill_worker(rank: int, size: int, folder: Path) -> dict[str, Any]:
+    """Sum on two machines with three workers, then train on one machine and kill a worker."""
     from detcore_keras.frameworks import tf
 
     port = int((folder / "port").read_text())
@@ -253,10 +257,10 @@ def nodes_and_a_death(rank: int, size: int, folder: Path) -> dict[str, Any]:
     sums = [one.numpy() for one in step()]
     parts = [inputs_of(other, [7, 100_000]) for other in range(size)]
     expected = [(one + two) + three for one, two, three in zip(*parts, strict=True)]
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "sums": all(np.array_equal(a, b) for a, b in zip(sums, expected, strict=True))
     }
-    found["same bits"] = same_everywhere(context, sums)
+    results["same bits"] = same_everywhere(context, sums)
     context.barrier()
     context.close()
 
@@ -268,15 +272,15 @@ def nodes_and_a_death(rank: int, size: int, folder: Path) -> dict[str, Any]:
     try:
         train(rank, size, collective, folder, steps=2**31 - 1)
     except tf.errors.OpError as error:
-        found["seconds"] = time.time() - float((folder / "went").read_text())
-        found["error"] = str(error)
+        results["seconds"] = time.time() - float((folder / "went").read_text())
+        results["error"] = str(error)
     failure = collective.failure
-    found["failure"] = [type(failure).__name__, failure.rank, str(failure)]
+    results["failure"] = [type(failure).__name__, failure.rank, str(failure)]
     try:
         collective.sum_gradients(values)
     except DistributedError as error:
-        found["again"] = str(error)
-    return found
+        results["again"] = str(error)
+    return results
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Prepares TensorFlow for the tests of this folder, once and before anything uses it."""
+"""Prepare TensorFlow for the tests in this directory, before other code uses it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-# Test files are imported one by one (importlib mode); this makes `_fakes` importable from them.
+# Test files are imported one by one (importlib mode). This makes `_fakes` importable.
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
@@ -22,7 +22,7 @@ def _prepared() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Keras 2.15's own use of random.randint(1, 1e9); gone in Keras 3.
+    # Keras 2.15 calls random.randint(1, 1e9). Keras 3 does not.
     config.addinivalue_line(
         "filterwarnings", "ignore:non-integer arguments to randrange:DeprecationWarning"
     )

@@ -1,6 +1,6 @@
-"""Sequences for the loader's tests, in a module that worker processes can import.
+"""Sequences for the loader tests, in a module that worker processes can import.
 
-They are plain classes: the loader knows nothing of Keras.
+These are plain classes, because the loader does not depend on Keras.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 
 class Plain:
-    """Items of a few records; item i is filled with i."""
+    """Items with a few records. Item i is filled with i."""
 
     def __init__(self, size: int = 20, records: int = 4) -> None:
         self.size = size
@@ -31,14 +31,14 @@ class Plain:
 
 
 class Random(Plain):
-    """Items that depend on both generators."""
+    """Items that depend on Python's and NumPy's generators."""
 
     def __getitem__(self, index: int) -> Any:
         return np.random.rand(3), np.array([random.random(), index])
 
 
 class OwnGenerators(Plain):
-    """Items that depend on generators in attributes, one of which draws for the order, too."""
+    """Items that depend on generators in attributes. One generator also shuffles the order."""
 
     def __init__(self, size: int = 20, seed: int | None = 4) -> None:
         super().__init__(size)
@@ -47,15 +47,15 @@ class OwnGenerators(Plain):
         self.order = np.arange(size)
 
     def __getitem__(self, index: int) -> Any:
-        drawn = [self.others["old"].rand(), self.others["python"][0].random()]
-        return self.rng.normal(size=3), np.array([self.order[index], *drawn])
+        numbers = [self.others["old"].rand(), self.others["python"][0].random()]
+        return self.rng.normal(size=3), np.array([self.order[index], *numbers])
 
     def on_epoch_end(self) -> None:
         self.rng.shuffle(self.order)
 
 
 class Shuffled(Random):
-    """A Sequence that shuffles itself after each epoch, as many do."""
+    """A Sequence that shuffles its order after each epoch."""
 
     def __init__(self, size: int = 20) -> None:
         super().__init__(size)
@@ -70,7 +70,7 @@ class Shuffled(Random):
 
 
 class Given(Plain):
-    """Items that are whatever `make` returns; the module's functions can be sent."""
+    """Items that `make` returns. Functions of this module can be pickled."""
 
     def __init__(self, make: Any, size: int = 4) -> None:
         super().__init__(size)
@@ -81,7 +81,7 @@ class Given(Plain):
 
 
 class Slow(Plain):
-    """Items take a while; odd ones less, so that they would overtake."""
+    """Items that take time. Odd items take less time, so they could overtake."""
 
     def __getitem__(self, index: int) -> Any:
         time.sleep(0.03 if index % 2 else 0.06)
@@ -89,7 +89,7 @@ class Slow(Plain):
 
 
 class Counting(Plain):
-    """Counts the items in preparation or done, in a file that processes share."""
+    """Counts started items in a file that processes share."""
 
     def __init__(self, path: str, size: int = 50) -> None:
         super().__init__(size)
@@ -118,7 +118,7 @@ class Failing(Plain):
 
 
 class Killed(Plain):
-    """The worker that prepares item 5 is killed, as by the kernel when memory runs out."""
+    """Kills the worker that prepares item 5, like the kernel when memory runs out."""
 
     def __getitem__(self, index: int) -> Any:
         if index == 5:
@@ -145,13 +145,13 @@ class WithLock(Plain):
 
 
 class Refuses(Plain):
-    """Can be pickled, but not be made again from that."""
+    """Can be pickled, but not unpickled."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         raise OSError("the data file is locked by another process")
 
 
-# -- what `Given` gives ----------------------------------------------------------------------------
+# -- functions for `Given` -------------------------------------------------------------------------
 
 
 def nested(index: int) -> Any:
@@ -202,7 +202,7 @@ def stuck(index: int) -> Any:
 
 def stuck_deaf(index: int) -> Any:
     if index:
-        sum(range(10**12))  # one call into C that does not give the GIL back
+        sum(range(10**12))  # a call into C that does not release the GIL
     return np.zeros(1), None
 
 

@@ -1,4 +1,4 @@
-"""All structures of batches that Keras's ``fit`` takes: train, validate, save, restore."""
+"""All batch structures that Keras's ``fit`` accepts: train, validate, save, restore."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Named(NamedTuple):
     b: Any
 
 
-# As (x, y, sample_weight) or shorter, or the inputs alone.
+# Structures like (x, y, sample_weight), shorter tuples, or only the inputs.
 STRUCTURES: dict[str, Any] = {
     "x": X,
     "x in a tuple": (X,),
@@ -46,13 +46,13 @@ STRUCTURES: dict[str, Any] = {
     "None inside": (X, {"p": Y, "q": Y}, {"p": W, "q": None}),
 }
 KINDS = ("arrays", "tf.data", "Sequence")
-# The rest is seen in turns.
+# Other combinations run only in soak tests.
 ALWAYS = {("tf.data", "x"), ("tf.data", "x, None"), ("Sequence", "x"), ("arrays", "x in a tuple")}
 ALWAYS |= {("tf.data", "named")}
 
 
 def cut(structure: Any, rows: slice) -> Any:
-    """Return rows of each array of a structure, as batches have them."""
+    """Return rows of each array of a structure, as in a batch."""
     if isinstance(structure, tuple):
         parts = tuple(cut(part, rows) for part in structure)
         return type(structure)(*parts) if isinstance(structure, Named) else parts
@@ -77,7 +77,7 @@ class Items(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):  # type: i
 
 
 class Model(keras.Model):  # type: ignore[misc]
-    """Takes any structure; remembers what Keras took each batch apart into."""
+    """Accepts any structure, and records how Keras unpacks each batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,8 +91,8 @@ class Model(keras.Model):  # type: ignore[misc]
         parts = keras.utils.unpack_x_y_sample_weight(data)
         self.seen[kind] = repr(tf.nest.map_structure(lambda part: part is not None, parts))
         y_pred = self(parts[0], training=True)
-        others = [tf.reduce_mean(part) for part in tf.nest.flatten(parts) if part is not None]
-        return tf.reduce_mean(y_pred**2) + tf.add_n(others) ** 2
+        means = [tf.reduce_mean(part) for part in tf.nest.flatten(parts) if part is not None]
+        return tf.reduce_mean(y_pred**2) + tf.add_n(means) ** 2
 
     def train_step(self, data: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -119,24 +119,28 @@ def make(tmp_path: Path, data: Callable[[], Any]) -> tuple[KerasController, Mode
     seed_everything()
     context = make_context(tmp_path, batch_size=SIZE)
     context.configure_fit(shuffle=False)
-    made = Model()
+    model_to_train = Model()
 
     class Structured(TFKerasTrial):
         def __init__(self) -> None:
             pass
 
         def build_model(self) -> Any:
-            model = context.wrap_model(made)
+            model = context.wrap_model(model_to_train)
             model.compile(optimizer=keras.optimizers.Adam(0.1))
             return model
 
         def build_training_data_loader(self) -> Any:
-            found = data()
-            return context.wrap_dataset(found) if isinstance(found, tf.data.Dataset) else found
+            training_data = data()
+            return (
+                context.wrap_dataset(training_data)
+                if isinstance(training_data, tf.data.Dataset)
+                else training_data
+            )
 
         build_validation_data_loader = build_training_data_loader
 
-    return KerasController(Structured(), context), made
+    return KerasController(Structured(), context), model_to_train
 
 
 @pytest.mark.parametrize(
@@ -152,52 +156,52 @@ def test_batches_of_any_structure(tmp_path: Path, kind: str, name: str) -> None:
         return in_kind(kind, STRUCTURES[name])
 
     controller, model = make(tmp_path, data)
-    whole = FakeClock(
+    whole_clock = FakeClock(
         controller, until=6, unit=2, validate_every=2, save_every=2, directory=tmp_path / "whole"
     )
-    controller.run(whole)
+    controller.run(whole_clock)
     controller.close()
-    assert whole.records == [8, 8, 8]
-    assert whole.validated_records == [12, 12, 12]
+    assert whole_clock.records == [8, 8, 8]
+    assert whole_clock.validated_records == [12, 12, 12]
 
     resumed, _ = make(tmp_path, data)
     resumed.restore(tmp_path / "whole" / "step-4")
-    rest = FakeClock(resumed, until=6, unit=2, start=4, validate_every=2)
-    resumed.run(rest)
+    resumed_clock = FakeClock(resumed, until=6, unit=2, start=4, validate_every=2)
+    resumed.run(resumed_clock)
     resumed.close()
-    assert rest.training == whole.training[2:]
-    assert rest.validations == whole.validations[2:]
+    assert resumed_clock.training == whole_clock.training[2:]
+    assert resumed_clock.validations == whole_clock.validations[2:]
 
     structure = STRUCTURES[name]
     seed_everything()
     plain = Model()
     plain.compile(optimizer=keras.optimizers.Adam(0.1))
-    # Keras 2 refuses None inside of arrays, and Keras 3 inside of items.
+    # Keras 2 rejects None inside arrays, and Keras 3 rejects None inside items.
     takes_arrays = KERAS_MAJOR == 3 if name == "None inside" else kind == "arrays"
     if kind != "tf.data" and takes_arrays:
         names = ("x", "y", "sample_weight")
         parts = structure if isinstance(structure, tuple) else (structure,)
-        given = dict(zip(names, parts, strict=False))
-        plain.fit(**given, batch_size=SIZE, epochs=2, shuffle=False, verbose=0)
-    elif kind != "tf.data" and isinstance(structure, tuple):  # Keras 3 refuses None in them
+        arguments = dict(zip(names, parts, strict=False))
+        plain.fit(**arguments, batch_size=SIZE, epochs=2, shuffle=False, verbose=0)
+    elif kind != "tf.data" and isinstance(structure, tuple):  # Keras 3 rejects None in items
         end = next((i for i, part in enumerate(structure) if part is None), len(structure))
         plain.fit(Items(structure[:end]), epochs=2, shuffle=False, verbose=0)
     else:
         plain.fit(data(), epochs=2, shuffle=False, verbose=0)
     assert model.seen["train"] == model.seen["test"] == plain.seen["train"]
-    for mine, theirs in zip(model.weights, plain.weights, strict=True):
-        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+    for weight, plain_weight in zip(model.weights, plain.weights, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), plain_weight.numpy())
 
 
 @pytest.mark.parametrize("bad", [(None, Y), (), (X, Y, W, W)], ids=["no x", "empty", "four"])
 @pytest.mark.parametrize("kind", ["arrays", "Sequence"])
-def test_what_is_no_batch(tmp_path: Path, kind: str, bad: Any) -> None:
-    with pytest.raises(InvalidDataTypeError, match=r"as a batch|no supported kind"):
+def test_invalid_batches_are_rejected(tmp_path: Path, kind: str, bad: Any) -> None:
+    with pytest.raises(InvalidDataTypeError, match=r"as a batch|not a supported kind"):
         make(tmp_path, lambda: in_kind(kind, bad))
 
 
 class Listed(Items):
-    """Items that are given one by one."""
+    """A Sequence of the given items."""
 
     def __len__(self) -> int:
         return len(self.structure)
@@ -236,6 +240,6 @@ def test_validation_items_may_differ_in_shape(items: list[Any], size: int, n_rec
         distributed=OneWorker(),  # type: ignore[arg-type]
     )  # fmt: skip
     evaluation = Evaluation(Listed(items), settings, test_mode=False)
-    metrics, found = evaluation.run(model)
+    metrics, record_count = evaluation.evaluate_model(model)
     evaluation.close()
-    assert (metrics["size"], found) == (size, n_records)
+    assert (metrics["size"], record_count) == (size, n_records)

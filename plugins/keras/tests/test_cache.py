@@ -1,4 +1,4 @@
-"""Cached datasets: made once, shuffled by the trial's seed, resumed where they were."""
+"""Cached datasets are created once, shuffled by the trial's seed, and resume exactly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from detcore_keras.keras_controller import KerasController
 
 
 class Source:
-    """Counts how often the dataset is made."""
+    """Counts calls that create the dataset."""
 
     def __init__(self, dataset: Any = None) -> None:
         self.calls = 0
@@ -38,7 +38,7 @@ def read(dataset: Any) -> list[int]:
     return [int(value) for value in dataset]
 
 
-def test_made_once_and_kept(tmp_path: Path) -> None:
+def test_dataset_is_created_once(tmp_path: Path) -> None:
     source = Source()
     for _ in range(2):
         context = make_context(tmp_path)
@@ -53,7 +53,7 @@ def test_made_once_and_kept(tmp_path: Path) -> None:
     assert folders == ["1_train", "1_val"]
 
 
-def test_keys_of_records_keep_their_order(tmp_path: Path) -> None:
+def test_record_keys_keep_their_order(tmp_path: Path) -> None:
     names = [f"key{number}" for number in (7, 3, 9, 1, 8, 2, 6, 4, 5, 0)]
     source = Source(tf.data.Dataset.from_tensors({name: name for name in names}))
     for _ in range(3):
@@ -61,8 +61,8 @@ def test_keys_of_records_keep_their_order(tmp_path: Path) -> None:
         assert list(cached().element_spec) == names
 
 
-def test_random_numbers_do_not_depend_on_the_cache(tmp_path: Path) -> None:
-    drawn = []
+def test_cache_does_not_change_random_numbers(tmp_path: Path) -> None:
+    numbers = []
     for _ in range(2):
         np.random.seed(3)
 
@@ -70,11 +70,11 @@ def test_random_numbers_do_not_depend_on_the_cache(tmp_path: Path) -> None:
             return tf.data.Dataset.from_tensor_slices(np.random.normal(size=3))
 
         make_context(tmp_path).experimental.cache_train_dataset("random", "1")(make)()
-        drawn.append(np.random.normal())
-    assert drawn[0] == drawn[1]
+        numbers.append(np.random.normal())
+    assert numbers[0] == numbers[1]
 
 
-def test_shuffled_by_the_seed(tmp_path: Path) -> None:
+def test_cached_dataset_is_shuffled_by_seed(tmp_path: Path) -> None:
     orders = []
     for skip in (False, False, True):
         context = make_context(tmp_path)
@@ -88,7 +88,7 @@ def test_shuffled_by_the_seed(tmp_path: Path) -> None:
     assert orders[2][0] == orders[2][1]
 
 
-def test_errors(tmp_path: Path) -> None:
+def test_invalid_cache_uses_are_rejected(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     for name in ("../up", "", ".hidden", "a/b", "a b"):
         with pytest.raises(UnsafePathError, match="dataset_id is"):
@@ -123,7 +123,7 @@ class CachedTrial(SmallTrial):
         return make().batch(8)
 
 
-def test_resumes_exactly(tmp_path: Path) -> None:
+def test_cached_trial_resumes_exactly(tmp_path: Path) -> None:
     ends = []
     for resume in (False, True):
         seed_everything()

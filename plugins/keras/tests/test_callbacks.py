@@ -1,4 +1,4 @@
-"""Callbacks: called at the right places, and saved by name."""
+"""Callbacks are called at the right places, and saved by name."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def multiplexer(
 
 
 def save(many: CallbackMultiplexer, directory: Path) -> None:
-    write_array_files(directory, many.capture(directory))
+    write_array_files(directory, many.capture_state(directory))
 
 
 class Recorder(KerasCallback):  # type: ignore[misc]
-    """Notes every call."""
+    """Records every call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class WorkloadRecorder(ours.Callback, Recorder):  # type: ignore[misc]
 
 
 def fast(many: CallbackMultiplexer, begin: int, end: int, logs: Any = None) -> None:
-    """Train a workload as the fast loop does: in pieces that end where an epoch ends."""
+    """Train a workload in pieces that end where an epoch ends, like the fast loop."""
     many.workload_begin(begin, end - begin)
     while begin < end:
         stop = min(end, (begin // 4 + 1) * 4)
@@ -107,7 +107,7 @@ def slow(many: CallbackMultiplexer, begin: int, end: int, logs: Any = None) -> N
 
 
 @pytest.mark.parametrize("train", [fast, slow])
-def test_epochs_begin_before_and_end_after_their_batches(train: Any) -> None:
+def test_epoch_hooks_surround_their_batches(train: Any) -> None:
     recorder = Recorder()
     many = multiplexer([recorder])
     many.train_begin()
@@ -132,7 +132,7 @@ def test_epochs_begin_before_and_end_after_their_batches(train: Any) -> None:
     ]
 
 
-def test_batch_hooks_count_within_the_epoch_and_get_numbers() -> None:
+def test_batch_hooks_get_index_and_numbers() -> None:
     recorder = BatchRecorder()
     many = multiplexer([recorder], epoch=2)
     many.train_begin()
@@ -152,7 +152,7 @@ def test_batch_hooks_count_within_the_epoch_and_get_numbers() -> None:
     assert {*map(type, losses)} == {float}
 
 
-def test_batches_count_on_without_epochs(caplog: pytest.LogCaptureFixture) -> None:
+def test_batch_index_grows_without_epochs(caplog: pytest.LogCaptureFixture) -> None:
     recorder = BatchRecorder()
     many = multiplexer([recorder], epoch=0)
     assert "BatchRecorder has on_epoch_begin and on_epoch_end" in caplog.text
@@ -166,8 +166,8 @@ def test_batches_count_on_without_epochs(caplog: pytest.LogCaptureFixture) -> No
     ]
 
 
-def test_epoch_hooks_of_our_callbacks_need_epochs(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(InvalidExperimentError, match="length of an epoch is not known"):
+def test_epoch_hooks_require_known_epoch_length(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(InvalidExperimentError, match="length of an epoch is unknown"):
         multiplexer([WorkloadRecorder()], epoch=0)
 
     class Subclass(ours.EarlyStopping):
@@ -178,7 +178,7 @@ def test_epoch_hooks_of_our_callbacks_need_epochs(caplog: pytest.LogCaptureFixtu
     assert not caplog.records
 
 
-def test_workload_hooks(tmp_path: Path) -> None:
+def test_workload_hooks_are_called(tmp_path: Path) -> None:
     recorder = WorkloadRecorder()
     many = multiplexer([recorder, Recorder()])
     many.train_begin()
@@ -193,7 +193,7 @@ def test_workload_hooks(tmp_path: Path) -> None:
     ]
 
 
-def test_callbacks_of_the_chief_are_left_out_elsewhere() -> None:
+def test_chief_callbacks_run_only_on_chief() -> None:
     everywhere, chief_only = WorkloadRecorder(), WorkloadRecorder()
     chief_only._chief_worker_only = True
     many = multiplexer([chief_only, everywhere], is_chief=False)
@@ -209,7 +209,7 @@ def test_callbacks_of_the_chief_are_left_out_elsewhere() -> None:
 def resumed(
     tmp_path: Path, before: CallbackMultiplexer, callbacks: Sequence[Any], **options: Any
 ) -> CallbackMultiplexer:
-    """Save the state, and load it into another start of the training."""
+    """Save the state, and load it into another run."""
     save(before, tmp_path)
     many = multiplexer(callbacks, **options)
     many.train_begin()
@@ -217,7 +217,7 @@ def resumed(
     return many
 
 
-def test_an_epoch_that_ended_before_the_checkpoint_ends_after_the_resume(tmp_path: Path) -> None:
+def test_ended_epoch_is_closed_after_resume(tmp_path: Path) -> None:
     one = multiplexer([Recorder()])
     one.train_begin()
     fast(one, 0, 4, {"loss": float("inf")})
@@ -233,7 +233,7 @@ def test_an_epoch_that_ended_before_the_checkpoint_ends_after_the_resume(tmp_pat
     ]
 
 
-def test_an_epoch_that_had_begun_does_not_begin_again(tmp_path: Path) -> None:
+def test_begun_epoch_does_not_begin_again(tmp_path: Path) -> None:
     one = multiplexer([Recorder()])
     one.train_begin()
     fast(one, 0, 2)
@@ -242,7 +242,7 @@ def test_an_epoch_that_had_begun_does_not_begin_again(tmp_path: Path) -> None:
     assert recorder.calls[1:] == [("epoch_begin", 0), ("epoch_end", 0, {}), ("epoch_begin", 1)]
 
 
-def test_which_callbacks_want_batches(tmp_path: Path) -> None:
+def test_callbacks_with_batch_hooks_are_detected(tmp_path: Path) -> None:
     kinds = keras.callbacks
     checkpoint = functools.partial(
         kinds.ModelCheckpoint, str(tmp_path / "m.weights.h5"), save_weights_only=True
@@ -278,7 +278,7 @@ def test_which_callbacks_want_batches(tmp_path: Path) -> None:
     assert [type(c).__name__ for c in loud if not wants_train_batches(c)] == []
 
 
-def test_callbacks_see_model_and_params() -> None:
+def test_callbacks_receive_model_and_params() -> None:
     model = small_model()
     recorder = Recorder()
     many = multiplexer([recorder], model=model)
@@ -304,7 +304,7 @@ class Remembering(ours.Callback):
         self.value = state["value"]
 
 
-def test_values_of_all_kinds_come_back_as_they_were(tmp_path: Path) -> None:
+def test_callback_state_restores_all_types(tmp_path: Path) -> None:
     value = {
         "plain": [None, True, 3, 2.5, "text"],
         "odd": (float("inf"), (float("-inf"),), {}),
@@ -322,14 +322,14 @@ def test_values_of_all_kinds_come_back_as_they_were(tmp_path: Path) -> None:
     assert got == {k: v for k, v in value.items() if k not in {"array", "half"}}
 
 
-def test_state_goes_by_name_not_by_place(tmp_path: Path) -> None:
+def test_callback_state_is_matched_by_name(tmp_path: Path) -> None:
     after = [Remembering(name="b"), Remembering(name="a"), Remembering()]
     before = [Remembering(1, "a"), Remembering(2, "b"), Remembering(3)]
     resumed(tmp_path, multiplexer(before), after)
     assert [callback.value for callback in after] == [2, 1, 3]
 
 
-def test_two_of_a_class_are_numbered(tmp_path: Path) -> None:
+def test_callbacks_of_one_class_are_numbered(tmp_path: Path) -> None:
     after = [Recorder(), Remembering(), Remembering()]
     before = [Remembering(1), Recorder(), Remembering(2)]
     resumed(tmp_path, multiplexer(before), after)
@@ -340,17 +340,17 @@ def test_two_of_a_class_are_numbered(tmp_path: Path) -> None:
     }
 
 
-def test_callbacks_that_came_or_went_are_told(
+def test_added_and_removed_callbacks_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     after = [Remembering("fresh", "new")]
     resumed(tmp_path, multiplexer([Remembering(1, "old")]), after)
     assert after[0].value == "fresh"
-    assert "state of a callback 'old', which is not there now" in caplog.text
-    assert "no state of the callback 'new': it starts fresh" in caplog.text
+    assert "state for a callback 'old', which this trial does not have" in caplog.text
+    assert "no state for the callback 'new', which starts fresh" in caplog.text
 
 
-def test_one_name_twice_is_refused() -> None:
+def test_duplicate_state_names_are_rejected() -> None:
     with pytest.raises(InvalidExperimentError, match="two callbacks have the state_name 'same'"):
         multiplexer([Remembering(name="same"), Remembering(name="same")])
 
@@ -358,13 +358,13 @@ def test_one_name_twice_is_refused() -> None:
 @pytest.mark.parametrize(
     "value", [object(), {1, 2}, np.array([object()], object), b"bytes", [0, {"deep": open}]]
 )
-def test_what_cannot_be_saved_is_named(tmp_path: Path, value: Any) -> None:
+def test_unsupported_state_is_named(tmp_path: Path, value: Any) -> None:
     many = multiplexer([Remembering(value)])
     with pytest.raises(InvalidExperimentError, match=r"of Remembering\['value'\]"):
         save(many, tmp_path)
 
 
-def test_damaged_state_is_refused(tmp_path: Path) -> None:
+def test_damaged_callback_state_is_rejected(tmp_path: Path) -> None:
     many = multiplexer([Remembering(np.zeros(2))])
     with pytest.raises(InvalidCheckpointError, match=r"has no callbacks\.json"):
         read_callbacks(tmp_path)
@@ -385,7 +385,7 @@ def test_damaged_state_is_refused(tmp_path: Path) -> None:
 def rates_until_the_stop(
     tmp_path: Path, make: Callable[[], Any], losses: Sequence[float], resume_after: int | None
 ) -> tuple[Any, list[float]]:
-    """Validate, and resume after one of the validations; all weights are the validation's number.
+    """Validate, and resume after one validation. All weights are set to the validation's number.
 
     Returns:
         The model, and the learning rate after each validation.
@@ -408,9 +408,7 @@ def rates_until_the_stop(
 
 
 @pytest.mark.parametrize("resume_after", [None, 1, 2, 3, 4])
-def test_early_stopping_is_the_same_across_a_resume(
-    tmp_path: Path, resume_after: int | None
-) -> None:
+def test_early_stopping_survives_resume(tmp_path: Path, resume_after: int | None) -> None:
     def make() -> Any:
         return ours.EarlyStopping(patience=3, restore_best_weights=True)
 
@@ -421,7 +419,7 @@ def test_early_stopping_is_the_same_across_a_resume(
 
 
 @pytest.mark.parametrize("resume_after", [None, 1, 2, 3, 4, 5])
-def test_reduce_lr_is_the_same_across_a_resume(tmp_path: Path, resume_after: int | None) -> None:
+def test_reduce_lr_survives_resume(tmp_path: Path, resume_after: int | None) -> None:
     def make() -> Any:
         return ours.ReduceLROnPlateau(patience=2, factor=0.5, cooldown=1)
 
@@ -432,7 +430,7 @@ def test_reduce_lr_is_the_same_across_a_resume(tmp_path: Path, resume_after: int
 
 @pytest.mark.parametrize("kind", [ours.EarlyStopping, keras.callbacks.EarlyStopping])
 @pytest.mark.parametrize("is_final", [True, False], ids=["limit", "pause"])
-def test_best_weights_are_restored_at_the_limit(kind: Any, is_final: bool) -> None:
+def test_best_weights_are_restored_at_the_end(kind: Any, is_final: bool) -> None:
     model = small_model()
     many = multiplexer([kind(patience=9, restore_best_weights=True)], model=model)
     many.train_begin()
@@ -458,7 +456,7 @@ class Lossy(KerasCallback):  # type: ignore[misc]
         self.writer = iter([self.count])
 
 
-def test_attributes_that_cannot_be_saved_are_named_once(
+def test_unsupported_attributes_are_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     many = multiplexer([Lossy(), keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))])
@@ -476,24 +474,24 @@ def test_attributes_that_cannot_be_saved_are_named_once(
 
 
 def scalars(folder: Path) -> list[tuple[str, int, float]]:
-    """Return what the event files of a folder hold, read as bytes on disk are now."""
-    found = []
+    """Return the scalars in the event files of a directory, as they are on disk."""
+    values = []
     for path in sorted(folder.glob("events*")):
         for raw in tf.data.TFRecordDataset(str(path)):
             event = tf.compat.v1.Event.FromString(raw.numpy())
             for value in event.summary.value:
                 if value.metadata.plugin_data.plugin_name == "scalars":
-                    found.append((value.tag, event.step, float(tf.make_ndarray(value.tensor))))
-    return found
+                    values.append((value.tag, event.step, float(tf.make_ndarray(value.tensor))))
+    return values
 
 
-def test_tensorboard_writes_to_the_trials_folder_at_once(
+def test_tensorboard_flushes_to_trial_directory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     here, elsewhere = tmp_path / "trial", tmp_path / "elsewhere"
     many = multiplexer([ours.TensorBoard(log_dir=str(elsewhere))], tensorboard_path=here)
     many.train_begin()
-    assert "is not used: event files go to the trial's folder" in caplog.text
+    assert "is ignored: event files go to the trial's directory" in caplog.text
     fast(many, 0, 3, {"loss": 0.5})
     assert ("epoch_loss", 0, 0.5) in scalars(here / "train")
     many.test_begin()
@@ -507,6 +505,6 @@ def test_tensorboard_writes_to_the_trials_folder_at_once(
     assert not elsewhere.exists()
 
 
-def test_determined_name_of_tensorboard() -> None:
+def test_tensorboard_has_name_from_determined() -> None:
     callback = ours.TFKerasTensorBoard()
     assert isinstance(callback, ours.TensorBoard)

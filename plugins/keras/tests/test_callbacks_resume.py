@@ -1,4 +1,4 @@
-"""Callbacks in a real controller: a resumed run ends as one that was not interrupted."""
+"""Callbacks in a real controller. A resumed run ends like an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ UNTIL = 28  # four epochs of 7 batches
 
 
 class Nudge(ours.Callback):
-    """Changes a weight at the end of each epoch, by what it drew and what it remembers."""
+    """Changes a weight at the end of each epoch, by random numbers and earlier totals."""
 
     def on_train_begin(self, logs: Any = None) -> None:
-        random.random()  # a start draws numbers; a resumed run must not notice
+        random.random()  # draws at the start must not change a resumed run
         self.total = np.float64(0.0)
         self.calls: list[tuple[str, int]] = []
 
@@ -53,14 +53,14 @@ class Trial(SmallTrial):
 
     def keras_callbacks(self) -> list[Any]:
         self.nudge = Nudge()
-        made = [
+        callbacks = [
             ours.ReduceLROnPlateau(patience=1, factor=0.5, cooldown=1, min_delta=0.05),
             ours.EarlyStopping(patience=20, restore_best_weights=True),
             ours.TensorBoard(),
             keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
             self.nudge,
         ]
-        return [*made, BatchHooks()] if self.hooks else made
+        return [*callbacks, BatchHooks()] if self.hooks else callbacks
 
 
 def train(
@@ -87,21 +87,21 @@ def train(
 
 
 @pytest.mark.parametrize("hooks", [False, True], ids=["fast", "batchwise"])
-def test_callbacks_go_on_where_they_were(tmp_path: Path, hooks: bool) -> None:
+def test_callbacks_resume_exactly(tmp_path: Path, hooks: bool) -> None:
     kind = type("ThisTrial", (Trial,), {"hooks": hooks})
-    whole, whole_clock, nudge = train(tmp_path, kind, until=UNTIL, save=True)
+    uninterrupted, whole_clock, nudge = train(tmp_path, kind, until=UNTIL, save=True)
     for step in (5, 10) if hooks else (7, 14):
         resumed, clock, other = train(tmp_path, kind, until=UNTIL, resume_at=step)
-        assert_same(fingerprint(whole), fingerprint(resumed))
+        assert_same(fingerprint(uninterrupted), fingerprint(resumed))
         assert clock.validations == [v for v in whole_clock.validations if v[0] > step]
         assert (other.total, other.calls) == (nudge.total, nudge.calls)
     epochs = [(name, epoch) for epoch in range(4) for name in ("begin", "end")]
     assert nudge.calls == epochs
 
 
-def test_early_stopping_stops_the_run_with_the_best_weights(tmp_path: Path) -> None:
+def test_early_stopping_ends_with_best_weights(tmp_path: Path) -> None:
     class Spoil(ours.Callback):
-        """Notes the weights at each validation, then makes the model worse."""
+        """Records the weights at each validation, then makes the model worse."""
 
         def on_train_begin(self, logs: Any = None) -> None:
             self.seen: list[Any] = []

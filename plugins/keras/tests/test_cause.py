@@ -1,4 +1,4 @@
-"""The records of a trial name the cause of Keras' own errors in one line."""
+"""A trial's records name the cause of Keras's errors in one line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ layers = keras.layers
         (6, 10, tf.errors.InvalidArgumentError, "10 "),
     ],
 )
-def test_the_cause_of_an_error_in_fit_is_recorded(
+def test_fit_error_cause_is_recorded(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     width: int,

@@ -1,4 +1,4 @@
-"""Sums of gradients between plain processes; each worker is one, see collective_scenarios.py."""
+"""Sums of gradients between plain worker processes; see collective_scenarios.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCENARIOS = Path(__file__).with_name("collective_scenarios.py")
 
 
 def run(name: str, size: int, folder: Path) -> list[dict[str, Any] | None]:
-    """Run a scenario; return what each worker found, None for one that was killed."""
+    """Run a scenario. Return each worker's result, or None for a killed worker."""
     environ = {
         **{name: value for name, value in os.environ.items() if not name.startswith("DETCORE_")},
         "DETCORE_JOB_KEY": secrets.token_hex(16),
@@ -55,13 +55,13 @@ def run(name: str, size: int, folder: Path) -> list[dict[str, Any] | None]:
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_sums_have_the_same_bits_everywhere(size: int, tmp_path: Path) -> None:
-    for found in run("sums", size, tmp_path):
-        assert found is not None
-        assert found["wrong"] == []
+def test_sums_are_identical_on_all_workers(size: int, tmp_path: Path) -> None:
+    for result in run("sums", size, tmp_path):
+        assert result is not None
+        assert result["wrong"] == []
         ranks = sum(range(size))
-        assert found["mixed"] == [6.0 * size, ranks, 2.0 * ranks]
-        assert found["shapes"] == [[2, 3], [], [2, 1]]
+        assert result["mixed"] == [6.0 * size, ranks, 2.0 * ranks]
+        assert result["shapes"] == [[2, 3], [], [2, 1]]
 
 
 @pytest.mark.parametrize(
@@ -71,55 +71,57 @@ def test_sums_have_the_same_bits_everywhere(size: int, tmp_path: Path) -> None:
         ("astray", "CollectiveMismatchError", "sum different gradients at the same time"),
     ],
 )
-def test_the_others_are_told_who_went(how: str, error: str, words: str, tmp_path: Path) -> None:
+def test_remaining_workers_learn_lost_rank(
+    how: str, error: str, words: str, tmp_path: Path
+) -> None:
     (tmp_path / "how").write_text(how)
-    *others, last = run("one_goes", 3, tmp_path)
+    *remaining_results, last = run("lose_one_worker", 3, tmp_path)
     assert (last is None) == (how == "killed")
-    for found in others:
-        assert found is not None
-        assert (found["error"], found["ranks"]) == (error, [2])
-        assert words in found["text"]
+    for result in remaining_results:
+        assert result is not None
+        assert (result["error"], result["ranks"]) == (error, [2])
+        assert words in result["text"]
     assert last is None or last["error"] == error
 
 
 @pytest.mark.timeout(600)
-def test_tensors_variables_and_a_training_run(tmp_path: Path) -> None:
-    for rank, found in enumerate(run("tensors", 2, tmp_path)):
-        assert found is not None
-        assert found["eager"]
-        assert found["graph"]
-        assert found["twice"] == 2.0  # 0 + 1, summed again
-        assert found["nothing"] == []
-        assert found["compressed"] == [[2.0], [float("inf")]]
-        assert found["broadcast"] == [0.0, [[0]]]
-        assert found["strings"] == "a"
-        assert found["same bits"]
-        assert found["failure"] == "None"
+def test_tensors_variables_and_training_agree(tmp_path: Path) -> None:
+    for rank, result in enumerate(run("tensors", 2, tmp_path)):
+        assert result is not None
+        assert result["eager"]
+        assert result["graph"]
+        assert result["twice"] == 2.0  # 0 + 1, summed again
+        assert result["nothing"] == []
+        assert result["compressed"] == [[2.0], [float("inf")]]
+        assert result["broadcast"] == [0.0, [[0]]]
+        assert result["strings"] == "a"
+        assert result["same bits"]
+        assert result["failure"] == "None"
         if rank == 0:
-            assert found["difference"] < 1e-5
-            assert found["moved"] > 0.05
+            assert result["difference"] < 1e-5
+            assert result["moved"] > 0.05
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_two_machines_and_a_worker_that_is_killed_while_training(tmp_path: Path) -> None:
+def test_killed_worker_ends_two_node_training(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         (tmp_path / "port").write_text(str(probe.getsockname()[1]))
-    results = run("nodes_and_a_death", 3, tmp_path)
+    results = run("train_and_kill_worker", 3, tmp_path)
     assert results[2] is None
-    for found in results[:2]:
-        assert found is not None
-        assert found["sums"]
-        assert found["same bits"]
-        assert found["seconds"] < 30
-        assert "PeerLostError: rank 2 died" in found["error"]
-        assert found["failure"][:2] == ["PeerLostError", 2]
-        assert "Look at the output of rank 2" in found["failure"][2]
-        assert found["again"] == found["failure"][2]
+    for result in results[:2]:
+        assert result is not None
+        assert result["sums"]
+        assert result["same bits"]
+        assert result["seconds"] < 30
+        assert "PeerLostError: rank 2 died" in result["error"]
+        assert result["failure"][:2] == ["PeerLostError", 2]
+        assert "Look at the output of rank 2" in result["failure"][2]
+        assert result["again"] == result["failure"][2]
 
 
-def test_a_system_without_shared_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_shared_memory_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     from detcore_keras.distributed.tensorflow_collective import prepare_process
 
     options = PrepareOptions(seed=1, world_size=3)

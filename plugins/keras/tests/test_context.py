@@ -1,4 +1,4 @@
-"""The context's wrapping methods, and the texts of the errors that broken trials get."""
+"""The context's wrapping methods, and error messages for broken trials."""
 
 from __future__ import annotations
 
@@ -47,29 +47,31 @@ X, Y = records()
         ((X, "labels"), InvalidDataTypeError, r"'labels' \(str\) as part of y"),
         ([X, Y], InvalidDataTypeError, r"build_training_data_loader returned .*list"),
         ((X, Y, Y, Y), InvalidDataTypeError, r"a tuple of 4"),
-        (7, InvalidDataTypeError, r"7 \(int\), which is no supported kind"),
+        (7, InvalidDataTypeError, r"7 \(int\), which is not a supported kind"),
         ((X, Y[:-1]), CheckFailedError, r"differ in length: x: \(52, 6\), y: \(51,\)"),
         ((X[:5], Y[:5]), CheckFailedError, r"a batch of 8 records is larger .* has 5"),
         ((X[:0], Y[:0]), DataError, r"training data is empty: its arrays have 0 records"),
     ],
 )
-def test_bad_training_data(tmp_path: Path, data: Any, error: Any, match: str) -> None:
+def test_invalid_training_data_is_rejected(
+    tmp_path: Path, data: Any, error: Any, match: str
+) -> None:
     with pytest.raises(error, match=match):
         controller_of(tmp_path, build_training_data_loader=returning(data))
 
 
-def test_bad_validation_data(tmp_path: Path) -> None:
+def test_invalid_validation_data_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidDataTypeError, match="build_validation_data_loader returned None"):
         controller_of(tmp_path, build_validation_data_loader=returning(None))
 
 
-def test_unwrapped_dataset(tmp_path: Path) -> None:
+def test_unwrapped_dataset_is_rejected(tmp_path: Path) -> None:
     dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
     with pytest.raises(InvalidExperimentError, match=r"training_data_loader .* was not wrapped"):
         controller_of(tmp_path, build_training_data_loader=returning(dataset))
 
 
-def test_empty_datasets(tmp_path: Path) -> None:
+def test_empty_datasets_are_rejected(tmp_path: Path) -> None:
     def empty(self: Any) -> Any:
         return self.context.wrap_dataset(
             tf.data.Dataset.from_tensor_slices((X, Y)).take(0).batch(8)
@@ -96,14 +98,14 @@ def test_wrap_mark_survives_transformations(tmp_path: Path) -> None:
     assert not is_wrapped(other.batch(2), context.wrapped_datasets)
 
 
-def test_bad_models(tmp_path: Path) -> None:
+def test_invalid_models_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidModelError, match=r"build_model returned 'model' \(str\)"):
         controller_of(tmp_path, build_model=returning("model"))
     with pytest.raises(InvalidModelError, match="did not wrap"):
         controller_of(tmp_path, build_model=lambda self: functional())
     with pytest.raises(InvalidModelError, match="did not compile"):
         controller_of(tmp_path, build_model=lambda self: self.context.wrap_model(functional()))
-    with pytest.raises(InvalidModelError, match="wrap_model was given 'm'"):
+    with pytest.raises(InvalidModelError, match="wrap_model received 'm'"):
         make_context(tmp_path).wrap_model("m")
 
 
@@ -114,24 +116,24 @@ def test_build_model_may_return_nothing(tmp_path: Path) -> None:
     assert controller_of(tmp_path, build_model=build).batches_per_epoch() == 7
 
 
-def test_no_batch_size(tmp_path: Path) -> None:
+def test_missing_batch_size_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidExperimentError, match="global_batch_size is not set"):
         controller_of(tmp_path, {"batch_size": None})
 
 
-def test_bad_callbacks(tmp_path: Path) -> None:
+def test_invalid_callbacks_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidExperimentError, match="not a Keras callback"):
         controller_of(tmp_path, callbacks=[lambda: None])
 
 
-# Keras 3 hands its variables to NumPy 2, which warns of what Keras does not know yet.
+# Keras 3 passes its variables to NumPy 2, which warns about a missing argument.
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning")
-def test_aggregation_frequency(tmp_path: Path) -> None:
+def test_aggregating_optimizer_is_saved_unchanged(tmp_path: Path) -> None:
     options = {"config": {"optimizations": {"aggregation_frequency": 2}}}
     controller = controller_of(tmp_path, options)
     model = controller._model
     assert isinstance(model.optimizer, keras.optimizers.Adam)
-    # How it trains is in test_workers.py; saved with its model, it is what it was.
+    # test_workers.py tests the training. Here, the saved optimizer has its original class.
     model.optimizer.build(model.trainable_variables)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
@@ -139,7 +141,7 @@ def test_aggregation_frequency(tmp_path: Path) -> None:
     assert loaded.optimizer.get_config() == model.optimizer.get_config()
 
 
-def test_an_optimizer_within_another_one_uses_what_that_one_added_up(tmp_path: Path) -> None:
+def test_inner_optimizer_uses_summed_gradients(tmp_path: Path) -> None:
     inner = keras.optimizers.SGD(0.5)
     outer = keras.mixed_precision.LossScaleOptimizer(inner)
     context = make_context(tmp_path, config={"optimizations": {"aggregation_frequency": 2}})
@@ -147,15 +149,15 @@ def test_an_optimizer_within_another_one_uses_what_that_one_added_up(tmp_path: P
     layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
     layer.build((None, 2))
     (kernel,) = layer.trainable_variables
-    changed = []
+    has_changed = []
     for _ in range(4):
         outer.apply_gradients([(tf.ones((2, 1)), kernel)])
-        changed.append(bool(kernel.numpy()[0] < 1))
-    assert changed == [False, True, True, True]
+        has_changed.append(bool(kernel.numpy()[0] < 1))
+    assert has_changed == [False, True, True, True]
 
 
-@pytest.mark.skipif(KERAS_MAJOR == 2, reason="only optimizers of Keras 3 add up by themselves")
-def test_gradients_are_not_added_up_twice(tmp_path: Path) -> None:
+@pytest.mark.skipif(KERAS_MAJOR == 2, reason="only Keras 3 optimizers accumulate gradients")
+def test_double_gradient_accumulation_is_rejected(tmp_path: Path) -> None:
     options = {"config": {"optimizations": {"aggregation_frequency": 2}}}
     adds_up = keras.optimizers.SGD(0.1, gradient_accumulation_steps=3)
     with pytest.raises(InvalidExperimentError, match="gradient_accumulation_steps=3"):
@@ -174,7 +176,7 @@ def test_configure_fit_merges(tmp_path: Path) -> None:
         context.configure_fit(workers=-1)
 
 
-def test_wrap_optimizer(tmp_path: Path) -> None:
+def test_wrap_optimizer_requires_optimizer_object(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     optimizer = keras.optimizers.SGD()
     assert context.wrap_optimizer(optimizer) is optimizer
@@ -182,7 +184,7 @@ def test_wrap_optimizer(tmp_path: Path) -> None:
         context.wrap_optimizer("adam")
 
 
-def test_sequence_adapter_checks() -> None:
+def test_sequence_adapter_checks_arguments() -> None:
     class Empty(Batches):
         def __len__(self) -> int:
             return 0
@@ -195,7 +197,7 @@ def test_sequence_adapter_checks() -> None:
         SequenceAdapter(Batches(X, Y, 8), workers=-1)
 
 
-def test_unmanaged_context_returns_what_it_is_given(tmp_path: Path) -> None:
+def test_unmanaged_context_returns_its_arguments(tmp_path: Path) -> None:
     import dataclasses
 
     managed = make_context(tmp_path)
@@ -205,7 +207,7 @@ def test_unmanaged_context_returns_what_it_is_given(tmp_path: Path) -> None:
     assert context.wrap_optimizer("adam") == "adam"
 
 
-def test_importing_the_package_imports_no_tensorflow() -> None:
+def test_package_import_does_not_load_tensorflow() -> None:
     code = "import sys, detcore_keras, detcore_keras.plugin; assert 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
     assert np.__version__

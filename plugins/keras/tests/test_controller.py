@@ -1,4 +1,4 @@
-"""The controller inside one ``model.fit``: the numbers of Keras alone, and the clock's turns."""
+"""The controller inside one ``model.fit`` trains exactly like Keras."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from detcore_keras.keras_controller import KerasController
 
 
 class BatchHooks(keras.callbacks.Callback):  # type: ignore[misc]
-    """Makes training go batch by batch."""
+    """Makes training run batch by batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def train(
 
 @pytest.mark.parametrize("data_kind", ["arrays", "weighted", "tf.data"])
 @pytest.mark.parametrize("model_kind", ["functional", "sequential", "subclassed"])
-def test_fast_and_plain_agree(tmp_path: Path, data_kind: str, model_kind: str) -> None:
+def test_fast_loop_equals_batch_by_batch(tmp_path: Path, data_kind: str, model_kind: str) -> None:
     fast, fast_clock = train(tmp_path, data_kind=data_kind, model_kind=model_kind)
     plain, plain_clock = train(
         tmp_path, data_kind=data_kind, model_kind=model_kind, callbacks=[BatchHooks()]
@@ -65,7 +65,7 @@ def test_fast_and_plain_agree(tmp_path: Path, data_kind: str, model_kind: str) -
 def bare_fit(
     model_kind: str, dataset: Any, steps: int, **options: Any
 ) -> tuple[list[np.ndarray], Any]:
-    """Train with Keras alone, after the same seeding."""
+    """Train with plain Keras, after the same seeding."""
     fit_options = options.pop("fit", {})
     model = MODELS[model_kind]()
     settings = {
@@ -75,18 +75,23 @@ def bare_fit(
         **options,
     }
     model.compile(**settings)
-    seen = BatchHooks()
+    recorder = BatchHooks()
     model.fit(
-        dataset, steps_per_epoch=steps, verbose=0, shuffle=False, callbacks=[seen], **fit_options
+        dataset,
+        steps_per_epoch=steps,
+        verbose=0,
+        shuffle=False,
+        callbacks=[recorder],
+        **fit_options,
     )
     variables = model.optimizer.variables
     values = [*model.get_weights(), *(variables() if callable(variables) else variables)]
-    return [np.asarray(value) for value in values], seen.seen
+    return [np.asarray(value) for value in values], recorder.seen
 
 
 @pytest.mark.parametrize("model_kind", ["functional", "subclassed"])
 @pytest.mark.parametrize("hooks", [False, True])
-def test_equals_keras_alone(tmp_path: Path, model_kind: str, hooks: bool) -> None:
+def test_training_equals_plain_keras(tmp_path: Path, model_kind: str, hooks: bool) -> None:
     ours, clock = train(
         tmp_path,
         until=15,
@@ -98,19 +103,19 @@ def test_equals_keras_alone(tmp_path: Path, model_kind: str, hooks: bool) -> Non
     seed_everything()
     x_y = tf.data.Dataset.from_tensor_slices(records())
     dataset = x_y.shuffle(52).batch(8)
-    x_y.shuffle(52).batch(8)  # the trial makes its validation data too
-    theirs, batches = bare_fit(model_kind, dataset.repeat(), 15)
-    assert_same(fingerprint(ours), theirs)
+    x_y.shuffle(52).batch(8)  # the trial also creates its validation data
+    plain_values, batches = bare_fit(model_kind, dataset.repeat(), 15)
+    assert_same(fingerprint(ours), plain_values)
     assert clock.batches == batches
 
 
-def test_class_weight_equals_keras_alone(tmp_path: Path) -> None:
+def test_class_weight_equals_plain_keras(tmp_path: Path) -> None:
     weights = {0: 0.5, 1: 1.0, 2: 3.0}
     ours, clock = train(
         tmp_path, until=15, clock={"unit": 15}, fit={"class_weight": weights, "shuffle": False}
     )
     seed_everything()
     dataset = tf.data.Dataset.from_tensor_slices(records()).batch(8).repeat()
-    theirs, batches = bare_fit("functional", dataset, 15, fit={"class_weight": weights})
-    assert_same(fingerprint(ours), theirs)
+    plain_values, batches = bare_fit("functional", dataset, 15, fit={"class_weight": weights})
+    assert_same(fingerprint(ours), plain_values)
     assert clock.batches == batches

@@ -1,4 +1,4 @@
-"""The kinds of training data: what they feed, where they go on, and what bad data gets."""
+"""The kinds of training data: batches, resumed positions, and errors for bad data."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def _interleaved() -> Any:
 
 
 def _captured(source: Any) -> Any:
-    """Return a dataset with a function that reads one shuffled dataset again for each record."""
+    """Return a dataset whose function reads a shuffled dataset again for each record."""
     shuffled = _base().take(17).shuffle(17)
     return source.flat_map(lambda x: shuffled.map(lambda r: r + 100 * tf.cast(x, tf.float32)))
 
 
 def _elements() -> Any:
-    """Return the records of a shuffled dataset that is itself an element."""
+    """Return the records of a shuffled dataset that is an element of another dataset."""
     shuffled = _base().take(17).shuffle(17)
     return tf.data.Dataset.from_tensors(shuffled).repeat(3).flat_map(lambda part: part)
 
@@ -74,18 +74,18 @@ def feed_of(name: str) -> DatasetFeed:
 
 
 def take(feed: DatasetFeed, count: int) -> list[np.ndarray]:
-    found = []
-    while len(found) < count:
-        inputs, available = feed.block(count - len(found))
+    batches = []
+    while len(batches) < count:
+        inputs, available = feed.next_block(count - len(batches))
         for _ in range(available):
-            found.append(np.asarray(feed.fetch(inputs, 0)))
+            batches.append(np.asarray(feed.fetch_batch(inputs, 0)))
         feed.advance(available, {})
-    return found
+    return batches
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_dataset_goes_on_where_it_was(tmp_path: Path, name: str) -> None:
-    whole = take(feed_of(name), 32)
+def test_dataset_feed_restores_position(tmp_path: Path, name: str) -> None:
+    all_batches = take(feed_of(name), 32)
     for position in (0, 3, 5, 6, 7, 8, 12, 13, 14, 20):
         first = feed_of(name)
         take(first, position)
@@ -94,20 +94,24 @@ def test_dataset_goes_on_where_it_was(tmp_path: Path, name: str) -> None:
         state = json.loads(json.dumps(first.save(folder)))
         second = feed_of(name)
         second.restore(folder, state)
-        rest = take(second, 32 - position)
-        assert [batch.tolist() for batch in rest] == [b.tolist() for b in whole[position:]]
+        later_batches = take(second, 32 - position)
+        assert [batch.tolist() for batch in later_batches] == [
+            b.tolist() for b in all_batches[position:]
+        ]
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_dataset_finds_a_batch_without_a_saved_state(name: str) -> None:
-    """As after a checkpoint of another number of workers."""
-    whole = take(feed_of(name), 24)
+def test_dataset_feed_seeks_without_saved_state(name: str) -> None:
+    """A checkpoint from another number of workers has no saved state for this worker."""
+    all_batches = take(feed_of(name), 24)
     for position in (0, 3, 6, 7, 14, 20):
         feed = feed_of(name)
         feed.seek(position)
-        rest = take(feed, 24 - position)
+        later_batches = take(feed, 24 - position)
         assert feed.position == 24
-        assert [batch.tolist() for batch in rest] == [b.tolist() for b in whole[position:]]
+        assert [batch.tolist() for batch in later_batches] == [
+            b.tolist() for b in all_batches[position:]
+        ]
 
 
 @pytest.mark.parametrize("data_kind", ["arrays", "sequence", "tf.data"])
@@ -126,36 +130,36 @@ def test_ledger_has_every_record_once_per_epoch(tmp_path: Path, data_kind: str) 
     assert report.is_proved
 
 
-def test_large_arrays_are_never_copied_whole(tmp_path: Path) -> None:
-    """A memory-mapped file feeds training through blocks of some batches."""
+def test_large_arrays_are_read_in_blocks(tmp_path: Path) -> None:
+    """A memory-mapped file is fed in blocks of a few batches."""
     x, y = records()
     stored = np.memmap(tmp_path / "x", dtype="float32", mode="w+", shape=x.shape)
     stored[:] = x
     feed = ArrayFeed((stored, y), IndexSampler(52, 8, shuffle=True, seed=1))
     feed._block_batches = 2
-    found = []
+    batches = []
     while feed.position < 7:
-        inputs, count = feed.block(7 - feed.position)
+        inputs, count = feed.next_block(7 - feed.position)
         assert count <= 2
-        found += [np.asarray(feed.fetch(inputs, index)[0]) for index in range(count)]
+        batches += [np.asarray(feed.fetch_batch(inputs, index)[0]) for index in range(count)]
         feed.advance(count, {})
     order = np.concatenate(feed._sampler.batches(0, 7))
-    assert np.array_equal(np.concatenate(found), x[order])
-    assert [len(batch) for batch in found] == [8, 8, 8, 8, 8, 8, 4]
+    assert np.array_equal(np.concatenate(batches), x[order])
+    assert [len(batch) for batch in batches] == [8, 8, 8, 8, 8, 8, 4]
     assert feed.records == 52
 
 
-def test_skipping_far_ahead_in_arrays_is_quick() -> None:
+def test_array_feed_skips_quickly() -> None:
     x, y = records(1000)
     feed = ArrayFeed((x, y), IndexSampler(1000, 8, shuffle=True, seed=1))
     started = time.process_time()
     state = {"kind": "arrays", "num_records": 1000, "batches": 1_000_000}
     feed.restore(Path("unused"), state)
-    feed.block(1)
+    feed.next_block(1)
     assert time.process_time() - started < 0.5
 
 
-def test_position_of_other_data_is_refused() -> None:
+def test_position_of_other_data_is_rejected() -> None:
     x, y = records()
     feed = ArrayFeed((x, y), IndexSampler(52, 8, shuffle=True, seed=1))
     with pytest.raises(

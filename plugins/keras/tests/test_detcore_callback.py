@@ -42,13 +42,13 @@ def records_of(home: Path) -> Database:
 
 def checkpoints_of(home: Path, trial: int) -> list[Any]:
     with records_of(home) as database:
-        # A context that is still open has written its log; read what it has so far.
+        # An open context has written its log. Ingest the events so far.
         ingest_event_logs(database, home / "home")
         return list(database.list_checkpoints(trial_id=trial))
 
 
 @pytest.mark.parametrize("checkpoint_async", [True, False])
-def test_reports_and_saves(home: Path, checkpoint_async: bool) -> None:
+def test_callback_reports_and_saves(home: Path, checkpoint_async: bool) -> None:
     x, y = records()
     model = compiled()
     with core.init() as context:
@@ -58,12 +58,13 @@ def test_reports_and_saves(home: Path, checkpoint_async: bool) -> None:
         )
         assert context.info is not None
         trial = context.info.trial_id
-        # The end of fit waited for it.
-        saved = checkpoints_of(home, trial)
+        # The end of fit waited for the checkpoints.
+        saved_checkpoints = checkpoints_of(home, trial)
         assert all(
-            (home / "home" / "checkpoints" / c.uuid / "manifest.json").exists() for c in saved
+            (home / "home" / "checkpoints" / c.uuid / "manifest.json").exists()
+            for c in saved_checkpoints
         )
-        manifest = context.checkpoint.get_manifest(saved[-1].uuid)
+        manifest = context.checkpoint.get_manifest(saved_checkpoints[-1].uuid)
         assert {t.file for t in manifest.tensors} == {"weights.npz", "optimizer.npz", "state.npz"}
         assert {t.file for t in manifest.tensors} < manifest.files.keys()
     with records_of(home) as database:
@@ -76,7 +77,7 @@ def test_reports_and_saves(home: Path, checkpoint_async: bool) -> None:
     assert sorted(c.steps_completed for c in checkpoints) == [7, 14]
 
 
-def test_a_preempted_fit_saves_and_ends(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_preempted_fit_saves_and_exits(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x, y = records()
 
     class Preempt(keras.callbacks.Callback):  # type: ignore[misc]
@@ -92,12 +93,12 @@ def test_a_preempted_fit_saves_and_ends(home: Path, capsys: pytest.CaptureFixtur
     assert ended.value.code == 75
     assert callback.steps_completed == 4
     assert "trial 1: paused; core.init(resume=True) resumes it" in capsys.readouterr().err
-    saved = checkpoints_of(home, 1)
-    assert [c.steps_completed for c in saved] == [4]
+    checkpoints = checkpoints_of(home, 1)
+    assert [c.steps_completed for c in checkpoints] == [4]
 
 
 def run_script(name: str, home: Path, *arguments: str, code: int = 0) -> list[str]:
-    """Return the lines that a script of ``scripts/`` prints in a process of its own."""
+    """Run a script of ``scripts/`` in a separate process, and return its output lines."""
     finished = subprocess.run(
         [sys.executable, str(SCRIPTS / name), *arguments],
         env={**os.environ, "DETCORE_HOME": str(home / "records")},
@@ -111,7 +112,7 @@ def run_script(name: str, home: Path, *arguments: str, code: int = 0) -> list[st
 
 @pytest.mark.cold
 @pytest.mark.timeout(600)
-def test_killed_folds_equal_whole_folds(home: Path) -> None:
+def test_killed_folds_equal_uninterrupted_folds(home: Path) -> None:
     expected = run_script("folds.py", home / "whole")
     for kill_at in ("0-1", "1-2", "2-1"):
         run_script("folds.py", home / "killed", kill_at, code=-signal.SIGKILL)
@@ -121,13 +122,15 @@ def test_killed_folds_equal_whole_folds(home: Path) -> None:
 @pytest.mark.cold
 @pytest.mark.timeout(600)
 def test_usual_callbacks_resume_exactly(home: Path) -> None:
-    whole, killed = home / "whole", home / "killed"
-    whole.mkdir()
-    killed.mkdir()
-    *_, expected = run_script("usual_callbacks.py", whole, str(whole))
+    whole_dir, killed_dir = home / "whole", home / "killed"
+    whole_dir.mkdir()
+    killed_dir.mkdir()
+    *_, expected = run_script("usual_callbacks.py", whole_dir, str(whole_dir))
     for epoch in ("1", "4"):
-        run_script("usual_callbacks.py", killed, str(killed), f"kill-{epoch}", code=-signal.SIGKILL)
-    *_, result = run_script("usual_callbacks.py", killed, str(killed))
+        run_script(
+            "usual_callbacks.py", killed_dir, str(killed_dir), f"kill-{epoch}", code=-signal.SIGKILL
+        )
+    *_, result = run_script("usual_callbacks.py", killed_dir, str(killed_dir))
     assert result == expected
 
 
@@ -142,7 +145,7 @@ def test_frozen_layers_and_losses_resume_exactly(home: Path, mode: str) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", ["eager", "graph", "executions"])
-def test_optimizers_built_by_the_first_batch_resume_exactly(home: Path, mode: str) -> None:
+def test_lazily_built_optimizers_resume_exactly(home: Path, mode: str) -> None:
     expected = run_script("gan.py", home / "whole", mode)
     for epoch in ("1", "2", "4"):
         run_script("gan.py", home / "killed", mode, epoch, code=-signal.SIGKILL)
@@ -160,7 +163,7 @@ def test_preempted_epoch_begins_again(home: Path) -> None:
     assert resumed == f"from 1 7 {digest}"
 
 
-def test_unsaved_random_operation_is_named(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unsaved_random_operation_is_logged(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Noisy(keras.Sequential):  # type: ignore[misc]
         def train_step(self, *data: Any) -> Any:
             (x, y) = data[-1]
@@ -172,7 +175,7 @@ def test_unsaved_random_operation_is_named(home: Path, caplog: pytest.LogCapture
         model.compile("adam", "mse")
         with core.init() as context:
             model.fit(x, y, epochs=2, verbose=0, callbacks=[DetcoreCallback(context)])
-        assert caplog.text.count("(RandomStandardNormal): a resumed run draws other") == warnings
+        assert caplog.text.count("(RandomStandardNormal). A resumed run draws other") == warnings
 
 
 class Shuffling(keras.utils.Sequence):  # type: ignore[misc]
@@ -195,7 +198,7 @@ class Constant(Shuffling):
     on_epoch_end = keras.utils.Sequence.on_epoch_end
 
 
-def test_data_in_another_order_is_named(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unsaved_data_order_is_logged(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     x, y = np.ones((16, 4), "float32"), np.ones((16, 1), "float32")
     dataset = tf.data.Dataset.from_tensor_slices((x, y))
     once = dataset.shuffle(16, reshuffle_each_iteration=False).batch(4)
@@ -213,13 +216,13 @@ def test_data_in_another_order_is_named(home: Path, caplog: pytest.LogCaptureFix
         model.compile("adam", "mse")
         with core.init() as context:
             model.fit(**arguments, epochs=2, verbose=0, callbacks=[DetcoreCallback(context)])
-        warnings = [each for each in caplog.messages if "whose order is not saved" in each]
-        assert [each.partition(",")[0] for each in warnings] == (
+        warnings = [message for message in caplog.messages if "whose order is not saved" in message]
+        assert [message.partition(",")[0] for message in warnings] == (
             [] if described is None else [f"fit reads {described}"]
         )
 
 
-def test_terminate_on_nan_keeps_the_finite_checkpoint(
+def test_terminate_on_nan_keeps_finite_checkpoint(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Spoil(keras.callbacks.Callback):  # type: ignore[misc]
@@ -236,14 +239,12 @@ def test_terminate_on_nan_keeps_the_finite_checkpoint(
     assert "the weights are not finite at batch 11" in caplog.text
 
 
-def test_bad_arguments(home: Path) -> None:
+def test_invalid_arguments_are_rejected(home: Path) -> None:
     with core.init() as context, pytest.raises(InvalidExperimentError, match="report_every=0"):
         DetcoreCallback(context, report_every=0)
 
 
-def test_a_save_that_fails_behind_fit_is_raised_by_it(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fit_raises_failed_async_save(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise OSError(errno.EIO, "the disk is broken")
 
@@ -257,18 +258,18 @@ def test_a_save_that_fails_behind_fit_is_raised_by_it(
     assert not list((home / "home" / "checkpoints").glob("*/manifest.json"))
 
 
-def test_restores_weights_and_optimizer(home: Path) -> None:
+def test_weights_and_optimizer_are_restored(home: Path) -> None:
     x, y = records()
     model = compiled()
     with core.init() as context:
         callback = DetcoreCallback(context)
         model.fit(x, y, batch_size=8, epochs=1, verbose=0, callbacks=[callback])
         assert context.info is not None
-        (saved,) = checkpoints_of(home, context.info.trial_id)
-        want = [np.asarray(value) for value in model.get_weights()]
+        (checkpoint,) = checkpoints_of(home, context.info.trial_id)
+        expected = [np.asarray(value) for value in model.get_weights()]
         other = compiled()
         resumed = DetcoreCallback(context)
-        resumed._latest = saved.uuid
+        resumed._latest = checkpoint.uuid
         resumed.initial_epoch = 1
         other.fit(x, y, initial_epoch=1, epochs=1, verbose=0, callbacks=[resumed])
-    assert all(np.array_equal(a, b) for a, b in zip(want, other.get_weights(), strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(expected, other.get_weights(), strict=True))

@@ -1,4 +1,4 @@
-"""A run that was cut off and resumed ends as one that was not, bit for bit."""
+"""An interrupted and resumed run equals an uninterrupted run, bit for bit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SAVE_EVERY = 6
 
 
 class BatchHooks(keras.callbacks.Callback):  # type: ignore[misc]
-    """Makes training go batch by batch."""
+    """Makes training run batch by batch."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         pass
@@ -65,7 +65,8 @@ def start(
     return controller, clock
 
 
-# In every run from one save; from each save, and with saves that the training waits for, in turn.
+# Every test run resumes from one save. Soak tests resume from each save, and also from synchronous
+# saves.
 ONE_SAVE = pytest.param(False, id="one save")
 ALL_SAVES = pytest.param(True, id="all saves", marks=pytest.mark.soak)
 each_save = pytest.mark.parametrize("thorough", [ONE_SAVE, ALL_SAVES])
@@ -75,7 +76,7 @@ each_save = pytest.mark.parametrize("thorough", [ONE_SAVE, ALL_SAVES])
 @pytest.mark.parametrize(
     "data_kind", ["arrays", "weighted", "tf.data", "opaque", "sequence", "augmented", "adapter"]
 )
-def test_every_data_kind(tmp_path: Path, data_kind: str, thorough: bool) -> None:
+def test_every_data_kind_resumes_exactly(tmp_path: Path, data_kind: str, thorough: bool) -> None:
     _check_resumes(tmp_path, thorough, data_kind=data_kind)
 
 
@@ -83,23 +84,25 @@ def test_every_data_kind(tmp_path: Path, data_kind: str, thorough: bool) -> None
 @pytest.mark.parametrize(
     "data_kind", ["arrays", "weighted", "tf.data", "opaque", "sequence", "augmented", "adapter"]
 )
-def test_every_data_kind_batch_by_batch(tmp_path: Path, data_kind: str) -> None:
+def test_data_kinds_resume_batch_by_batch(tmp_path: Path, data_kind: str) -> None:
     _check_resumes(tmp_path, True, data_kind=data_kind, callbacks=[BatchHooks()])
 
 
 @each_save
 @pytest.mark.parametrize("model_kind", ["sequential", "subclassed"])
-def test_lazily_built_models(tmp_path: Path, model_kind: str, thorough: bool) -> None:
+def test_lazily_built_models_resume_exactly(
+    tmp_path: Path, model_kind: str, thorough: bool
+) -> None:
     _check_resumes(tmp_path, thorough, data_kind="tf.data", model_kind=model_kind)
 
 
 @each_save
-def test_eager_model(tmp_path: Path, thorough: bool) -> None:
+def test_eager_model_resumes_exactly(tmp_path: Path, thorough: bool) -> None:
     options = {"run_eagerly": True}
     _check_resumes(tmp_path, thorough, model_kind="subclassed", compile_options=options)
 
 
-def test_eager_model_is_saved_before_its_first_step(tmp_path: Path) -> None:
+def test_eager_model_is_saved_before_first_step(tmp_path: Path) -> None:
     variant: dict[str, Any] = {
         "model_kind": "sequential", "compile_options": {"run_eagerly": True}
     }  # fmt: skip
@@ -112,13 +115,13 @@ def test_eager_model_is_saved_before_its_first_step(tmp_path: Path) -> None:
 
 
 class Picky(Subclassed):
-    """Takes its batches apart, and refuses those that cannot be from the data."""
+    """Splits its batches, and rejects records that the data does not contain."""
 
     def train_step(self, data: Any) -> Any:
         x, _ = data
         halves = [np.asarray(half) for half in tf.split(x, 2)]  # 52 records are 6 times 8 and 4
         if not all(np.any(half, axis=1).all() for half in halves):
-            raise ValueError("a record of zeros, which the data does not have")
+            raise ValueError("a record of zeros, which the data does not contain")
         return super().train_step(data)
 
 
@@ -130,7 +133,7 @@ class Picky(Subclassed):
      pytest.param("sequence", marks=pytest.mark.soak),
      pytest.param("opaque", marks=pytest.mark.soak)],
 )  # fmt: skip
-def test_a_step_that_only_takes_its_data(
+def test_picky_train_step_resumes_exactly(
     tmp_path: Path, thorough: bool, data_kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(MODELS, "picky", Picky)
@@ -141,7 +144,7 @@ def test_a_step_that_only_takes_its_data(
 
 
 class Recurrent(keras.Model):  # type: ignore[misc]
-    """Carries its state from batch to batch, all of which have 13 records."""
+    """Carries its state from batch to batch. All batches have 13 records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +156,7 @@ class Recurrent(keras.Model):  # type: ignore[misc]
 
 
 @each_save
-def test_an_eager_stateful_layer(
+def test_eager_stateful_layer_resumes_exactly(
     tmp_path: Path, thorough: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(MODELS, "recurrent", Recurrent)
@@ -163,10 +166,10 @@ def test_an_eager_stateful_layer(
     )
 
 
-def test_a_batch_taken_ahead_is_still_the_next(tmp_path: Path) -> None:
-    """A trial that is saved again before its first step, as after a signal."""
+def test_batch_read_ahead_is_trained_next(tmp_path: Path) -> None:
+    """A trial may be saved again before its first step, for example after a signal."""
     variant: dict[str, Any] = {"data_kind": "tf.data", "compile_options": {"run_eagerly": True}}
-    whole, _ = start(tmp_path, until=12, save_to=tmp_path / "whole", **variant)
+    uninterrupted, _ = start(tmp_path, until=12, save_to=tmp_path / "whole", **variant)
     seed_everything()
     context = make_context(tmp_path)
     controller = KerasController(type("Trial", (SmallTrial,), variant)(context), context)
@@ -176,20 +179,18 @@ def test_a_batch_taken_ahead_is_still_the_next(tmp_path: Path) -> None:
     controller.close()
     for resume in (tmp_path / "again", tmp_path / "whole" / "step-6"):
         resumed, _ = start(tmp_path, until=12, resume=resume, step=6, **variant)
-        assert_same(fingerprint(whole), fingerprint(resumed))
+        assert_same(fingerprint(uninterrupted), fingerprint(resumed))
 
 
 class Noisy(Subclassed):
-    """Draws from TensorFlow's global generator, which operations that are deterministic refuse
-    to seed by chance.
-    """
+    """Draws from the global generator, which deterministic operations cannot seed randomly."""
 
     def call(self, x: Any, training: bool = False) -> Any:
         noise = tf.random.get_global_generator().normal(tf.shape(x)) if training else 0.0
         return super().call(x + noise, training=training)
 
 
-def test_the_global_generator_is_seeded_and_goes_on(
+def test_global_generator_is_seeded_and_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(MODELS, "noisy", Noisy)
@@ -197,18 +198,18 @@ def test_the_global_generator_is_seeded_and_goes_on(
     for number in range(2):
         prepare_worker(PrepareOptions(seed=11))
         folder = tmp_path / str(number)
-        whole, clock = start(tmp_path, until=12, save_to=folder, model_kind="noisy")
-        ends.append(fingerprint(whole))
+        uninterrupted, clock = start(tmp_path, until=12, save_to=folder, model_kind="noisy")
+        ends.append(fingerprint(uninterrupted))
     assert_same(*ends)
     again = folder / "step-6"
-    resumed, rest = start(tmp_path, until=12, resume=again, step=6, model_kind="noisy")
+    resumed, resumed_clock = start(tmp_path, until=12, resume=again, step=6, model_kind="noisy")
     assert_same(fingerprint(resumed), ends[0])
-    assert rest.batches == clock.batches[6:]
+    assert resumed_clock.batches == clock.batches[6:]
 
 
 def _check_resumes(tmp_path: Path, thorough: bool, **variant: Any) -> None:
-    """Compare a run with one that was resumed from what was written while it trained on."""
-    whole, whole_clock = start(tmp_path, until=UNTIL, **variant)
+    """Compare a run with runs resumed from checkpoints that were written during training."""
+    uninterrupted, whole_clock = start(tmp_path, until=UNTIL, **variant)
     start(tmp_path, until=14, save_to=tmp_path / "copied", asynchronous=True, **variant)
     if thorough:
         start(tmp_path, until=14, save_to=tmp_path / "saved", **variant)
@@ -217,14 +218,14 @@ def _check_resumes(tmp_path: Path, thorough: bool, **variant: Any) -> None:
         resumed, clock = start(
             tmp_path, until=UNTIL, resume=tmp_path / "copied" / f"step-{step}", step=step, **variant
         )
-        assert_same(fingerprint(whole), fingerprint(resumed))
+        assert_same(fingerprint(uninterrupted), fingerprint(resumed))
         assert clock.validations == [v for v in whole_clock.validations if v[0] > step]
         assert clock.training == [t for t in whole_clock.training if t[0] > step]
         assert clock.batches == whole_clock.batches[step:]
 
 
 def assert_same_files(one: Path, other: Path) -> None:
-    """Every file has the same bytes; those of TensorFlow name temporary files, and may differ."""
+    """Check that files have the same bytes, except TensorFlow's, which name temporary files."""
     names = {path.relative_to(one) for path in one.rglob("*") if path.is_file()}
     assert names == {path.relative_to(other) for path in other.rglob("*") if path.is_file()}
     ours = {name for name in names if name.suffix in {".json", ".npz"}}
@@ -234,7 +235,7 @@ def assert_same_files(one: Path, other: Path) -> None:
 
 
 @pytest.mark.soak
-def test_validation_leaves_training_alone(tmp_path: Path) -> None:
+def test_validation_does_not_change_training(tmp_path: Path) -> None:
     for data_kind in ("arrays", "tf.data", "sequence"):
         results = []
         for period in (0, 3, 6):

@@ -1,4 +1,4 @@
-"""Many batches in one graph execution: when it is done, and that nothing else changes."""
+"""Many batches in one graph execution: its conditions, and equal results."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(tmp_path: Path, until: int = 12, clock: Any = None, **variant: Any) -> A
 
 
 class CustomStep(Subclassed):
-    """A train step of the user's own, with a metric that Keras does not know."""
+    """A custom train step, with a metric that Keras does not know."""
 
     def train_step(self, data: Any) -> Any:
         x, y = data[:2]
@@ -63,10 +63,10 @@ class CustomStep(Subclassed):
 
 
 def two_in_two_out() -> Any:
-    left, right = keras.Input((3,), name="left"), keras.Input((3,), name="right")
-    joined = keras.layers.Dropout(0.3)(keras.layers.Concatenate()([left, right]))
+    inputs = {name: keras.Input((3,), name=name) for name in ("left", "right")}
+    joined = keras.layers.Dropout(0.3)(keras.layers.Concatenate()(list(inputs.values())))
     return keras.Model(
-        {"left": left, "right": right},
+        inputs,
         {
             "kind": keras.layers.Dense(3, name="kind")(joined),
             "size": keras.layers.Dense(1, name="size")(joined),
@@ -116,7 +116,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_same_as_batch_by_batch(
+def test_model_variants_equal_batch_by_batch(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     variant = dict(VARIANTS[name])
@@ -126,21 +126,21 @@ def test_same_as_batch_by_batch(
     assert "batch by batch" not in caplog.text
     hooks = Hooks()
     plain, plain_clock = run(tmp_path, model_kind="variant", callbacks=[hooks], **variant)
-    assert "batch by batch, not many batches at once: a callback has batch-level" in caplog.text
+    assert "not many batches in one graph call: a callback has batch-level" in caplog.text
     assert_same(fingerprint(fast), fingerprint(plain))
     assert fast_clock.batches == plain_clock.batches
     assert len(hooks.batches) == 12
 
 
 def averaged(self: Any) -> dict[str, Any]:
-    """An optimizer that keeps a mean of the weights, and metrics of several kinds."""
+    """Options with an optimizer that averages the weights, and several kinds of metrics."""
     optimizer = keras.optimizers.Adam(0.01, use_ema=True)
     metrics = ["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)]
     return {"optimizer": optimizer, "metrics": metrics, "weighted_metrics": ["accuracy"]}
 
 
 def with_step_on_instance() -> Any:
-    """The step of Keras, found where a user's own step may be."""
+    """A model with Keras's step as an instance attribute, like a custom step."""
     model = MODELS["functional"]()
     model.train_step = model.train_step
     return model
@@ -153,11 +153,11 @@ def with_step_on_instance() -> Any:
         pytest.param("tf.data", lambda self: {"optimizer": "rmsprop"}, id="momentum"),
     ],
 )
-def test_variables_made_ahead_are_those_of_the_step(
+def test_prebuilt_variables_equal_traced(
     tmp_path: Path, data_kind: str, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(MODELS, "step on instance", with_step_on_instance)
-    found, traces = [], []
+    results, traces = [], []
 
     def loss(labels: Any, logits: Any) -> Any:
         traces.append(kind)
@@ -168,46 +168,46 @@ def test_variables_made_ahead_are_those_of_the_step(
         controller, clock = run(
             tmp_path, 6, model_kind=kind, data_kind=data_kind, compile_options=compile_options
         )
-        variables = training_variables(controller._model, controller._optimizers())
-        named = [(each.group, each.name, each.is_generator) for each in variables]
-        found.append((named, clock.batches, fingerprint(controller)))
-    (ahead, ahead_batches, ahead_values), (named, batches, values) = found
-    assert ahead == named
+        variables = training_variables(controller._model, controller._list_optimizers())
+        names = [(item.group, item.name, item.is_generator) for item in variables]
+        results.append((names, clock.batches, fingerprint(controller)))
+    (ahead, ahead_batches, ahead_values), (names, batches, values) = results
+    assert ahead == names
     assert ahead_batches == batches
     assert_same(ahead_values, values)
     assert traces == ["functional", "step on instance", "step on instance"]
 
 
 @pytest.mark.parametrize("kind", ["train", "test"])
-def test_own_function_of_keras_is_refused(
+def test_replaced_keras_function_is_rejected(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = type("OwnFunction", (Subclassed,), {f"make_{kind}_function": lambda self: None})
-    monkeypatch.setitem(MODELS, "own", own)
+    model_class = type("OwnFunction", (Subclassed,), {f"make_{kind}_function": lambda self: None})
+    monkeypatch.setitem(MODELS, "own", model_class)
     with pytest.raises(InvalidModelError, match=rf"OwnFunction .*\nOverride {kind}_step instead"):
         run(tmp_path, model_kind="own")
 
 
-def test_steps_aside_for_eager_models(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_eager_models_skip_the_fast_loop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "detcore.keras")
     run(tmp_path, until=2, compile_options={"run_eagerly": True})
     assert caplog.text.count("run_eagerly") == 1
 
 
-def test_validations_leave_no_iterators_behind(tmp_path: Path) -> None:
-    """Each has five threads of TensorFlow, for which the end of the process would wait."""
+def test_validations_release_their_iterators(tmp_path: Path) -> None:
+    """Each iterator has five TensorFlow threads, for which the process would wait at its end."""
     gc.collect()
     gc.disable()
     try:
         controller, _ = run(tmp_path, until=15, clock={"validate_every": 5}, data_kind="tf.data")
-        left = [each for each in gc.get_objects() if isinstance(each, tf.data.Iterator)]
+        iterators = [item for item in gc.get_objects() if isinstance(item, tf.data.Iterator)]
     finally:
         gc.enable()
-    assert len(left) <= 2, "more than that of the training data and that of Keras's fit"
+    assert len(iterators) <= 2, "more iterators than those of the training data and of Keras's fit"
     assert controller._evaluation.state_dict()["passes"] == 3
 
 
-def test_the_model_is_left_clean(tmp_path: Path) -> None:
+def test_model_keeps_no_replaced_functions(tmp_path: Path) -> None:
     controller, _ = run(tmp_path)
     model = controller._model
     assert "make_train_function" not in vars(model)
@@ -220,8 +220,8 @@ def test_the_model_is_left_clean(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data_kind", "last"), [("arrays", 3), ("arrays", 4), ("sequence", 3), ("sequence", 4)]
 )
-def test_stop_training_becomes_a_stop_request(tmp_path: Path, data_kind: str, last: int) -> None:
-    """In the middle of a unit of five batches, and in its last batch."""
+def test_stop_training_becomes_stop_request(tmp_path: Path, data_kind: str, last: int) -> None:
+    """Covers the middle and the last batch of a unit of five batches."""
 
     class Stop(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -234,7 +234,7 @@ def test_stop_training_becomes_a_stop_request(tmp_path: Path, data_kind: str, la
     assert controller._model.stop_training is False
 
 
-def test_stop_training_at_a_checkpoint_becomes_a_stop_request(tmp_path: Path) -> None:
+def test_stop_training_at_checkpoint_is_requested(tmp_path: Path) -> None:
     class Stop(ours.Callback):
         def on_checkpoint_end(self, checkpoint_dir: str) -> None:
             self.model.stop_training = True
@@ -246,9 +246,7 @@ def test_stop_training_at_a_checkpoint_becomes_a_stop_request(tmp_path: Path) ->
     assert controller._model.stop_training is False
 
 
-def test_nan_loss_is_named_and_training_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nan_loss_is_logged_and_tolerated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     x, y = records()
     x[:] = np.nan
     _, clock = run(
@@ -262,8 +260,8 @@ def test_nan_loss_is_named_and_training_goes_on(
     assert caplog.text.count("the loss is") == 1
 
 
-def test_stand_in_function_leaves_other_calls_alone(tmp_path: Path) -> None:
-    """A callback may train or test by itself in the middle of `fit`."""
+def test_stand_in_function_keeps_other_calls(tmp_path: Path) -> None:
+    """A callback may call `train_on_batch` or `test_on_batch` during `fit`."""
 
     class Extra(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

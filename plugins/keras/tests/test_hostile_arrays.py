@@ -1,4 +1,4 @@
-"""Checkpoints of Keras trials made to do harm: refused, each with its reason, and nothing run."""
+"""Malicious Keras checkpoints are rejected with a reason, and none of their code runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from _fakes import write_training_state
 
 from detcore.errors import InvalidCheckpointError
 from detcore_keras.frameworks import keras
-from detcore_keras.state.array_files import decoded, encoded, read_arrays
+from detcore_keras.state.array_files import decode_array, encode_array, read_arrays
 from detcore_keras.state.npz_files import write_npz
 from detcore_keras.state.training_state import VARIABLES_FILE, restore_weights
 
@@ -29,7 +29,7 @@ GIGABYTE = 1 << 30
 
 
 class Exploit:
-    """Makes a folder when it is unpickled."""
+    """Creates a directory when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return os.mkdir, ("owned",)
@@ -39,7 +39,7 @@ PICKLE = pickle.dumps(Exploit())
 
 
 def npy(header: str | bytes, content: bytes = b"", version: tuple[int, int] = (1, 0)) -> bytes:
-    """A .npy file with a header of one's own."""
+    """Return a .npy file with a custom header."""
     text = header.encode() if isinstance(header, str) else header
     size = struct.pack("<H" if version == (1, 0) else "<I", len(text))
     return b"\x93NUMPY" + bytes(version) + size + text + content
@@ -70,7 +70,7 @@ def bomb(path: Path) -> None:
 
 
 def patched(offset: int, change: bytes) -> Callable[[Path], None]:
-    """Return a function that writes a good archive, and changes its table of contents."""
+    """Return a function that writes a valid archive, and changes its table of contents."""
 
     def write(path: Path) -> None:
         archive(path, ("a.npy", GOOD), ("b.npy", GOOD))
@@ -82,8 +82,8 @@ def patched(offset: int, change: bytes) -> Callable[[Path], None]:
     return write
 
 
-def members_on_top_of_each_other(path: Path) -> None:
-    """One array, listed a thousand times: the file is small, what it holds is not."""
+def overlapping_members(path: Path) -> None:
+    """Write a small file that lists one array a thousand times."""
     array = described("'|u1'", "(100000,)", bytes(100_000))
     archive(path, ("00000.npy", array))
     content = path.read_bytes()
@@ -110,28 +110,28 @@ def cut_off(path: Path) -> None:
 HUGE = struct.pack("<I", 4_000_000_000)
 OBJECTS = r"'a\.npy' holds Python objects"
 HEADER = r"the header of its member 'a\.npy' cannot be used"
-DAMAGED = "it is damaged, or no array file"
-NO_NAME = "which is no array's name"
-NO_FILE = "a folder, a pipe or a device"
-# The content of a member, the name of a good member, or a function that writes the file.
+DAMAGED = "it is damaged, or not an array file"
+NO_NAME = "does not have the name of an array"
+NO_FILE = "a directory, a pipe or a device"
+# The content of a member, the name of a valid member, or a function that writes the file.
 CASES: dict[str, tuple[bytes | str | Callable[[Path], Any], str]] = {
-    "pickled array": (saved(np.array([Exploit()], object)), f"{OBJECTS}, which is a pickle"),
+    "pickled array": (saved(np.array([Exploit()], object)), f"{OBJECTS} as a pickle"),
     "bare pickle": (lambda path: path.write_bytes(PICKLE), DAMAGED),
-    "pickle as a member": (PICKLE, "begins with .* Should it be a pickle, it is not loaded"),
+    "pickle as a member": (PICKLE, "begins with .* Pickles are never loaded"),
     "objects inside a structure": (described("[('x', '|O')]", "(1,)", PICKLE), OBJECTS),
     "structure": (
         described("[('x', '<f8'), ('y', '<f8')]", "(1,)", bytes(16)),
-        r"holds \[\('x', '<f8'\), \('y', '<f8'\)\], which is no type of numbers",
+        r"holds \[\('x', '<f8'\), \('y', '<f8'\)\], which is not a numeric type",
     ),
-    "text": (saved(np.array(["abc"])), "holds <U3, which is no type of numbers"),
+    "text": (saved(np.array(["abc"])), "holds <U3, which is not a numeric type"),
     "dates": (
         saved(np.array(["2026-01-01"], "datetime64[D]")),
-        r"holds datetime64\[D\], which is no type of numbers",
+        r"holds datetime64\[D\], which is not a numeric type",
     ),
-    "foreign bytes": (saved(np.arange(4, dtype=">f4")), "holds >f4, in the byte order of others"),
+    "foreign bytes": (saved(np.arange(4, dtype=">f4")), "holds >f4, in a foreign byte order"),
     "elements without size": (
         described("'|V0'", f"({10 * GIGABYTE},)"),
-        r"holds \|V0, which is no type of numbers",
+        r"holds \|V0, which is not a numeric type",
     ),
     "claims ten gigabytes": (
         described("'<f4'", f"({10 * GIGABYTE // 4},)", bytes(64)),
@@ -146,27 +146,27 @@ CASES: dict[str, tuple[bytes | str | Callable[[Path], Any], str]] = {
         r"float32 \(2,\), which is 8 bytes, but has 64",
     ),
     "empty but endless": (described("'<f4'", "(0, 99999999999999999999)"), DAMAGED),
-    "negative shape": (described("'<f4'", "(-1,)", bytes(4)), r"the shape \(-1,\)"),
+    "negative shape": (described("'<f4'", "(-1,)", bytes(4)), r"declares the shape \(-1,\)"),
     "shape of a flag": (described("'<f4'", "(True,)", bytes(4)), r"the shape \(True,\)"),
     "code in the header": (described("__import__('os').mkdir('owned')", "(1,)", bytes(4)), HEADER),
     "nested header": (npy("(" * 9000 + ")" * 900), HEADER),
     "endless header": (b"\x93NUMPY\x02\x00" + struct.pack("<I", 0xFFFFFFFF) + b"{" * 64, HEADER),
     "newer header": (npy("{}", version=(9, 9)), HEADER),
-    "bomb": (bomb, "is compressed, so that a small file could ask for any amount of memory"),
-    "climbing name": ("../../owned.npy", rf"a member '\.\./\.\./owned\.npy', {NO_NAME}"),
-    "absolute name": ("/tmp/owned.npy", rf"a member '/tmp/owned\.npy', {NO_NAME}"),
+    "bomb": (bomb, "is compressed. A small compressed file could require any amount of memory"),
+    "climbing name": ("../../owned.npy", rf"its member '\.\./\.\./owned\.npy' {NO_NAME}"),
+    "absolute name": ("/tmp/owned.npy", rf"its member '/tmp/owned\.npy' {NO_NAME}"),
     "windows name": ("a\\..\\owned.npy", NO_NAME),
-    "no name of an array": ("a.pkl", rf"a member 'a\.pkl', {NO_NAME}"),
+    "no name of an array": ("a.pkl", rf"its member 'a\.pkl' {NO_NAME}"),
     "two of a name": (
         lambda path: archive(path, ("a.npy", GOOD), ("a.npy", GOOD)),
         r"two members 'a\.npy'",
     ),
-    "lies about its size": (patched(20, HUGE * 2), r"said to have \d{10} bytes, but it has \d{3}"),
-    "two sizes": (patched(24, HUGE), "is said to have 4000000000 bytes, stored as"),
+    "lies about its size": (patched(20, HUGE * 2), r"declare \d{10} bytes, but the file has \d{3}"),
+    "two sizes": (patched(24, HUGE), "declares 4000000000 bytes, stored as"),
     "encrypted": (patched(8, b"\1"), "is encrypted"),
-    "members on top of each other": (
-        members_on_top_of_each_other,
-        r"said to have \d{9} bytes, but it has \d{6}",
+    "overlapping members": (
+        overlapping_members,
+        r"declare \d{9} bytes, but the file has \d{6}",
     ),
     "flipped bit": (flipped_bit, "Bad CRC-32"),
     "cut off": (cut_off, DAMAGED),
@@ -178,7 +178,7 @@ CASES: dict[str, tuple[bytes | str | Callable[[Path], Any], str]] = {
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize(("content", "reason"), CASES.values(), ids=CASES)
-def test_a_hostile_array_file_is_refused(
+def test_hostile_array_file_is_rejected(
     content: Any, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "inside" / "weights.npz"
@@ -197,11 +197,11 @@ def test_a_hostile_array_file_is_refused(
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
     assert str(path) in str(raised.value)
-    assert [each.name for each in tmp_path.rglob("*")] == ["inside", "weights.npz"]
+    assert [member.name for member in tmp_path.rglob("*")] == ["inside", "weights.npz"]
 
 
-def test_bits_survive_and_numpy_can_read_them(tmp_path: Path) -> None:
-    given = {
+def test_arrays_round_trip_and_numpy_reads_them(tmp_path: Path) -> None:
+    plain_arrays = {
         "scalar": np.array(2.5),
         "empty": np.zeros((0, 3), np.int8),
         "large": np.arange(3_000_000, dtype=np.int16).reshape(3, -1),
@@ -216,21 +216,21 @@ def test_bits_survive_and_numpy_can_read_them(tmp_path: Path) -> None:
         "f8": np.array([[1, 2]], ml_dtypes.float8_e4m3fn),
     }
     path = tmp_path / "a.npz"
-    parts = [encoded(key, array) for key, array in {**given, **foreign}.items()]
+    parts = [encode_array(key, array) for key, array in {**plain_arrays, **foreign}.items()]
     write_npz(path, {key: array for part in parts for key, array in part.items()})
-    np.savez(tmp_path / "b.npz", **given)
-    ours = read_arrays(path)
-    with np.load(path, allow_pickle=False) as theirs:
-        assert set(theirs.files) == set(ours) == {*given, *foreign}
-        for read in (ours, theirs, read_arrays(tmp_path / "b.npz")):
-            for key, array in given.items():
+    np.savez(tmp_path / "b.npz", **plain_arrays)
+    read_back = read_arrays(path)
+    with np.load(path, allow_pickle=False) as numpy_arrays:
+        assert set(numpy_arrays.files) == set(read_back) == {*plain_arrays, *foreign}
+        for read in (read_back, numpy_arrays, read_arrays(tmp_path / "b.npz")):
+            for key, array in plain_arrays.items():
                 np.testing.assert_array_equal(read[key], array, strict=True)
                 assert read[key].tobytes() == array.tobytes()
     for key, array in foreign.items():
-        assert (ours[key].shape, ours[key].tobytes()) == (array.shape, array.tobytes())
+        assert (read_back[key].shape, read_back[key].tobytes()) == (array.shape, array.tobytes())
 
 
-def test_writing_and_reading_take_little_memory_beside_the_arrays(tmp_path: Path) -> None:
+def test_array_files_need_little_extra_memory(tmp_path: Path) -> None:
     array = np.arange(8 << 20, dtype=np.float64)
     path = tmp_path / "a.npz"
     tracemalloc.start()
@@ -251,25 +251,25 @@ BYTES = np.zeros(4, np.uint8)
 @pytest.mark.parametrize(
     ("array", "lengths", "dtype", "reason"),
     [
-        (np.zeros(4, np.int32), None, "float32", "holds int32, although it is said to be float32"),
-        (np.zeros(4, np.float16), None, "bfloat16", "holds float16, although"),
-        (BYTES, None, "bfloat16", "holds uint8, although"),
-        (BYTES, None, "os.system", "a type 'os.system', of which TensorFlow"),
+        (np.zeros(4, np.int32), None, "float32", "holds int32, but is declared as float32"),
+        (np.zeros(4, np.float16), None, "bfloat16", "holds float16, but is declared"),
+        (BYTES, None, "bfloat16", "holds uint8, but is declared"),
+        (BYTES, None, "os.system", "the type 'os.system', which TensorFlow"),
         (BYTES, None, "string", r"no entry 'k\.lengths'"),
-        (BYTES, [1 << 60], "string", "4 bytes of strings, which is not what their lengths come to"),
+        (BYTES, [1 << 60], "string", "4 bytes of strings, which do not match their lengths"),
         (BYTES, [-4, 4, 4], "string", "4 bytes of strings"),
         (BYTES, [4.0], "string", "4 bytes of"),
-        (BYTES, None, "resource", "a type 'resource', of which TensorFlow"),
+        (BYTES, None, "resource", "the type 'resource', which TensorFlow"),
     ],
 )
-def test_values_of_another_type_than_said_are_refused(
+def test_values_of_wrong_type_are_rejected(
     array: np.ndarray, lengths: list[Any] | None, dtype: str, reason: str
 ) -> None:
     arrays = {"k": array}
     if lengths:
         arrays["k.lengths"] = np.array(lengths)
     with pytest.raises(InvalidCheckpointError, match=reason):
-        decoded(arrays, "k", dtype)
+        decode_array(arrays, "k", dtype)
 
 
 def small_model() -> Any:
@@ -279,18 +279,18 @@ def small_model() -> Any:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"file": "../../weights.npz"}, r"names the file '\.\./\.\./weights\.npz'"),
-        ({"file": "/etc/passwd"}, "names the file '/etc/passwd'"),
-        ({"file": 3}, "no 'file', or one of another type"),
-        ({"key": None}, "no 'key', or one of another type"),
+        ({"file": "../../weights.npz"}, r"has the unknown file '\.\./\.\./weights\.npz'"),
+        ({"file": "/etc/passwd"}, "has the unknown file '/etc/passwd'"),
+        ({"file": 3}, "no 'file' of type str"),
+        ({"key": None}, "no 'key' of type str"),
         ({"shape": [3, -2]}, r"has the shape \[3, -2\]"),
         ({"shape": [3, True]}, r"has the shape \[3, True\]"),
-        ({"group": "__class__"}, "has the group '__class__', which is none of"),
+        ({"group": "__class__"}, "has the unknown group '__class__'"),
         ({"index": -1}, "has the index -1"),
         ({"key": "00099"}, "no entry '00099'"),
     ],
 )
-def test_a_list_of_variables_made_to_do_harm_is_refused(
+def test_hostile_variable_list_is_rejected(
     changes: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     model = small_model()
@@ -309,13 +309,13 @@ def test_a_list_of_variables_made_to_do_harm_is_refused(
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, '{"version": 1}', '{"version": 1, "variables": {}}']
 )
-def test_a_damaged_list_of_variables_is_named(text: str, tmp_path: Path) -> None:
+def test_damaged_variable_list_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / VARIABLES_FILE).write_text(text)
     with pytest.raises(InvalidCheckpointError, match=r"variables\.json is damaged"):
         restore_weights(small_model(), tmp_path)
 
 
-def test_nothing_is_set_where_one_array_does_not_fit(tmp_path: Path) -> None:
+def test_misfitting_array_changes_no_weights(tmp_path: Path) -> None:
     model = small_model()
     model.set_weights([np.full((3, 2), 7.0), np.full(2, 7.0)])
     write_training_state(model, [], tmp_path)

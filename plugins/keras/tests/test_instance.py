@@ -1,4 +1,4 @@
-"""Keras trials that are made for debugging, and their checkpoints loaded like any others."""
+"""Keras trials created for debugging, and their checkpoints."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def net(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     sys.modules.pop("net_def")
 
 
-def test_a_model_that_was_trained_by_hand_is_saved_loaded_and_found_again(
-    net: Any, tmp_path: Path
-) -> None:
+def test_hand_trained_model_is_saved_and_loaded(net: Any, tmp_path: Path) -> None:
     first: Any = create_trial_instance(net, tmp_path / "kept", hparams=HPARAMS)
     model = first.build_model()
     assert first.build_model() is model
@@ -78,7 +76,7 @@ def test_a_model_that_was_trained_by_hand_is_saved_loaded_and_found_again(
 
     second: Any = create_trial_instance(net, tmp_path / "kept", hparams=HPARAMS)
     assert np.array_equal(second.build_model().predict(X, verbose=0), trained)
-    assert second.context.checkpoints.restore() == folder  # the optimizer's state, too
+    assert second.context.checkpoints.restore() == folder  # also the optimizer's state
     assert second.context.checkpoints.validate() == before
     second.context.checkpoints.close()
 

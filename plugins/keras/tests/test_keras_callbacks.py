@@ -1,4 +1,4 @@
-"""Keras's own callbacks, and callbacks without any method of detcore's, survive a resume."""
+"""Keras's callbacks, and callbacks without detcore's methods, survive a resume."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Callbacks = Callable[[Path], list[Any]]
 
 
 class KeepFiles(keras.callbacks.Callback):  # type: ignore[misc]
-    """Copies the files that other callbacks have written by the end of each epoch."""
+    """Copies the files of other callbacks at the end of each epoch."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Run:
             self.controller.close()
 
     def files(self) -> dict[str, bytes]:
-        """Return the files of the latest checkpoint that hold the training's state."""
+        """Return the files of the latest checkpoint with training state."""
         latest = self.saved / f"step-{self.clock.steps_completed}"
         folder = str(self.saved.parent).encode()  # in attributes of Keras 2's ModelCheckpoint
         return {
@@ -100,8 +100,8 @@ class Run:
 def check_resumes(
     tmp_path: Path, callbacks: Callbacks, *, epochs: int, kills: Sequence[int], **variant: Any
 ) -> Run:
-    """Check that starts from checkpoints of a run end as the run itself; return the run."""
-    whole = Run(tmp_path / "whole", callbacks, epochs=epochs, **variant)
+    """Check that runs resumed from checkpoints of a run end like that run. Return the run."""
+    uninterrupted = Run(tmp_path / "whole", callbacks, epochs=epochs, **variant)
     for epoch in kills:
         step = epoch * EPOCH
         folder = tmp_path / f"killed-{epoch}"
@@ -109,14 +109,16 @@ def check_resumes(
         # The process was killed one epoch after the checkpoint.
         for file in (tmp_path / "whole").glob(f"epoch-{epoch + 1}/*"):
             shutil.copy(file, folder)
-        checkpoint = whole.saved / f"step-{step}"
+        checkpoint = uninterrupted.saved / f"step-{step}"
         resumed = Run(folder, callbacks, epochs=epochs, resume=checkpoint, **variant)
-        assert resumed.clock.steps_completed == whole.clock.steps_completed
-        assert resumed.clock.stopped == whole.clock.stopped
-        assert resumed.clock.validations == [v for v in whole.clock.validations if v[0] > step]
-        assert_same(fingerprint(whole.controller), fingerprint(resumed.controller))
-        assert resumed.files() == whole.files()
-    return whole
+        assert resumed.clock.steps_completed == uninterrupted.clock.steps_completed
+        assert resumed.clock.stopped == uninterrupted.clock.stopped
+        assert resumed.clock.validations == [
+            v for v in uninterrupted.clock.validations if v[0] > step
+        ]
+        assert_same(fingerprint(uninterrupted.controller), fingerprint(resumed.controller))
+        assert resumed.files() == uninterrupted.files()
+    return uninterrupted
 
 
 def monitors(folder: Path) -> list[Any]:
@@ -131,7 +133,7 @@ def monitors(folder: Path) -> list[Any]:
 
 
 def fit_with_keras(folder: Path, callbacks: Callbacks, epochs: int) -> tuple[Any, int]:
-    """Train with Keras alone; return the model and the number of epochs."""
+    """Train with plain Keras. Return the model and the number of epochs."""
     folder.mkdir()
     seed_everything()
     x, y = records()
@@ -145,16 +147,16 @@ def fit_with_keras(folder: Path, callbacks: Callbacks, epochs: int) -> tuple[Any
     return model, len(history.epoch)
 
 
-def test_monitors_continue_where_they_were(tmp_path: Path) -> None:
-    """Before a plateau, after the first reduction, and near the stop: the same end as in Keras."""
-    whole = check_resumes(tmp_path, monitors, epochs=40, kills=(2, 6, 9))
-    assert whole.clock.stopped == "stop requested"
+def test_monitors_resume_exactly(tmp_path: Path) -> None:
+    """Resume before a plateau, after the first reduction, and near the stop."""
+    run = check_resumes(tmp_path, monitors, epochs=40, kills=(2, 6, 9))
+    assert run.clock.stopped == "stop requested"
     model, epochs = fit_with_keras(tmp_path / "keras", monitors, 40)
-    assert whole.clock.steps_completed == epochs * EPOCH
-    assert_same(whole.controller._model.get_weights(), model.get_weights())
+    assert run.clock.steps_completed == epochs * EPOCH
+    assert_same(run.controller._model.get_weights(), model.get_weights())
     best = [load_weights(tmp_path / name) for name in ("keras", "whole", "killed-2", "killed-9")]
-    for each in best[1:]:
-        assert_same(best[0], each)
+    for weights in best[1:]:
+        assert_same(best[0], weights)
 
 
 def load_weights(folder: Path) -> list[np.ndarray]:
@@ -166,7 +168,7 @@ def load_weights(folder: Path) -> list[np.ndarray]:
 
 
 class Remembers(keras.callbacks.Callback):  # type: ignore[misc]
-    """Keeps state of many kinds in attributes, and lets the training depend on it."""
+    """Keeps many kinds of state in attributes, and makes training depend on them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,17 +202,17 @@ class Remembers(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("eager", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_attributes_are_saved_and_restored(tmp_path: Path, eager: bool) -> None:
+def test_callback_attributes_are_restored(tmp_path: Path, eager: bool) -> None:
     options = {"run_eagerly": True} if eager else {}
-    whole = check_resumes(
+    run = check_resumes(
         tmp_path, lambda _: [Remembers()], epochs=12, kills=(1, 3, 4), compile_options=options
     )
-    assert whole.clock.stopped == "stop requested"
-    assert whole.callbacks[0].counts["bad"] == 4
+    assert run.clock.stopped == "stop requested"
+    assert run.callbacks[0].counts["bad"] == 4
 
 
 class Overwrites(keras.callbacks.Callback):  # type: ignore[misc]
-    """Initializes a layer when training starts, as some callbacks of Keras users do."""
+    """Initializes a layer when training starts."""
 
     def on_train_begin(self, logs: Any = None) -> None:
         kernel = self.model.layers[1].weights[0]
@@ -219,19 +221,19 @@ class Overwrites(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("save_freq", ["epoch", pytest.param(5, marks=pytest.mark.soak)])
-def test_a_restored_model_is_not_overwritten(tmp_path: Path, save_freq: Any) -> None:
-    """By BackupAndRestore, which has a later copy of the model, or by on_train_begin."""
+def test_restored_model_is_not_overwritten(tmp_path: Path, save_freq: Any) -> None:
+    """BackupAndRestore has a later copy of the model, and on_train_begin writes weights."""
 
     def callbacks(folder: Path) -> list[Any]:
         backup = keras.callbacks.BackupAndRestore(str(folder / "backup"), save_freq=save_freq)
         return [backup, Overwrites()]
 
-    whole = check_resumes(tmp_path, callbacks, epochs=4, kills=(1, 2, 3))
+    run = check_resumes(tmp_path, callbacks, epochs=4, kills=(1, 2, 3))
     assert not (tmp_path / "whole" / "backup").exists()
-    assert whole.callbacks[1].first == pytest.approx(0.1)
+    assert run.callbacks[1].first == pytest.approx(0.1)
 
 
-def test_start_from_is_not_overwritten(tmp_path: Path) -> None:
+def test_started_weights_are_not_overwritten(tmp_path: Path) -> None:
     source = Run(tmp_path / "source", lambda _: [], epochs=1)
     context = make_context(tmp_path)
     kind = type("Trial", (SmallTrial,), {"callbacks": [Overwrites()]})
@@ -242,7 +244,7 @@ def test_start_from_is_not_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("patience", [2, 30], ids=["stop", "limit"])
-def test_the_last_checkpoint_holds_the_restored_weights(tmp_path: Path, patience: int) -> None:
+def test_last_checkpoint_has_restored_weights(tmp_path: Path, patience: int) -> None:
     class Spoil(keras.callbacks.Callback):  # type: ignore[misc]
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             if epoch > 1:
@@ -269,17 +271,17 @@ def test_csv_logger_continues_its_file(tmp_path: Path) -> None:
     def log(folder: Path) -> list[Any]:
         return [keras.callbacks.CSVLogger(str(folder / "log.csv"))]
 
-    whole = Run(tmp_path / "whole", log, epochs=3)
+    run = Run(tmp_path / "whole", log, epochs=3)
     rows = (tmp_path / "whole" / "log.csv").read_bytes()
     assert rows.count(b"\n") == 4
     killed = tmp_path / "killed"
     killed.mkdir()
-    (killed / "log.csv").write_bytes(rows)  # the killed process had come further
-    Run(killed, log, epochs=3, resume=whole.saved / f"step-{EPOCH}")
+    (killed / "log.csv").write_bytes(rows)  # the killed process wrote more rows
+    Run(killed, log, epochs=3, resume=run.saved / f"step-{EPOCH}")
     assert (killed / "log.csv").read_bytes() == rows
 
 
-def test_terminate_on_nan_keeps_the_last_finite_checkpoint(tmp_path: Path) -> None:
+def test_nan_keeps_last_finite_checkpoint(tmp_path: Path) -> None:
     class Spoil(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             if int(self.model.optimizer.iterations) == 2 * EPOCH - 1:
@@ -291,7 +293,7 @@ def test_terminate_on_nan_keeps_the_last_finite_checkpoint(tmp_path: Path) -> No
     assert [path.name for path in (tmp_path / "saved-0").iterdir()] == ["step-7"]
 
 
-def test_terminate_on_nan_refuses_to_save_nan(tmp_path: Path) -> None:
+def test_terminate_on_nan_rejects_nan_weights(tmp_path: Path) -> None:
     class Spoil(keras.callbacks.Callback):  # type: ignore[misc]
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             if epoch == 1:
@@ -303,37 +305,37 @@ def test_terminate_on_nan_refuses_to_save_nan(tmp_path: Path) -> None:
 
 
 class Decay(keras.callbacks.Callback):  # type: ignore[misc]
-    """A schedule over the whole training, as in many tutorials."""
+    """A learning rate schedule over the whole training."""
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         rate = 0.01 * (1 - epoch / self.params["epochs"]) * self.params["steps"]
         self.model.optimizer.learning_rate = rate
 
 
-def test_params_are_those_of_fit(tmp_path: Path) -> None:
+def test_callback_params_equal_fit_params(tmp_path: Path) -> None:
     def callbacks(folder: Path) -> list[Any]:
         return [Decay()]
 
-    whole = check_resumes(tmp_path, callbacks, epochs=4, kills=(2,))
+    run = check_resumes(tmp_path, callbacks, epochs=4, kills=(2,))
     model, _ = fit_with_keras(tmp_path / "keras", callbacks, 4)
-    assert_same(whole.controller._model.get_weights(), model.get_weights())
+    assert_same(run.controller._model.get_weights(), model.get_weights())
 
 
 class AddsMetric(keras.callbacks.Callback):  # type: ignore[misc]
-    """Adds a metric for the callbacks after it, as ``fit`` allows."""
+    """Adds a metric for later callbacks."""
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         logs["val_own"] = abs(logs["val_accuracy"] - 0.7)
 
 
-def test_callbacks_share_the_logs_of_an_epoch(tmp_path: Path) -> None:
+def test_callbacks_share_epoch_logs(tmp_path: Path) -> None:
     def callbacks(folder: Path) -> list[Any]:
         stops = keras.callbacks.EarlyStopping("val_own", mode="min", patience=2)
         return [AddsMetric(), stops, keras.callbacks.CSVLogger(str(folder / "log.csv"))]
 
-    whole = Run(tmp_path / "whole", callbacks, epochs=20)
+    run = Run(tmp_path / "whole", callbacks, epochs=20)
     _, epochs = fit_with_keras(tmp_path / "keras", callbacks, 20)
-    assert whole.clock.steps_completed == epochs * EPOCH < 20 * EPOCH
+    assert run.clock.steps_completed == epochs * EPOCH < 20 * EPOCH
     rows = [(tmp_path / name / "log.csv").read_bytes() for name in ("whole", "keras")]
     assert rows[0] == rows[1]
     assert b"val_own" in rows[0]
@@ -343,7 +345,7 @@ GLOBAL_SCALE = tf.Variable(1.0, trainable=False)
 
 
 class AnnealedLoss(SmallTrial):
-    """Its loss reads variables that are attributes of nothing, and that a callback changes."""
+    """The loss reads variables that are not attributes, and that a callback changes."""
 
     def build_model(self) -> Any:
         weight = self.weight = tf.Variable(0.1, trainable=False)
@@ -364,12 +366,12 @@ class AnnealedLoss(SmallTrial):
         return [*self.callbacks, keras.callbacks.LambdaCallback(on_epoch_end=anneal)]
 
 
-def test_variables_of_a_loss_are_restored(tmp_path: Path) -> None:
+def test_loss_variables_are_restored(tmp_path: Path) -> None:
     check_resumes(tmp_path, lambda _: [], epochs=4, kills=(1, 3), base=AnnealedLoss)
 
 
 class CountingLoss(SmallTrial):
-    """Its loss reads numbers of the trial and of an enclosing name, which training changes."""
+    """The loss reads a trial attribute and an enclosing variable, which training changes."""
 
     def build_model(self) -> Any:
         calls = 0
@@ -391,11 +393,11 @@ class CountingLoss(SmallTrial):
         return [*self.callbacks, keras.callbacks.LambdaCallback(on_epoch_end=anneal)]
 
 
-def test_numbers_of_a_loss_and_a_trial_are_restored(tmp_path: Path) -> None:
+def test_loss_and_trial_numbers_are_restored(tmp_path: Path) -> None:
     check_resumes(tmp_path, lambda _: [], epochs=4, kills=(1, 3), base=CountingLoss)
 
 
-def test_a_number_that_the_compiled_loss_does_not_reread_is_named(
+def test_stale_number_in_compiled_loss_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Annealed(CountingLoss):
@@ -411,8 +413,8 @@ def test_a_number_that_the_compiled_loss_does_not_reread_is_named(
             return [*self.callbacks, keras.callbacks.LambdaCallback(on_epoch_end=anneal)]
 
     Run(tmp_path, lambda _: [], epochs=2, base=Annealed)
-    (message,) = [each for each in caplog.messages if "loss 0/scale" in each]
-    assert "TensorFlow reads it only when it compiles the step" in message
+    (message,) = [text for text in caplog.messages if "loss 0/scale" in text]
+    assert "TensorFlow reads such values only when it compiles the step" in message
 
 
 class Freezes(keras.callbacks.Callback):  # type: ignore[misc]
@@ -423,15 +425,15 @@ class Freezes(keras.callbacks.Callback):  # type: ignore[misc]
 
 def test_layers_stay_frozen(tmp_path: Path) -> None:
     options = {"run_eagerly": True, "optimizer": "sgd"}
-    whole = check_resumes(
+    run = check_resumes(
         tmp_path, lambda _: [Freezes()], epochs=4, kills=(1, 2, 3), compile_options=options
     )
-    assert not whole.controller._model.layers[1].trainable
+    assert not run.controller._model.layers[1].trainable
 
 
 @pytest.mark.skipif(KERAS_MAJOR == 2, reason="Keras 2 has no SwapEMAWeights")
 @pytest.mark.parametrize("on_epoch", [True, pytest.param(False, marks=pytest.mark.soak)])
-def test_swapped_weights(tmp_path: Path, on_epoch: bool) -> None:
+def test_swapped_weights_resume_exactly(tmp_path: Path, on_epoch: bool) -> None:
     def callbacks(folder: Path) -> list[Any]:
         return [keras.callbacks.SwapEMAWeights(swap_on_epoch=on_epoch)]
 

@@ -1,4 +1,4 @@
-"""Checkpoints of Determined 0.12 to 0.17, in layouts that the tests write themselves."""
+"""Checkpoints of Determined 0.12 to 0.17, in layouts that the tests write."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ VALUES = {key: RNG.uniform(0.5, 1, size=s).astype("float32") for key, s in SHAPE
 
 
 def write_object_graph(folder: Path, values: dict[str, np.ndarray], prefix: str = WEIGHTS) -> None:
-    """Write what `save_weights` of Keras 2 writes: objects, each under its name in its parent."""
+    """Write the format of Keras 2's `save_weights`: objects by their names in their parents."""
     root = tf.train.Checkpoint()
     for key, value in values.items():
         parent = root
@@ -82,7 +82,7 @@ def write_object_graph(folder: Path, values: dict[str, np.ndarray], prefix: str 
                 setattr(parent, name, tf.train.Checkpoint())
             parent = getattr(parent, name)
         setattr(parent, last, tf.Variable(value))
-    # `Checkpoint.save_counter` is not there in what Keras writes, and is not looked for.
+    # Unlike `Checkpoint.save`, Keras writes no `save_counter`.
     root.write(str(folder / prefix))
 
 
@@ -105,7 +105,7 @@ def describe_trial(folder: Path, *, old: bool = False, **changes: Any) -> None:
     (folder / "code").mkdir(exist_ok=True)
     (folder / "code" / "model_def.py").write_text(MODEL_DEF)
     for pickle_name in ("determined-callbacks.v1.pkl", "rng_state.pkl", "workload_sequencer.pkl"):
-        # Unpickled, this would end the process.
+        # Unpickling this would end the process.
         (folder / pickle_name).write_bytes(b"cos\n_exit\n(I77\ntR.")
 
 
@@ -122,14 +122,14 @@ def my_model(width: int = 5, units: int = 4) -> Any:
 
 
 def assert_has_values(model: Any) -> None:
-    found = [weight.numpy() for weight in model.weights]
-    assert [w.shape for w in found] == list(SHAPES.values())
-    for weight, (key, value) in zip(found, VALUES.items(), strict=True):
+    weights = [weight.numpy() for weight in model.weights]
+    assert [w.shape for w in weights] == list(SHAPES.values())
+    for weight, (key, value) in zip(weights, VALUES.items(), strict=True):
         assert np.array_equal(weight, value), key
 
 
 @pytest.mark.parametrize("old", [False, True])
-def test_a_model_of_0_17_is_loaded(tmp_path: Path, old: bool) -> None:
+def test_model_of_determined_0_17_is_loaded(tmp_path: Path, old: bool) -> None:
     write_object_graph(tmp_path, VALUES)
     describe_trial(tmp_path, old=old)
     before = {name for name in sys.modules if name.partition(".")[0] == "determined"}
@@ -140,12 +140,14 @@ def test_a_model_of_0_17_is_loaded(tmp_path: Path, old: bool) -> None:
     assert "model_def" not in sys.modules
 
 
-def test_weights_alone_need_no_description(tmp_path: Path) -> None:
+def test_weights_load_without_description(tmp_path: Path) -> None:
     write_object_graph(tmp_path, VALUES)
     model = my_model()
     detcore_keras.load_weights_from_checkpoint_path(tmp_path, model)
     assert_has_values(model)
-    with pytest.raises(InvalidCheckpointError, match="does not say which trial class wrote it"):
+    with pytest.raises(
+        InvalidCheckpointError, match=r"the trial class of the checkpoint .* is unknown"
+    ):
         detcore_keras.load_model_from_checkpoint_path(tmp_path)
 
 
@@ -180,11 +182,13 @@ SUBCLASSED = {
 }
 
 
-def test_attributes_and_lists_of_a_subclassed_model(tmp_path: Path) -> None:
+def test_subclassed_model_weights_are_loaded(tmp_path: Path) -> None:
     values = {key: RNG.normal(size=shape).astype("float32") for key, shape in SUBCLASSED.items()}
     write_object_graph(tmp_path, values)
     model = Subclassed()
-    with pytest.raises(InvalidCheckpointError, match="weights of Subclassed are made by its first"):
+    with pytest.raises(
+        InvalidCheckpointError, match="first call of Subclassed creates its weights"
+    ):
         detcore_keras.load_weights_from_checkpoint_path(tmp_path, model)
     model(np.zeros((1, 7), "int32"))
     detcore_keras.load_weights_from_checkpoint_path(tmp_path, model)
@@ -197,7 +201,7 @@ def test_attributes_and_lists_of_a_subclassed_model(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(KERAS_MAJOR == 3, reason="Keras 3 cannot write TensorFlow's weight format")
 @pytest.mark.parametrize("legacy_optimizer", [False, True])
-def test_what_keras_2_itself_writes(tmp_path: Path, legacy_optimizer: bool) -> None:
+def test_weights_written_by_keras_2_are_loaded(tmp_path: Path, legacy_optimizer: bool) -> None:
     model = my_model()
     kind = keras.optimizers.legacy.Adam if legacy_optimizer else keras.optimizers.Adam
     model.compile(kind(), "mse")
@@ -209,11 +213,11 @@ def test_what_keras_2_itself_writes(tmp_path: Path, legacy_optimizer: bool) -> N
         group["Adam/iter:0"] = np.int64(1)
     describe_trial(tmp_path)
     loaded = detcore_keras.load_model_from_checkpoint_path(tmp_path)
-    for mine, theirs in zip(model.weights, loaded.weights, strict=True):
-        assert np.array_equal(mine.numpy(), theirs.numpy())
+    for weight, loaded_weight in zip(model.weights, loaded.weights, strict=True):
+        assert np.array_equal(weight.numpy(), loaded_weight.numpy())
 
 
-def test_weights_that_do_not_fit_are_named_and_nothing_changes(tmp_path: Path) -> None:
+def test_misfitting_weights_change_nothing(tmp_path: Path) -> None:
     values = {key: value for key, value in VALUES.items() if "moving_mean" not in key}
     values["layer_with_weights-2/bias"] = np.zeros(6, "float32")
     write_object_graph(tmp_path, values)
@@ -222,17 +226,17 @@ def test_weights_that_do_not_fit_are_named_and_nothing_changes(tmp_path: Path) -
     with pytest.raises(InvalidCheckpointError) as raised:
         detcore_keras.load_weights_from_checkpoint_path(tmp_path, model)
     text = str(raised.value)
-    assert "2 weight(s) of the model are not in the checkpoint" in text
+    assert "2 weight(s) of the model do not match the checkpoint" in text
     assert "moving_mean" in text
     assert "(4,): not found" in text
-    assert "saved as float32 (6,), in the model float32 (5,)" in text
+    assert "saved as float32 (6,), but the model has float32 (5,)" in text
     assert "layer_with_weights-1/gamma" in text
     assert ('pip install "tensorflow==2.15.*"' in text) == (KERAS_MAJOR == 3)
     for weight, value in zip(model.weights, before, strict=True):
         assert np.array_equal(weight.numpy(), value)
 
 
-def test_damaged_weights(tmp_path: Path) -> None:
+def test_damaged_weights_are_rejected(tmp_path: Path) -> None:
     (tmp_path / f"{WEIGHTS}.index").write_bytes(b"no index")
     with pytest.raises(InvalidCheckpointError, match="cannot be read as a TensorFlow checkpoint"):
         detcore_keras.load_weights_from_checkpoint_path(tmp_path, my_model())
@@ -244,11 +248,11 @@ H5_ORDER = ["gamma", "beta", "moving_mean", "moving_variance"]
 
 
 def write_h5(path: Path, *, whole_model: bool, values: dict[str, np.ndarray]) -> None:
-    """Write the layout that `model.save(..., save_format="h5")` of Keras 2 writes."""
+    """Write the layout of Keras 2's `model.save(..., save_format="h5")`."""
     by_layer: dict[str, dict[str, np.ndarray]] = {"dropout": {}}
     for key, value in values.items():
-        layer, _, rest = key.partition("/")
-        by_layer.setdefault(layer, {})[f"{layer}/{rest}:0"] = value
+        layer, _, weight_name = key.partition("/")
+        by_layer.setdefault(layer, {})[f"{layer}/{weight_name}:0"] = value
     with h5py.File(path, "w") as file:
         group = file.create_group("model_weights") if whole_model else file
         names = [name.encode() for name in by_layer]
@@ -268,7 +272,7 @@ def write_h5(path: Path, *, whole_model: bool, values: dict[str, np.ndarray]) ->
     ("name", "whole_model"),
     [("determined-keras-model.h5", True), ("determined-keras-model", True), (None, False)],
 )
-def test_models_in_hdf5(tmp_path: Path, name: str | None, whole_model: bool) -> None:
+def test_hdf5_models_are_loaded(tmp_path: Path, name: str | None, whole_model: bool) -> None:
     path = tmp_path / (name or "determined-keras-model.h5")
     write_h5(path, whole_model=whole_model, values=VALUES)
     describe_trial(tmp_path, old=True, format="h5")
@@ -277,7 +281,7 @@ def test_models_in_hdf5(tmp_path: Path, name: str | None, whole_model: bool) -> 
 
 @pytest.mark.skipif(KERAS_MAJOR == 3, reason="Keras 3 writes another HDF5 layout")
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-def test_hdf5_that_keras_2_itself_writes(tmp_path: Path) -> None:
+def test_hdf5_written_by_keras_2_is_loaded(tmp_path: Path) -> None:
     model = my_model()
     for weight, value in zip(model.weights, VALUES.values(), strict=True):
         weight.assign(value)
@@ -288,10 +292,12 @@ def test_hdf5_that_keras_2_itself_writes(tmp_path: Path) -> None:
     assert_has_values(other)
 
 
-def test_hdf5_that_does_not_fit(tmp_path: Path) -> None:
+def test_misfitting_hdf5_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "determined-keras-model.h5"
     write_h5(path, whole_model=True, values=VALUES)
-    with pytest.raises(InvalidCheckpointError, match=r"saved with shape \(4, 5\), in the model"):
+    with pytest.raises(
+        InvalidCheckpointError, match=r"saved with shape \(4, 5\), but the model has"
+    ):
         detcore_keras.load_weights_from_checkpoint_path(tmp_path, my_model(width=6))
     fewer = dict(list(VALUES.items())[:-1])
     write_h5(path, whole_model=True, values=fewer)
@@ -302,13 +308,15 @@ def test_hdf5_that_does_not_fit(tmp_path: Path) -> None:
         detcore_keras.load_weights_from_checkpoint_path(tmp_path, my_model())
 
 
-# -- what is refused ------------------------------------------------------------------------------
+# -- rejected checkpoints -------------------------------------------------------------------------
 
 
-def test_other_kinds_of_trials_are_refused(tmp_path: Path) -> None:
+def test_other_trial_types_are_rejected(tmp_path: Path) -> None:
     write_object_graph(tmp_path, VALUES)
     describe_trial(tmp_path, trial_type="PyTorchTrial")
-    with pytest.raises(InvalidCheckpointError, match="of a PyTorchTrial, not of a TFKerasTrial"):
+    with pytest.raises(
+        InvalidCheckpointError, match="from a PyTorchTrial, not from a TFKerasTrial"
+    ):
         detcore_keras.load_model_from_checkpoint_path(tmp_path)
     describe_trial(tmp_path, trial_cls_spec="python3 train.py")
     with pytest.raises(InvalidCheckpointError, match=r"its entrypoint is 'python3 train\.py'"):
@@ -318,7 +326,7 @@ def test_other_kinds_of_trials_are_refused(tmp_path: Path) -> None:
         detcore_keras.load_model_from_checkpoint_path(tmp_path)
 
 
-def test_old_code_that_needs_more_than_there_is(tmp_path: Path) -> None:
+def test_missing_names_of_determined_are_reported(tmp_path: Path) -> None:
     write_object_graph(tmp_path, VALUES)
     describe_trial(tmp_path)
     code = tmp_path / "code" / "model_def.py"
@@ -326,12 +334,14 @@ def test_old_code_that_needs_more_than_there_is(tmp_path: Path) -> None:
     with pytest.raises(PluginNotFoundError, match=r"imports 'determined\.pytorch'"):
         detcore_keras.load_model_from_checkpoint_path(tmp_path)
     code.write_text("import determined\nprint(determined.experimental.create)\n")
-    with pytest.raises(AttributeError, match=r"uses determined\.experimental\.create, for which"):
+    with pytest.raises(
+        AttributeError, match=r"uses determined\.experimental\.create, which detcore"
+    ):
         detcore_keras.load_model_from_checkpoint_path(tmp_path)
 
 
 @pytest.mark.parametrize("is_hdf5", [False, True])
-def test_a_trial_starts_from_the_weights_of_a_checkpoint(tmp_path: Path, is_hdf5: bool) -> None:
+def test_trial_starts_from_determined_weights(tmp_path: Path, is_hdf5: bool) -> None:
     source = tmp_path / "source"
     source.mkdir()
     if is_hdf5:

@@ -1,4 +1,4 @@
-"""Loading models out of our own checkpoints."""
+"""Load models from detcore's checkpoints."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def write_code(folder: Path) -> None:
 
 
 def build(kind: str) -> Any:
-    """Build the model that the code of the checkpoint builds, and train it a little."""
+    """Build the same model as the code of the checkpoint, and train it a little."""
     namespace: dict[str, Any] = {}
     if kind == "Subclassed":
         source = MODEL_DEF.partition("class Base")[0]
@@ -140,7 +140,7 @@ def answers(model: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["Plain", "ReturnsNothing", "Subclassed"])
-def test_a_model_is_loaded_and_compiled(tmp_path: Path, kind: str) -> None:
+def test_model_is_loaded_and_compiled(tmp_path: Path, kind: str) -> None:
     expected = answers(write_checkpoint(tmp_path, kind))
     model = detcore_keras.load_model_from_checkpoint_path(str(tmp_path), tags=["serve"])
     assert np.array_equal(answers(model), expected)
@@ -149,17 +149,17 @@ def test_a_model_is_loaded_and_compiled(tmp_path: Path, kind: str) -> None:
     assert set(model.evaluate(X, X[:, :2], verbose=0, return_dict=True)) >= {"loss"}
 
 
-def test_the_process_is_left_as_it_was(tmp_path: Path) -> None:
+def test_load_restores_the_process(tmp_path: Path) -> None:
     write_checkpoint(tmp_path)
     files = sorted(tmp_path.rglob("*"))
-    mine = ModuleType("shapes")
-    sys.modules["shapes"] = mine
-    importlib.invalidate_caches()  # as each import of new code does: forgets what is not there
+    own_module = ModuleType("shapes")
+    sys.modules["shapes"] = own_module
+    importlib.invalidate_caches()  # imports of new code also do this
     before = (list(sys.path), os.getcwd(), sys.dont_write_bytecode, set(sys.path_importer_cache))
     names = set(sys.modules)
     try:
         detcore_keras.load_model_from_checkpoint_path(tmp_path)
-        assert sys.modules["shapes"] is mine
+        assert sys.modules["shapes"] is own_module
     finally:
         del sys.modules["shapes"]
     assert before == (
@@ -168,12 +168,12 @@ def test_the_process_is_left_as_it_was(tmp_path: Path) -> None:
         sys.dont_write_bytecode,
         {p for p in sys.path_importer_cache if p in before[3] or str(tmp_path) in p},
     )
-    left = {name.partition(".")[0] for name in set(sys.modules) - names}
-    assert left.isdisjoint({"model_def", "parts", "late", "shapes"})
+    new_names = {name.partition(".")[0] for name in set(sys.modules) - names}
+    assert new_names.isdisjoint({"model_def", "parts", "late", "shapes"})
     assert sorted(tmp_path.rglob("*")) == files
 
 
-def test_the_process_is_left_as_it_was_after_a_failure(tmp_path: Path) -> None:
+def test_failed_load_restores_the_process(tmp_path: Path) -> None:
     write_checkpoint(tmp_path)
     (tmp_path / "code" / "late.py").write_text("raise RuntimeError('in the code')")
     before = (list(sys.path), os.getcwd())
@@ -183,7 +183,7 @@ def test_the_process_is_left_as_it_was_after_a_failure(tmp_path: Path) -> None:
     assert "model_def" not in sys.modules
 
 
-def test_two_checkpoints_with_modules_of_one_name(tmp_path: Path) -> None:
+def test_checkpoints_with_same_module_names_load(tmp_path: Path) -> None:
     expected = answers(write_checkpoint(tmp_path / "a"))
     write_checkpoint(tmp_path / "b", "Subclassed")
     (tmp_path / "b" / "code" / "parts" / "heads.py").write_text(
@@ -196,39 +196,39 @@ def test_two_checkpoints_with_modules_of_one_name(tmp_path: Path) -> None:
         detcore_keras.load_model_from_checkpoint_path(tmp_path / "b")
 
 
-def test_weights_into_a_model_of_ones_own_run_no_code(tmp_path: Path) -> None:
+def test_loading_weights_runs_no_code(tmp_path: Path) -> None:
     for kind in ("Plain", "Subclassed"):
         folder = tmp_path / kind
         expected = answers(write_checkpoint(folder, kind))
         (folder / "code" / "model_def.py").write_text("raise AssertionError('was run')")
-        mine = build(kind)
-        got = detcore_keras.load_weights_from_checkpoint_path(folder, mine)
-        assert got is mine
-        assert np.array_equal(answers(mine), expected)
+        model = build(kind)
+        got = detcore_keras.load_weights_from_checkpoint_path(folder, model)
+        assert got is model
+        assert np.array_equal(answers(model), expected)
 
 
-def test_a_model_made_by_its_first_call_is_built(tmp_path: Path) -> None:
+def test_lazily_built_model_is_built(tmp_path: Path) -> None:
     expected = answers(write_checkpoint(tmp_path, "Subclassed"))
-    mine = type(build("Subclassed"))(5)
-    detcore_keras.load_weights_from_checkpoint_path(tmp_path, mine)
-    assert int(mine.steps.numpy()) == 2
-    assert np.array_equal(answers(mine), expected)
+    model = type(build("Subclassed"))(5)
+    detcore_keras.load_weights_from_checkpoint_path(tmp_path, model)
+    assert int(model.steps.numpy()) == 2
+    assert np.array_equal(answers(model), expected)
 
 
-def test_a_model_made_by_its_first_call_needs_a_spec(tmp_path: Path) -> None:
+def test_lazily_built_model_needs_input_spec(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "Subclassed")
     path = tmp_path / "variables.json"
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "input_spec": None}))
-    with pytest.raises(InvalidCheckpointError, match="does not say what its inputs are"):
+    with pytest.raises(InvalidCheckpointError, match="has no specification of its inputs"):
         detcore_keras.load_model_from_checkpoint_path(tmp_path)
     wrong = {"kind": "tensor", "shape": [None], "dtype": "float32"}
     path.write_text(json.dumps({**record, "input_spec": wrong}))
-    with pytest.raises(InvalidCheckpointError, match="weights of Lazy cannot be made"):
+    with pytest.raises(InvalidCheckpointError, match="weights of Lazy cannot be created"):
         detcore_keras.load_model_from_checkpoint_path(tmp_path)
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_other_directories_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFoundError, match=r"there is no folder .*gone"):
         detcore_keras.load_model_from_checkpoint_path(tmp_path / "gone")
     (tmp_path / "readme.txt").write_text("hello")
@@ -248,7 +248,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
         ({"trial_class": "gone:Plain"}, InvalidExperimentError, "there is no module 'gone'"),
     ],
 )
-def test_other_trials_are_refused(
+def test_other_trials_are_rejected(
     tmp_path: Path, changes: Any, error: type[Exception], message: str
 ) -> None:
     write_checkpoint(tmp_path, **changes)
@@ -256,7 +256,7 @@ def test_other_trials_are_refused(
         detcore_keras.load_model_from_checkpoint_path(tmp_path)
 
 
-def test_damaged_or_incomplete_checkpoints(tmp_path: Path) -> None:
+def test_damaged_checkpoints_are_rejected(tmp_path: Path) -> None:
     write_checkpoint(tmp_path)
     (tmp_path / "code").rename(tmp_path / "kode")
     with pytest.raises(InvalidCheckpointError, match="has no folder 'code'"):
@@ -264,11 +264,11 @@ def test_damaged_or_incomplete_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "trial.json").write_text('{"framework": "keras"}')
     with pytest.raises(InvalidCheckpointError, match=r"trial\.json is damaged.*trial_class"):
         detcore_keras.load_model_from_checkpoint_path(tmp_path)
-    with pytest.raises(InvalidModelError, match=r"was given 5 .int., not a Keras model"):
+    with pytest.raises(InvalidModelError, match=r"received 5 .int., not a Keras model"):
         detcore_keras.load_weights_from_checkpoint_path(tmp_path, 5)
 
 
-def test_a_fresh_process_loads_what_this_one_saved(tmp_path: Path) -> None:
+def test_checkpoint_loads_in_another_process(tmp_path: Path) -> None:
     expected = answers(write_checkpoint(tmp_path / "saved", "Subclassed"))
     np.save(tmp_path / "x.npy", X)
     script = """

@@ -1,6 +1,6 @@
-"""The loader: order, memory, randomness, failures, and nothing left behind.
+"""The loader: order, memory, randomness, failures, and released resources.
 
-Processes are real, and so are their deaths. None of it needs TensorFlow.
+The tests start and kill real processes. They do not need TensorFlow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ import pytest
 from detcore.errors import DataError
 from detcore_keras.data.sequence_loader import SequenceLoader
 
-# The first warm start of a process opens a connection to the zygote, and descriptors are counted.
+# The first warm start of a process opens a connection to the zygote, but these tests count
+# descriptors.
 pytestmark = pytest.mark.cold
 
 KINDS = {
@@ -53,12 +54,12 @@ def _nothing_is_left_behind() -> Iterator[None]:
 
 
 def children(pid: int | None = None) -> list[int]:
-    """Return the loader's processes below one process."""
-    found = []
+    """Return the loader's processes below a process."""
+    pids = []
     for child in _children(pid or os.getpid()):
         if _runs_loader(child):
-            found += [child, *children(child)]
-    return found
+            pids += [child, *children(child)]
+    return pids
 
 
 def _children(pid: int) -> list[int]:
@@ -82,7 +83,7 @@ def make(sequence: Any, kind: str, **settings: Any) -> contextlib.closing[Sequen
 
 
 def take(loader: SequenceLoader, indices: Any) -> list[Any]:
-    return [list(batch) for batch in loader.batches(indices)]
+    return [list(batch) for batch in loader.read_items(indices)]
 
 
 def workers() -> list[int]:
@@ -91,7 +92,7 @@ def workers() -> list[int]:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether two items are the same: structure, types, values."""
+    """Whether two items have the same structure, types and values."""
     if type(one) is not type(other):
         return False
     if isinstance(one, (tuple, list)):
@@ -107,7 +108,7 @@ def equal(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_items_come_in_the_order_asked_for(kind: str) -> None:
+def test_items_come_in_requested_order(kind: str) -> None:
     indices = [3, 1, 4, 1, 5, 9, 2, 6, 0, 19]
     with make(sequences.Slow(), kind, max_queue_size=4) as loader:
         items = take(loader, np.array(indices))
@@ -119,22 +120,22 @@ def test_items_come_in_the_order_asked_for(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 @pytest.mark.parametrize("ahead", [1, 3])
-def test_no_more_than_the_queue_is_prepared_ahead(kind: str, ahead: int, tmp_path: Path) -> None:
+def test_prepared_items_are_limited_by_queue_size(kind: str, ahead: int, tmp_path: Path) -> None:
     count = tmp_path / "count"
     with make(sequences.Counting(str(count)), kind, max_queue_size=ahead) as loader:
-        batches = loader.batches(range(50))
-        for taken in range(1, 4):
+        batches = loader.read_items(range(50))
+        for num_items in range(1, 4):
             next(batches)
             time.sleep(0.1)
-            assert taken <= count.stat().st_size <= taken + ahead
+            assert num_items <= count.stat().st_size <= num_items + ahead
         batches.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_iterator_may_be_dropped_at_any_item(kind: str) -> None:
+def test_iterator_can_be_dropped_at_any_item(kind: str) -> None:
     with make(sequences.Plain(), kind, max_queue_size=3) as loader:
         for count in range(6):
-            batches = loader.batches(range(20))
+            batches = loader.read_items(range(20))
             for expected in range(count):
                 assert next(batches)[0][0, 0] == expected
             del batches
@@ -144,7 +145,7 @@ def test_an_iterator_may_be_dropped_at_any_item(kind: str) -> None:
 def test_dropped_items_are_not_prepared(tmp_path: Path) -> None:
     count = tmp_path / "count"
     with make(sequences.SlowlyCounting(str(count)), "one process", max_queue_size=20) as loader:
-        batches = loader.batches(range(20))
+        batches = loader.read_items(range(20))
         next(batches)
         batches.close()
         take(loader, [1])
@@ -158,34 +159,34 @@ def test_dropped_items_are_not_prepared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "give", [sequences.nested, sequences.all_types, sequences.growing, sequences.changing_types]
 )
-def test_items_arrive_as_they_were_made(kind: str, give: Any) -> None:
+def test_items_arrive_unchanged(kind: str, give: Any) -> None:
     with make(sequences.Given(give, 12), kind, max_queue_size=3) as loader:
-        for index, batch in enumerate(loader.batches(range(12))):
+        for index, batch in enumerate(loader.read_items(range(12))):
             assert equal(batch, give(index))
 
 
-def test_items_stay_as_they_are_when_the_loader_continues_or_closes() -> None:
+def test_items_stay_unchanged_after_close() -> None:
     with make(sequences.Given(sequences.growing, 30), "one process", max_queue_size=1) as loader:
         items = take(loader, range(30))
     assert all(equal(tuple(item), sequences.growing(index)) for index, item in enumerate(items))
 
 
-def test_what_cannot_travel_is_named() -> None:
+def test_unpicklable_item_is_named() -> None:
     with (
         make(sequences.Given(sequences.foreign), "processes") as loader,
         pytest.raises(
             DataError, match=r"Given\[0\] failed in .*: TypeError: cannot pickle 'module'"
         ),
     ):
-        next(loader.batches([0]))
+        next(loader.read_items([0]))
 
 
 # -- randomness -----------------------------------------------------------------------------------
 
 
-def test_random_items_do_not_depend_on_who_prepares_them_or_on_restarts() -> None:
-    """Neither do orders of the Sequence's own, which workers follow."""
-    found = {}
+def test_random_items_do_not_depend_on_workers() -> None:
+    """Orders that the Sequence shuffles do not depend on workers either."""
+    epochs_by_kind = {}
     for kind in ISOLATED:
         random.seed(kind)
         np.random.seed(len(kind))
@@ -196,19 +197,19 @@ def test_random_items_do_not_depend_on_who_prepares_them_or_on_restarts() -> Non
                 epochs.append(take(loader, range(20)))
                 assert [int(item[0][0]) for item in epochs[-1]] == sequence.order
                 loader.end_epoch()
-        found[kind] = epochs
+        epochs_by_kind[kind] = epochs
         with make(sequences.Shuffled(), kind, seed=5) as loader:  # in the middle of the last epoch
             for _ in range(3):
                 loader.end_epoch()
             assert equal(take(loader, range(13, 20)), epochs[3][13:])
-    orders = {tuple(int(item[0][0]) for item in epoch) for epoch in found["processes"]}
+    orders = {tuple(int(item[0][0]) for item in epoch) for epoch in epochs_by_kind["processes"]}
     assert len(orders) == 4
     assert all(sorted(order) == list(range(20)) for order in orders)
-    assert equal(found["calling thread"], found["one process"])
-    assert equal(found["calling thread"], found["processes"])
+    assert equal(epochs_by_kind["calling thread"], epochs_by_kind["one process"])
+    assert equal(epochs_by_kind["calling thread"], epochs_by_kind["processes"])
 
 
-def test_generators_in_attributes_do_not_depend_on_workers_or_restarts() -> None:
+def test_attribute_generators_ignore_worker_count() -> None:
     def second_epoch(kind: str, first: int, state: Any = None, **options: Any) -> tuple[Any, Any]:
         with make(sequences.OwnGenerators(**options), kind, seed=5) as loader:
             if state is None:
@@ -221,17 +222,17 @@ def test_generators_in_attributes_do_not_depend_on_workers_or_restarts() -> None
     expected, _ = second_epoch("calling thread", 0)
     assert len({value for x, y in expected for value in (*x, *y[1:])}) == 20 * 5
     for kind in ISOLATED:
-        whole, state = second_epoch(kind, 0)
-        assert equal(whole, expected)
+        items, state = second_epoch(kind, 0)
+        assert equal(items, expected)
         assert equal(second_epoch(kind, 13, state)[0], expected[13:])
     other, _ = second_epoch("calling thread", 0, seed=3)
     assert not equal(other, expected)
-    # Seeded by chance, a generator continues as it was seeded first.
-    whole, state = second_epoch("calling thread", 0, seed=None)
-    assert equal(second_epoch("one process", 13, state, seed=None)[0], whole[13:])
+    # A randomly seeded generator continues with its first seed.
+    items, state = second_epoch("calling thread", 0, seed=None)
+    assert equal(second_epoch("one process", 13, state, seed=None)[0], items[13:])
 
 
-def test_threads_and_generators_in_attributes_are_warned_of(
+def test_generators_used_in_threads_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with make(sequences.OwnGenerators(), "threads") as loader:
@@ -239,7 +240,7 @@ def test_threads_and_generators_in_attributes_are_warned_of(
     assert "numbers depend on timing" in caplog.text
 
 
-def test_other_generators_than_the_saved_ones_are_refused() -> None:
+def test_changed_generators_are_rejected() -> None:
     with make(sequences.OwnGenerators(), "calling thread") as loader:
         state = loader.state_dict()
     with (
@@ -250,7 +251,7 @@ def test_other_generators_than_the_saved_ones_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ISOLATED)
-def test_seed_epoch_and_index_each_make_another_item(kind: str) -> None:
+def test_items_depend_on_seed_epoch_and_index(kind: str) -> None:
     values = []
     for seed in (0, 1):
         with make(sequences.Random(), kind, seed=seed) as loader:
@@ -261,7 +262,7 @@ def test_seed_epoch_and_index_each_make_another_item(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ISOLATED)
-def test_the_programs_own_generators_are_left_alone(kind: str) -> None:
+def test_process_generators_stay_unchanged(kind: str) -> None:
     random.seed(1)
     np.random.seed(1)
     expected = random.random(), np.random.rand()
@@ -278,9 +279,9 @@ def test_the_programs_own_generators_are_left_alone(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_users_error_arrives_with_its_traceback_in_its_turn(kind: str) -> None:
+def test_item_errors_carry_user_traceback(kind: str) -> None:
     with make(sequences.Failing(), kind) as loader:
-        batches = loader.batches(range(20))
+        batches = loader.read_items(range(20))
         for _ in range(7):
             next(batches)
         with pytest.raises(DataError) as caught:
@@ -295,7 +296,7 @@ def test_the_users_error_arrives_with_its_traceback_in_its_turn(kind: str) -> No
         assert len(take(loader, range(8, 20))) == 12  # the loader itself is not broken
 
 
-def test_a_killed_worker_is_named_with_its_item() -> None:
+def test_killed_worker_is_reported_with_its_item() -> None:
     with make(sequences.Killed(), "processes") as loader:
         began = time.monotonic()
         with pytest.raises(DataError) as caught:
@@ -310,26 +311,26 @@ def test_a_killed_worker_is_named_with_its_item() -> None:
             take(loader, range(20))
 
 
-def test_a_worker_that_exits_is_named_with_its_code() -> None:
+def test_exited_worker_is_reported_with_its_code() -> None:
     with (
         make(sequences.Exiting(), "one process") as loader,
-        pytest.raises(DataError, match=r"of Exiting ended at item 3: exit code 3\."),
+        pytest.raises(DataError, match=r"Exiting ended at item 3: exit code 3\."),
     ):
         take(loader, [3])
 
 
-def test_a_worker_killed_between_items_is_noticed() -> None:
+def test_worker_killed_between_items_is_reported() -> None:
     with make(sequences.Slow(), "one process") as loader:
         take(loader, [0])
         (worker,) = workers()
         status = Path(f"/proc/{worker}/stat")
         wait_for(lambda: ") S " in status.read_text())  # sleeping
         os.kill(worker, signal.SIGKILL)
-        with pytest.raises(DataError, match="of Slow ended at item 0: killed by SIGKILL"):
+        with pytest.raises(DataError, match="Slow ended at item 0: killed by SIGKILL"):
             take(loader, range(20))
 
 
-def test_workers_outlive_the_process_that_forked_them() -> None:
+def test_workers_outlive_their_server() -> None:
     with make(sequences.Slow(), "processes") as loader:
         take(loader, [0])
         server, *_ = children()
@@ -338,13 +339,13 @@ def test_workers_outlive_the_process_that_forked_them() -> None:
         assert len(take(loader, range(4))) == 4
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        with pytest.raises(DataError, match="its server process has ended, too"):
+        with pytest.raises(DataError, match="its server process has also ended"):
             take(loader, range(4))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_signals_to_the_process_group_are_the_parents_affair(number: signal.Signals) -> None:
-    """It still needs items to get to the batch boundary where it checkpoints."""
+def test_workers_ignore_signals_to_process_group(number: signal.Signals) -> None:
+    """The parent still needs items until the batch boundary where it checkpoints."""
     with make(sequences.Slow(), "processes") as loader:
         take(loader, [0])
         for pid in children():
@@ -352,7 +353,7 @@ def test_signals_to_the_process_group_are_the_parents_affair(number: signal.Sign
         assert len(take(loader, range(4))) == 4
 
 
-def test_a_slow_item_is_spoken_of(
+def test_slow_item_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from detcore_keras.data import item_processes
@@ -375,7 +376,7 @@ def test_a_slow_item_is_spoken_of(
         (sequences.Refuses(), "OSError: the data file is locked by another process"),
     ],
 )
-def test_threads_take_over_and_say_why(
+def test_unpicklable_sequence_uses_threads(
     sequence: Any, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with make(sequence, "processes") as loader, caplog.at_level(logging.WARNING):
@@ -385,7 +386,7 @@ def test_threads_take_over_and_say_why(
     assert "Threads prepare the items" in caplog.text
 
 
-def test_a_class_of_the_script_itself_is_refused_by_name(tmp_path: Path) -> None:
+def test_class_of_main_script_uses_threads(tmp_path: Path) -> None:
     script = """
         import numpy as np
         from detcore_keras.data.sequence_loader import SequenceLoader
@@ -394,7 +395,7 @@ def test_a_class_of_the_script_itself_is_refused_by_name(tmp_path: Path) -> None
         loader = SequenceLoader(
             Mine(), workers=1, use_multiprocessing=True, max_queue_size=1, seed=0
         )
-        print([int(x[0]) for x, _ in loader.batches(range(3))])
+        print([int(x[0]) for x, _ in loader.read_items(range(3))])
         loader.close()
     """
     path = tmp_path / "script.py"
@@ -406,9 +407,7 @@ def test_a_class_of_the_script_itself_is_refused_by_name(tmp_path: Path) -> None
     assert "__main__.Mine is defined in the script that runs" in result.stderr
 
 
-def test_a_users_module_is_found_where_the_program_found_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_user_module_is_found_in_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "users_own_module.py").write_text(
         "import numpy as np\nclass Mine:\n"
         "    def __getitem__(self, index): return np.array([index]), None\n"
@@ -421,29 +420,29 @@ def test_a_users_module_is_found_where_the_program_found_it(
         assert len(workers()) == 2
 
 
-# -- ends -----------------------------------------------------------------------------------------
+# -- shutdown -------------------------------------------------------------------------------------
 
 
-def test_a_consumer_that_waits_for_a_stuck_item_learns_of_the_workers_death() -> None:
+def test_worker_death_ends_wait_for_stuck_item() -> None:
     with make(sequences.Given(sequences.stuck), "processes") as loader:
-        batches = loader.batches(range(3))
+        batches = loader.read_items(range(3))
         next(batches)
         for pid in workers():
             threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
-        with pytest.raises(DataError, match=r"of Given ended at item [12]: killed by SIGKILL"):
+        with pytest.raises(DataError, match=r"Given ended at item [12]: killed by SIGKILL"):
             next(batches)
 
 
 @pytest.mark.parametrize("give", [sequences.stuck, sequences.stuck_deaf])
-def test_close_is_quick_whatever_the_workers_do(give: Any) -> None:
+def test_close_is_quick_with_stuck_workers(give: Any) -> None:
     with make(sequences.Given(give, 9), "processes", max_queue_size=4) as loader:
-        next(loader.batches(range(5)))
+        next(loader.read_items(range(5)))
         began = time.monotonic()
     assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("moment", ["before the first item", "between items", "inside an item"])
-def test_nothing_outlives_a_parent_that_is_killed(moment: str, tmp_path: Path) -> None:
+def test_workers_end_with_killed_parent(moment: str, tmp_path: Path) -> None:
     script = f"""
         import sys, threading, time
         sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -455,7 +454,7 @@ def test_nothing_outlives_a_parent_that_is_killed(moment: str, tmp_path: Path) -
         loader = SequenceLoader(
             sequence, workers=2, use_multiprocessing=True, max_queue_size=9, seed=0
         )
-        batches = loader.batches(range(9))
+        batches = loader.read_items(range(9))
         if moment == "before the first item":
             threading.Thread(target=next, args=(batches,), daemon=True).start()
         else:
@@ -479,7 +478,7 @@ def test_nothing_outlives_a_parent_that_is_killed(moment: str, tmp_path: Path) -
 
 
 def _files_of_shared_memory(pid: int) -> set[str]:
-    """Return the named files of shared memory that a process has mapped or opened."""
+    """Return the named shared memory files that a process has mapped or opened."""
     paths = set(Path(f"/proc/{pid}/maps").read_text().split())
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed since it was listed
@@ -494,10 +493,10 @@ def _runs_loader(pid: int) -> bool:
         return False
 
 
-def test_an_error_of_the_consumer_leaves_nothing_behind() -> None:
+def test_consumer_error_releases_resources() -> None:
     def consume() -> None:
         with make(sequences.Plain(), "processes") as loader:
-            for _ in loader.batches(range(20)):
+            for _ in loader.read_items(range(20)):
                 raise RuntimeError("training failed")
 
     with pytest.raises(RuntimeError, match="training failed"):
@@ -505,13 +504,13 @@ def test_an_error_of_the_consumer_leaves_nothing_behind() -> None:
     # the fixture checks processes, threads and descriptors
 
 
-def test_a_loader_that_was_never_used_starts_nothing() -> None:
+def test_unused_loader_starts_no_workers() -> None:
     with make(sequences.Plain(), "processes") as loader:
         loader.end_epoch()
         assert children() == []
 
 
-def test_the_loader_imports_no_framework_and_workers_use_no_gpu(tmp_path: Path) -> None:
+def test_workers_use_no_framework_and_no_gpu(tmp_path: Path) -> None:
     script = """
         import json, sys
         import detcore_keras.data.sequence_loader
@@ -523,4 +522,4 @@ def test_the_loader_imports_no_framework_and_workers_use_no_gpu(tmp_path: Path) 
     )
     assert json.loads(result.stdout) == []
     with make(sequences.Given(sequences.visible_gpus), "one process") as loader:
-        assert next(loader.batches([0]))[0] == ""
+        assert next(loader.read_items([0]))[0] == ""

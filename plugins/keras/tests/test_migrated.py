@@ -1,4 +1,4 @@
-"""A trial class written for Determined, migrated by the command, trains here."""
+"""Trial classes for Determined train after ``detcore migrate``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from detcore.errors import InvalidCheckpointError
 from detcore_keras import load_model_from_checkpoint_path, load_weights_from_checkpoint_path
 
 MODEL_DEF = '''\
-"""A trial as people wrote them."""
+"""A typical trial for Determined."""
 
 import logging
 from typing import List
@@ -28,7 +28,7 @@ import determined as det
 import numpy as np
 import tensorflow as tf
 from determined.keras import (
-    InputData,  # what a loader returns
+    InputData,  # return type of a loader
     TFKerasTrial,
     TFKerasTrialContext,
 )
@@ -85,7 +85,7 @@ max_restarts: 0
 """
 
 # In the style of the releases 0.12 to 0.26: a Sequence with augmented images, the private Keras,
-# a decaying learning rate; and a GAN with a training step of its own.
+# a decaying learning rate; and a GAN with a custom training step.
 IMAGES = """\
 import os
 import pathlib
@@ -368,7 +368,7 @@ def write_cifar(path: Path, seed: int) -> None:
 def train_migrated(
     detcore: Detcore, target: Path, code: str, metric: str, **data: Any
 ) -> tuple[dict[str, Any], Path]:
-    """Migrate a trial and train 12 batches; return its record and its latest checkpoint."""
+    """Migrate a trial and train 12 batches. Return its record and its latest checkpoint."""
     target.mkdir()
     (target / "model_def.py").write_text(code)
     trial_class = f"{code.partition('Trial(')[0].rpartition(' ')[2]}Trial"
@@ -422,7 +422,7 @@ def test_migrated_text_trial_resumes_and_loads(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kills", [["killed-6"], pytest.param(KILLS, marks=pytest.mark.soak)])
 def test_migrated_script_resumes_and_loads(tmp_path: Path, kills: list[str]) -> None:
     checkpoint = train_plain_and_killed(tmp_path, IRIS, kills)
-    with pytest.raises(InvalidCheckpointError, match="is a checkpoint of a script"):
+    with pytest.raises(InvalidCheckpointError, match="is the checkpoint of a script"):
         load_model_from_checkpoint_path(checkpoint)
     layers = tf.keras.layers
     model = tf.keras.Sequential(
@@ -440,7 +440,7 @@ def test_migrated_gan_trains(tmp_path: Path) -> None:
     assert trial["state"] == "COMPLETED"
 
 
-def test_recorded_names_are_those_of_the_installed_keras() -> None:
+def test_recorded_names_match_installed_keras() -> None:
     spec = importlib.util.spec_from_file_location("tool", ROOT / "tools/record_keras_names.py")
     assert spec is not None
     assert spec.loader is not None
@@ -449,7 +449,7 @@ def test_recorded_names_are_those_of_the_installed_keras() -> None:
     assert tool.main([]) == 0
 
 
-def test_a_migrated_trial_trains(tmp_path: Path) -> None:
+def test_migrated_trial_trains(tmp_path: Path) -> None:
     folder = tmp_path / "digits"
     folder.mkdir()
     (folder / "model_def.py").write_text(MODEL_DEF)

@@ -1,4 +1,4 @@
-"""The native form: a script by itself, and the same script as a trial of ``detcore run``."""
+"""The native API: a standalone script, and the same script as a trial of ``detcore run``."""
 
 from __future__ import annotations
 
@@ -98,18 +98,18 @@ def records(detcore: Detcore) -> Database:
 
 
 def arrays_of(folder: Path) -> dict[str, bytes]:
-    """Every array in a checkpoint, by file and name."""
-    found = {}
+    """Return every array in a checkpoint, by file and name."""
+    contents = {}
     for path in sorted(folder.rglob("*.npz")):
         with np.load(path, allow_pickle=False) as arrays:
             for name in arrays.files:
-                found[f"{path.name}/{name}"] = arrays[name].tobytes()
-    return found
+                contents[f"{path.name}/{name}"] = arrays[name].tobytes()
+    return contents
 
 
 @pytest.mark.cold
-def test_a_script_by_itself(detcore: Detcore) -> None:
-    """Length and batch size from fit; metrics, a checkpoint, the script's code; fit is over."""
+def test_standalone_script_trains(detcore: Detcore) -> None:
+    """Length and batch size come from fit. Metrics, a checkpoint and the script are recorded."""
     config = {
         "hyperparameters": {"learning_rate": 0.02},
         "searcher": {"metric": "val_accuracy", "smaller_is_better": False},
@@ -161,7 +161,7 @@ def run_config(detcore: Detcore) -> Path:
 
 
 @pytest.mark.soak
-def test_as_a_trial_of_a_run_that_is_killed_it_ends_bit_identical(detcore: Detcore) -> None:
+def test_killed_native_run_resumes_exactly(detcore: Detcore) -> None:
     script = write_script(detcore, dataset=True)  # the run's length counts
     straight = detcore("run", run_config(detcore), script.parent, "--json")
     assert straight.code == 0, straight.stdout + straight.stderr
@@ -169,7 +169,7 @@ def test_as_a_trial_of_a_run_that_is_killed_it_ends_bit_identical(detcore: Detco
     expected = arrays_of(checkpoint_of(detcore, straight.summary))
     assert len(expected) > 8
 
-    # The same computation, only slower, so that it can be caught.
+    # The same computation, but slow enough to be killed in time.
     write_script(detcore, dataset=True, pause_s=0.1)
     process = detcore.start("run", run_config(detcore), script.parent)
     before = len(detcore.committed())
@@ -189,13 +189,13 @@ def checkpoint_of(detcore: Detcore, summary: dict[str, Any]) -> Path:
 DATA = {"x": [1], "validation_data": ([1], [1])}
 
 
-def test_arguments_of_fit_are_sorted() -> None:
-    found = read_fit_arguments(
+def test_fit_arguments_are_read() -> None:
+    by_epochs = read_fit_arguments(
         "x", "y", 4, 3, validation_data="v", sample_weight="w", verbose=0, shuffle=False
     )
-    assert found.training_data == ("x", "y", "w")
-    assert (found.batch_size, found.length, found.callbacks) == (4, {"epochs": 3}, [])
-    assert found.options == {"verbose": False, "shuffle": False}
+    assert by_epochs.training_data == ("x", "y", "w")
+    assert (by_epochs.batch_size, by_epochs.length, by_epochs.callbacks) == (4, {"epochs": 3}, [])
+    assert by_epochs.options == {"verbose": False, "shuffle": False}
     by_steps = read_fit_arguments(generator="g", validation_data="v", steps_per_epoch=7, epochs=2)
     assert (by_steps.training_data, by_steps.length) == ("g", {"batches": 14})
 
@@ -208,16 +208,16 @@ def test_arguments_of_fit_are_sorted() -> None:
         ({**DATA, "validation_split": 0.2}, "validation_split.*pass validation_data"),
         ({**DATA, "validation_freq": 2}, "min_validation_period"),
         ({**DATA, "epochs": 0}, r"epochs=0 \(int\)"),
-        ({**DATA, "epoch": 3}, "given epoch, which is not an argument"),
+        ({**DATA, "epoch": 3}, "unknown arguments of model.fit: epoch"),
     ],
 )
-def test_arguments_of_fit_that_cannot_be_used(given: dict[str, Any], words: str) -> None:
+def test_unusable_fit_arguments_are_rejected(given: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidExperimentError, match=words):
         read_fit_arguments(**given)
 
 
 @pytest.mark.parametrize("given", [{"command": ["python3", "x.py"]}, {"master_url": "http://m"}])
-def test_clusters_come_later(given: dict[str, Any]) -> None:
+def test_cluster_arguments_are_rejected(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidExperimentError, match=r"(?s)later release.*detcore run"):
         detcore_keras.init(**given)
 
@@ -231,6 +231,6 @@ def test_clusters_come_later(given: dict[str, Any]) -> None:
         ({"context_dir": "/no/where"}, "context_dir"),
     ],
 )
-def test_wrong_arguments(given: dict[str, Any], words: str) -> None:
+def test_invalid_init_arguments_are_rejected(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         detcore_keras.init(**given)

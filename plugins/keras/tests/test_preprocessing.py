@@ -1,4 +1,4 @@
-"""Preprocessing layers inside of the model: trained, interrupted and resumed."""
+"""Preprocessing layers inside the model resume exactly."""
 
 from __future__ import annotations
 
@@ -92,17 +92,17 @@ def train(
     "case",
     [case if case == "text" else pytest.param(case, marks=pytest.mark.soak) for case in CASES],
 )
-def test_a_preprocessing_layer_resumes_exactly(tmp_path: Path, case: str) -> None:
-    whole, clock = train(tmp_path, case, save_to=tmp_path / "saved")
+def test_preprocessing_layer_resumes_exactly(tmp_path: Path, case: str) -> None:
+    uninterrupted, clock = train(tmp_path, case, save_to=tmp_path / "saved")
     for step in (4, 8):
-        resumed, rest = train(tmp_path, case, resume=step)
-        assert rest.batches == clock.batches[step:]
-        assert rest.validations == [v for v in clock.validations if v[0] > step]
+        resumed, resumed_clock = train(tmp_path, case, resume=step)
+        assert resumed_clock.batches == clock.batches[step:]
+        assert resumed_clock.validations == [v for v in clock.validations if v[0] > step]
     context = make_context(tmp_path)
     other = type("Trial", (Preprocessing,), {"case": case})(context).build_model()
     load_weights_from_checkpoint_path(tmp_path / "saved" / "step-12", other)
     x = CASES[case][0][:8]
     predicted = [np.asarray(m(keras.ops.convert_to_tensor(x) if hasattr(keras, "ops") else x))
-                 for m in (whole._model, resumed._model, other)]  # fmt: skip
+                 for m in (uninterrupted._model, resumed._model, other)]  # fmt: skip
     np.testing.assert_array_equal(predicted[0], predicted[1])
     np.testing.assert_array_equal(predicted[0], predicted[2])

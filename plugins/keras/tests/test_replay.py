@@ -48,7 +48,7 @@ class Line(TFKerasTrial):
 
 
 class Runs:
-    """Trials of one home."""
+    """Trials in one DETCORE_HOME."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,7 +56,7 @@ class Runs:
         self.base = self.train()
 
     def train(self, factor: str = "1.0", record: str = "5", code: int = 0, **changes: Any) -> int:
-        """Train; return the trial."""
+        """Train, and return the trial id."""
         settings = {
             "hyperparameters": {"global_batch_size": 8},
             "searcher__max_length": {"batches": 60},
@@ -70,39 +70,39 @@ class Runs:
         folder.mkdir()
         model = MODEL.replace("FACTOR", factor).replace("RECORD", record)
         (folder / "model_def.py").write_text(model)
-        done = self.detcore("run", self.detcore.config(**settings), folder, "--json")
-        assert done.code == code, done.output
-        self.output = done.output
-        return int(done.summary["trials"][0]["trial_id"])
+        result = self.detcore("run", self.detcore.config(**settings), folder, "--json")
+        assert result.code == code, result.output
+        self.output = result.output
+        return int(result.summary["trials"][0]["trial_id"])
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    made = Runs(tmp_path_factory.mktemp("runs"))
-    with made.detcore:
-        yield made
+    all_runs = Runs(tmp_path_factory.mktemp("runs"))
+    with all_runs.detcore:
+        yield all_runs
 
 
-def test_a_run_repeats_itself(runs: Runs) -> None:
-    """The replay trains batch by batch, and the run did many at once."""
-    done = runs.detcore("replay", runs.base, "--steps", "31:60")
-    assert done.code == 0, done.output
+def test_replay_equals_recorded_run(runs: Runs) -> None:
+    """The replay trains batch by batch, but the run trained many batches per graph call."""
+    result = runs.detcore("replay", runs.base, "--steps", "31:60")
+    assert result.code == 0, result.output
     counts = "30 steps compared, the whole state after 1"
-    assert done.stdout == f"trial {runs.base}, steps 31:60: equal ({counts})\n"
-    assert "training goes batch by batch" not in runs.output
+    assert result.stdout == f"trial {runs.base}, steps 31:60: equal ({counts})\n"
+    assert "training runs batch by batch" not in runs.output
 
 
-def test_diverge_names_the_step_and_the_tensor(runs: Runs) -> None:
+def test_diverge_names_step_and_tensor(runs: Runs) -> None:
     other = runs.train(factor="1.01")
-    done = runs.detcore("diverge", runs.base, other)
-    assert done.code == 1, done.output
+    result = runs.detcore("diverge", runs.base, other)
+    assert result.code == 1, result.output
     pattern = rf"trial {runs.base} and trial {other} differ: step 42, loss, model\.\S*kernel\n"
-    assert re.search(pattern, done.stdout), done.output
+    assert re.search(pattern, result.stdout), result.output
 
 
 @pytest.mark.soak
-def test_diverge_names_a_record_that_changed(runs: Runs) -> None:
-    done = runs.detcore("diverge", runs.base, runs.train(record="7"), "--no-replay", "--json")
-    found = json.loads(done.stdout)["found"]
-    assert (found["kind"], found["tensor"]) == ("record content", None)
-    assert found["step"] <= 25  # the first epoch
+def test_diverge_names_changed_record(runs: Runs) -> None:
+    result = runs.detcore("diverge", runs.base, runs.train(record="7"), "--no-replay", "--json")
+    difference = json.loads(result.stdout)["found"]
+    assert (difference["kind"], difference["tensor"]) == ("record content", None)
+    assert difference["step"] <= 25  # the first epoch

@@ -1,4 +1,4 @@
-"""Keras trials run, killed and resumed through the command line: the whole, in real processes."""
+"""Keras trials are run, killed and resumed through the command line, in real processes."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def config(detcore: Detcore, kind: str, **changes: Any) -> Path:
 
 
 def arrays_of(detcore: Detcore, uuid: str) -> dict[str, np.ndarray]:
-    """Every array in a checkpoint, by file and name."""
+    """Return every array in a checkpoint, by file and name."""
     folder = detcore.home / "checkpoints" / uuid
-    found = {}
+    contents = {}
     for path in sorted(folder.rglob("*.npz")):
         with np.load(path, allow_pickle=False) as arrays:
             for name in arrays.files:
-                found[f"{path.name}/{name}"] = arrays[name]
-    return found
+                contents[f"{path.name}/{name}"] = arrays[name]
+    return contents
 
 
 def has_committed(detcore: Detcore, count: int) -> bool:
@@ -87,7 +87,7 @@ def test_killed_and_resumed_ends_bit_identical(detcore: Detcore, kind: str, is_a
     process = detcore.start("run", settings, MODEL_DIR)
     for kill in (1, 2):
         detcore.wait_for(functools.partial(has_committed, detcore, before + 3 * kill), 120)
-        time.sleep(dice.uniform(0.0, 0.2) if kill == 2 else 0.0)  # at once after a commit, too
+        time.sleep(dice.uniform(0.0, 0.2) if kill == 2 else 0.0)  # also right after a commit
         os.kill(process.pid, signal.SIGKILL)
         process.communicate(timeout=60)
         process = detcore.start("run", "--resume", 2, "--json")
@@ -100,23 +100,23 @@ def test_killed_and_resumed_ends_bit_identical(detcore: Detcore, kind: str, is_a
     for name, array in expected.items():
         np.testing.assert_array_equal(resumed[name], array, err_msg=name, strict=True)
     assert validations(detcore, 2) == validations(detcore, 1)
-    if has_ledger:  # every record was trained on as often as it should be
+    if has_ledger:  # every record was trained on as often as expected
         verified = detcore("data", "verify", 2)
         assert verified.code == 0, verified.stdout + verified.stderr
 
 
-def half_written(detcore: Detcore, known: set[Path]) -> Path | None:
-    """Return the folder of a checkpoint whose arrays are being written."""
+def half_written(detcore: Detcore, known_dirs: set[Path]) -> Path | None:
+    """Return the directory of a checkpoint whose arrays are being written."""
     for path in (detcore.home / "checkpoints").glob("*/*.npz"):
-        if path.parent not in known and not (path.parent / "manifest.json").exists():
+        if path.parent not in known_dirs and not (path.parent / "manifest.json").exists():
             return path.parent
     return None
 
 
-# A save that training waits for: test_suite.py.
+# test_suite.py tests synchronous saves.
 @pytest.mark.soak
-def test_killed_in_the_middle_of_a_write_behind_the_training(detcore: Detcore) -> None:
-    """The state is large enough for a middle; what was half written counts for nothing."""
+def test_run_killed_in_write_resumes_exactly(detcore: Detcore) -> None:
+    """The state is large enough for a kill during the write. A partial checkpoint is ignored."""
     settings = config(
         detcore,
         "Wide",
@@ -130,19 +130,19 @@ def test_killed_in_the_middle_of_a_write_behind_the_training(detcore: Detcore) -
     assert straight.code == 0, straight.stderr
     expected = arrays_of(detcore, straight.summary["trials"][0]["latest_checkpoint"])
 
-    known = {path.parent for path in detcore.committed()}
+    known_dirs = {path.parent for path in detcore.committed()}
     process = detcore.start("run", settings, MODEL_DIR)
     is_hit = False
     while not is_hit:
         deadline = time.monotonic() + 200
         while process.poll() is None and time.monotonic() < deadline:
-            folder = half_written(detcore, known)
+            folder = half_written(detcore, known_dirs)
             if folder is not None:
                 break
             time.sleep(0.001)
         else:
             break
-        known.add(folder)
+        known_dirs.add(folder)
         os.kill(process.pid, signal.SIGKILL)
         process.communicate(timeout=60)
         is_hit = not (folder / "manifest.json").exists()
@@ -160,10 +160,10 @@ def test_killed_in_the_middle_of_a_write_behind_the_training(detcore: Detcore) -
     assert folders == {path.parent for path in detcore.committed()}
 
 
-def test_end_of_training_is_repeated_after_a_kill(
+def test_end_of_training_is_repeated_after_kill(
     detcore: Detcore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The search has its result by then, and the last checkpoint is from before the validation."""
+    """The search already has its result, and the last checkpoint precedes the validation."""
     settings = config(
         detcore,
         "Ends",
@@ -179,11 +179,11 @@ def test_end_of_training_is_repeated_after_a_kill(
     assert killed.code == -signal.SIGKILL
     resumed = detcore("run", "--resume", 2, "--json")
     assert resumed.code == 0, resumed.stderr
-    found = arrays_of(detcore, resumed.summary["trials"][0]["latest_checkpoint"])
-    np.testing.assert_equal(found, expected)
+    resumed_arrays = arrays_of(detcore, resumed.summary["trials"][0]["latest_checkpoint"])
+    np.testing.assert_equal(resumed_arrays, expected)
 
 
-def test_an_error_in_the_trial_shows_its_own_frames(detcore: Detcore) -> None:
+def test_trial_error_shows_only_user_frames(detcore: Detcore) -> None:
     finished = detcore("run", config(detcore, "Raises"), MODEL_DIR)
     assert finished.code == 1
     assert "in build_model" in finished.stdout
@@ -192,7 +192,7 @@ def test_an_error_in_the_trial_shows_its_own_frames(detcore: Detcore) -> None:
 
 
 @pytest.mark.parametrize("call", ["disable_v2_behavior", "disable_eager_execution"])
-def test_code_that_turns_tensorflow_2_off_is_trained_as_without_it(
+def test_disabled_tensorflow_2_is_enabled_again(
     detcore: Detcore, tmp_path: Path, call: str
 ) -> None:
     plain = detcore("run", config(detcore, "Dataset"), MODEL_DIR, "--test", "--json")
@@ -201,23 +201,23 @@ def test_code_that_turns_tensorflow_2_off_is_trained_as_without_it(
     finished = detcore("run", config(detcore, "Dataset"), folder, "--test", "--json")
     assert finished.code == 0, finished.stderr
     assert "turns TensorFlow 2's behaviour off" in finished.stdout + finished.stderr
-    left, right = (
-        arrays_of(detcore, each.summary["trials"][0]["latest_checkpoint"])
-        for each in (plain, finished)
+    plain_arrays, repaired_arrays = (
+        arrays_of(detcore, run.summary["trials"][0]["latest_checkpoint"])
+        for run in (plain, finished)
     )
-    np.testing.assert_equal(left, right)
+    np.testing.assert_equal(plain_arrays, repaired_arrays)
 
 
-def test_a_graph_of_its_own_is_refused(detcore: Detcore, tmp_path: Path) -> None:
+def test_prebuilt_graph_is_rejected(detcore: Detcore, tmp_path: Path) -> None:
     off = "import tensorflow as tf\ntf.compat.v1.disable_v2_behavior()\n"
     folder = model_dir(tmp_path, f"{off}tf.constant(3, name='three')\n")
     finished = detcore("run", config(detcore, "Dataset"), folder, "--test")
     assert finished.code == 1
-    assert "then made a graph (1 operations, the first is 'three')" in finished.stdout
+    assert "then created a graph (1 operations, the first is 'three')" in finished.stdout
 
 
 @pytest.mark.soak
-def test_a_constructor_that_turns_tensorflow_2_off(detcore: Detcore, tmp_path: Path) -> None:
+def test_constructor_may_disable_tensorflow_2(detcore: Detcore, tmp_path: Path) -> None:
     folder = model_dir(tmp_path, "")
     code = (folder / "model_def.py").read_text()
     first = "        self.context = context\n"
@@ -229,11 +229,11 @@ def test_a_constructor_that_turns_tensorflow_2_off(detcore: Detcore, tmp_path: P
 
 
 def model_dir(tmp_path: Path, first: str) -> Path:
-    """Return a folder of the model with lines before its own."""
+    """Return a directory of the model with additional first lines."""
     folder = tmp_path / "model"
     folder.mkdir()
-    docstring, rest = (MODEL_DIR / "model_def.py").read_text().split("annotations\n", 1)
-    (folder / "model_def.py").write_text(f"{docstring}annotations\n{first}{rest}")
+    docstring, body = (MODEL_DIR / "model_def.py").read_text().split("annotations\n", 1)
+    (folder / "model_def.py").write_text(f"{docstring}annotations\n{first}{body}")
     return folder
 
 
@@ -245,14 +245,14 @@ def test_smoke_run(detcore: Detcore) -> None:
     assert len(detcore.committed()) == 1
 
 
-def test_going_batch_by_batch_is_said_once_with_the_reason(detcore: Detcore) -> None:
+def test_batch_by_batch_reason_is_logged_once(detcore: Detcore) -> None:
     finished = detcore("run", config(detcore, "Sequence"), MODEL_DIR, "--test")
     assert finished.code == 0, finished.stderr
-    assert finished.stdout.count("training goes batch by batch") == 1
+    assert finished.stdout.count("training runs batch by batch") == 1
     assert "the data is neither arrays nor a tf.data.Dataset" in finished.stdout
 
 
-def test_files_that_a_callback_adds_travel_with_the_checkpoint(detcore: Detcore) -> None:
+def test_callback_files_are_part_of_checkpoint(detcore: Detcore) -> None:
     finished = detcore("run", config(detcore, "Arrays"), MODEL_DIR, "--test", "--json")
     (manifest,) = detcore.committed()
     versions = json.loads(manifest.read_text())["versions"]

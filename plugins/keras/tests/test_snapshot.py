@@ -1,4 +1,4 @@
-"""Snapshots: what they hold is the moment they were taken, whatever training does afterwards."""
+"""Snapshots keep the state of their moment, regardless of later training."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from detcore.trial import SupportsSnapshot, SupportsTensors
 from detcore_keras import callbacks
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.keras_controller import KerasController
-from detcore_keras.state.array_files import decoded, read_arrays
+from detcore_keras.state.array_files import decode_array, read_arrays
 from detcore_keras.state.training_state import capture_training_state, write_array_files
-from detcore_keras.state.variables import Found
+from detcore_keras.state.variables import NamedVariable
 
 ARRAYS = ("weights.npz", "optimizer.npz", "state.npz", "callbacks.npz")
 
@@ -61,7 +61,7 @@ def traced(variable: Any, slot: Any) -> None:
 
 
 def adam(v: dict[str, Any], kind: str) -> None:
-    """The operations that optimizers of TensorFlow's own use, in place."""
+    """Run in-place operations of TensorFlow's optimizers."""
     ones = tf.ones((10, 4))
     raw = tf.raw_ops
     if kind == "dense":
@@ -103,32 +103,36 @@ UPDATES: dict[str, Callable[[dict[str, Any]], Any]] = {
 updates = st.lists(st.sampled_from(sorted(UPDATES)), max_size=6)
 
 
-def values(found: dict[str, Any]) -> dict[str, Any]:
-    return {name: np.array(variable.numpy(), copy=True) for name, variable in found.items()}
+def values(variables_by_name: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: np.array(variable.numpy(), copy=True) for name, variable in variables_by_name.items()
+    }
 
 
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(before=updates, rounds=st.lists(updates, min_size=1, max_size=3))
-def test_a_snapshot_holds_the_moment_it_was_taken(
+def test_snapshot_keeps_values_of_its_moment(
     before: list[str], rounds: list[list[str]], tmp_path: Path
 ) -> None:
-    found = variables()
-    listed = [Found("weights", name, variable) for name, variable in found.items()]
+    variables_by_name = variables()
+    named_variables = [
+        NamedVariable("weights", name, variable) for name, variable in variables_by_name.items()
+    ]
     for name in before:
-        UPDATES[name](found)
+        UPDATES[name](variables_by_name)
     for after in rounds:
-        expected = values(found)
-        state = capture_training_state(listed)
+        expected = values(variables_by_name)
+        state = capture_training_state(named_variables)
         for name in after:
-            UPDATES[name](found)
+            UPDATES[name](variables_by_name)
         with ThreadPoolExecutor(1) as thread:
             thread.submit(write_array_files, tmp_path, state.files).result()
         arrays = read_arrays(tmp_path / "weights.npz")
         for row in state.record["variables"]:
             name, value = row["name"], expected[row["name"]]
-            read = decoded(arrays, row["key"], row["dtype"])
+            read = decode_array(arrays, row["key"], row["dtype"])
             assert read.shape == value.shape
             assert read.tolist() == value.tolist() if read.dtype == object else True
             assert read.dtype == object or read.tobytes() == value.tobytes(), name
@@ -179,14 +183,14 @@ class Embedded(keras.Model):  # type: ignore[misc]
 
 def embedded_options(kind: str) -> dict[str, Any]:
     kinds = keras.optimizers
-    made = {
+    factories = {
         "adam": lambda: kinds.Adam(0.01),
         "ema": lambda: kinds.SGD(0.05, momentum=0.9, use_ema=True),
         "adagrad": lambda: kinds.Adagrad(0.05),
         "lookup": lambda: kinds.Ftrl(0.05),
     }
     # XLA has no strings.
-    return {"optimizer": made[kind](), "jit_compile": False}
+    return {"optimizer": factories[kind](), "jit_compile": False}
 
 
 class EmbeddedTrial(SmallTrial):
@@ -200,7 +204,7 @@ class EmbeddedTrial(SmallTrial):
 
 
 def run(tmp_path: Path, folder: str, trial: type[SmallTrial], **options: Any) -> None:
-    """Train, with a checkpoint at every boundary; all of them are of different moments."""
+    """Train, with a checkpoint at every boundary."""
     seed_everything()
     context = make_context(tmp_path, config=options.pop("config", {}))
     controller = KerasController(trial(context), context)
@@ -210,7 +214,7 @@ def run(tmp_path: Path, folder: str, trial: type[SmallTrial], **options: Any) ->
 
 
 def check_twins(tmp_path: Path, trial: Callable[[], type[SmallTrial]], **options: Any) -> None:
-    """A run that saves and one that takes snapshots, and writes them later, leave equal files."""
+    """Check that synchronous saves and snapshots written later produce equal files."""
     run(tmp_path, "saved", trial(), **options)
     run(tmp_path, "copied", trial(), asynchronous=True, **options)
     steps = sorted((tmp_path / "saved").iterdir())
@@ -233,7 +237,7 @@ def test_snapshots_equal_saves_with_sparse_updates(kind: str, tmp_path: Path) ->
     check_twins(tmp_path, trial, unit=3)
 
 
-# Keras 3 does not compile where operations are deterministic, as they are here.
+# Keras 3 does not compile with deterministic operations, which these tests use.
 @pytest.mark.parametrize("jit", [False, True] if KERAS_MAJOR == 2 else [False])
 @pytest.mark.parametrize("frequency", [1, 4])
 def test_snapshots_equal_saves(jit: bool, frequency: int, tmp_path: Path) -> None:
@@ -244,17 +248,17 @@ def test_snapshots_equal_saves(jit: bool, frequency: int, tmp_path: Path) -> Non
     check_twins(tmp_path, trial, unit=2 if frequency == 1 else 4, config=config)
 
 
-def test_snapshots_equal_saves_batch_by_batch_with_arrays_of_callbacks(tmp_path: Path) -> None:
+def test_snapshots_of_callback_arrays_equal_saves(tmp_path: Path) -> None:
     def trial() -> type[SmallTrial]:
         stops = callbacks.EarlyStopping("val_loss", patience=9, restore_best_weights=True)
         return type("Trial", (SmallTrial,), {"callbacks": [Kept(), stops]})
 
     check_twins(tmp_path, trial, unit=1, validate_every=2)
-    seen = [
+    arrays = [
         next(iter(read_arrays(tmp_path / "copied" / f"step-{step}" / "callbacks.npz").values()))
         for step in (1, 5, 12)
     ]
-    assert [each.tolist() for each in seen] == [[1.0] * 5, [5.0] * 5, [12.0] * 5]
+    assert [array.tolist() for array in arrays] == [[1.0] * 5, [5.0] * 5, [12.0] * 5]
 
 
 def made(tmp_path: Path, **variant: Any) -> KerasController:
@@ -263,7 +267,7 @@ def made(tmp_path: Path, **variant: Any) -> KerasController:
     return KerasController(type("Trial", (SmallTrial,), variant)(context), context)
 
 
-def test_arrays_are_written_by_the_function_that_is_returned(tmp_path: Path) -> None:
+def test_returned_function_writes_arrays(tmp_path: Path) -> None:
     controller = made(tmp_path)
     assert isinstance(controller, SupportsSnapshot)
     assert isinstance(controller, SupportsTensors)
@@ -277,7 +281,7 @@ def test_arrays_are_written_by_the_function_that_is_returned(tmp_path: Path) -> 
     controller.close()
 
 
-def test_a_snapshot_that_is_never_written_does_no_harm(tmp_path: Path) -> None:
+def test_unwritten_snapshot_is_harmless(tmp_path: Path) -> None:
     controller = made(tmp_path)
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -289,7 +293,7 @@ def test_a_snapshot_that_is_never_written_does_no_harm(tmp_path: Path) -> None:
 
 
 class Reader(callbacks.Callback):
-    """Looks at the files of each checkpoint."""
+    """Reads the files of each checkpoint."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -302,7 +306,7 @@ class Reader(callbacks.Callback):
         (folder / "note.txt").write_text("from a callback")
 
 
-def test_a_callback_that_is_shown_the_folder_finds_the_files(tmp_path: Path) -> None:
+def test_checkpoint_hook_finds_written_files(tmp_path: Path) -> None:
     reader = Reader()
     controller = made(tmp_path, callbacks=[reader])
     folder = tmp_path / "checkpoint"
@@ -315,19 +319,19 @@ def test_a_callback_that_is_shown_the_folder_finds_the_files(tmp_path: Path) -> 
     controller.close()
 
 
-def test_the_tensors_of_the_last_checkpoint_are_told(tmp_path: Path) -> None:
+def test_tensors_describe_last_checkpoint(tmp_path: Path) -> None:
     controller = made(tmp_path)
     assert list(controller.tensors()) == []
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     controller.save(folder)
-    told = controller.tensors()
+    tensors = controller.tensors()
     rows = json.loads((folder / "variables.json").read_text())["variables"]
     files = {name: read_arrays(folder / name) for name in ARRAYS}
-    assert len(told) == len(rows) > 10
-    for tensor, row in zip(told, rows, strict=True):
-        array = decoded(files[tensor.file], row["key"], tensor.dtype)
+    assert len(tensors) == len(rows) > 10
+    for tensor, row in zip(tensors, rows, strict=True):
+        array = decode_array(files[tensor.file], row["key"], tensor.dtype)
         assert (tensor.name, tensor.shape) == (row["name"], array.shape)
-    assert {"float32"} < {tensor.dtype for tensor in told}
-    assert any("kernel" in t.name and t.shape == (6, 7) for t in told if t.file == "weights.npz")
+    assert {"float32"} < {tensor.dtype for tensor in tensors}
+    assert any("kernel" in t.name and t.shape == (6, 7) for t in tensors if t.file == "weights.npz")
     controller.close()

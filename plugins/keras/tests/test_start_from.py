@@ -1,4 +1,4 @@
-"""Starting from another trial's checkpoint: what is taken over, and what begins fresh."""
+"""Start from another trial's checkpoint: copied state and fresh state."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def iterations(controller: KerasController) -> int:
 
 @pytest.fixture(params=VARIANTS.values(), ids=VARIANTS)
 def variant(request: pytest.FixtureRequest) -> dict[str, Any]:
-    chosen: dict[str, Any] = request.param
-    return chosen
+    options: dict[str, Any] = request.param
+    return options
 
 
-def test_weights_and_optimizer_are_taken_over(tmp_path: Path, variant: dict[str, Any]) -> None:
+def test_start_from_copies_weights_and_optimizer(tmp_path: Path, variant: dict[str, Any]) -> None:
     source = controller_of(tmp_path, **variant)
     train(source, 9, tmp_path / "source")
     started = controller_of(tmp_path, **variant)
@@ -68,7 +68,7 @@ def test_weights_and_optimizer_are_taken_over(tmp_path: Path, variant: dict[str,
         assert_same(fingerprint(started), fingerprint(source))
 
 
-def test_started_again_it_trains_the_same(tmp_path: Path, variant: dict[str, Any]) -> None:
+def test_repeated_start_from_trains_the_same(tmp_path: Path, variant: dict[str, Any]) -> None:
     train(controller_of(tmp_path, **variant), 9, tmp_path / "source")
     folder = tmp_path / "source" / "step-9"
     runs = []
@@ -93,7 +93,7 @@ class Scaled(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[m
 
 
 def new_rate(name: str, rate: float) -> Any:
-    """Return an optimizer of a kind whose rate is in a variable, or in a schedule."""
+    """Return an optimizer whose rate is in a variable or in a schedule."""
     optimizers = keras.optimizers
     if name == "schedule":
         return optimizers.SGD(optimizers.schedules.ExponentialDecay(rate, 4, 0.5))
@@ -113,7 +113,7 @@ if KERAS_MAJOR == 2:
 
 
 @pytest.mark.parametrize("name", RATES)
-def test_the_new_rate_is_used(tmp_path: Path, name: str) -> None:
+def test_start_from_uses_new_learning_rate(tmp_path: Path, name: str) -> None:
     """A rate of 0 trains nothing, although the source was trained with another rate."""
     before, after = ({"compile_options": {"optimizer": new_rate(name, r)}} for r in (0.1, 0.0))
     train(controller_of(tmp_path, **before), 9, tmp_path / "source")
@@ -130,9 +130,7 @@ def trained_weights(controller: KerasController) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("names", [("SGD", "schedule"), ("schedule", "SGD")])
-def test_a_rate_and_a_schedule_may_replace_each_other(
-    tmp_path: Path, names: tuple[str, str]
-) -> None:
+def test_start_from_may_change_rate_to_schedule(tmp_path: Path, names: tuple[str, str]) -> None:
     before, after = ({"compile_options": {"optimizer": new_rate(name, 0.1)}} for name in names)
     train(controller_of(tmp_path, **before), 9, tmp_path / "source")
     started = controller_of(tmp_path, **after)
@@ -142,7 +140,7 @@ def test_a_rate_and_a_schedule_may_replace_each_other(
 
 
 class Fixed(SmallTrial):
-    """No dropout and no shuffling in the data, so that data decides alone what is learned."""
+    """Has no dropout, so only the data determines the losses."""
 
     def build_model(self) -> Any:
         model = self.context.wrap_model(
@@ -156,8 +154,8 @@ class Fixed(SmallTrial):
         return dataset.shuffle(52, seed=5).batch(self.context.get_per_slot_batch_size())
 
 
-def test_the_data_begins_at_its_first_batch(tmp_path: Path) -> None:
-    """With a learning rate of 0 the losses of the batches say which batches they are."""
+def test_start_from_begins_data_at_first_batch(tmp_path: Path) -> None:
+    """With a learning rate of 0, the losses identify the batches."""
 
     def losses(folder: Path | None) -> list[float]:
         seed_everything()
@@ -173,8 +171,8 @@ def test_the_data_begins_at_its_first_batch(tmp_path: Path) -> None:
     assert len(set(first)) == 4
 
 
-def test_random_generators_begin_fresh(tmp_path: Path) -> None:
-    """Dropout draws what it draws in a trial without a source, and not what came after 9 steps."""
+def test_start_from_begins_with_fresh_generators(tmp_path: Path) -> None:
+    """Dropout draws the same numbers as in a trial without a source."""
     zero = {"compile_options": {"optimizer": keras.optimizers.SGD(0.0)}}
     first = train(source := controller_of(tmp_path, **zero), 9, tmp_path / "source")
     del source
@@ -182,11 +180,11 @@ def test_random_generators_begin_fresh(tmp_path: Path) -> None:
     started = controller_of(tmp_path, **zero)
     started.start_from(tmp_path / "source" / "step-9")
     again = train(started, 9)
-    # The moving averages of batch normalization take no part in training.
+    # The moving averages of batch normalization do not affect training.
     assert [m["loss"] for m in again.batches] == [m["loss"] for m in first.batches]
 
 
-def test_another_model_is_refused_with_the_differences(tmp_path: Path) -> None:
+def test_start_from_rejects_other_models(tmp_path: Path) -> None:
     train(controller_of(tmp_path), 3, tmp_path / "source")
     other = controller_of(tmp_path, compile_options={"optimizer": keras.optimizers.SGD(0.1)})
     before = fingerprint(other)
@@ -195,7 +193,7 @@ def test_another_model_is_refused_with_the_differences(tmp_path: Path) -> None:
     assert_same(fingerprint(other)[: len(before)], before)
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_start_from_rejects_other_directories(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").write_bytes(b"")
     with pytest.raises(InvalidCheckpointError, match="is not a checkpoint of a TFKerasTrial"):
         controller_of(tmp_path).start_from(tmp_path)

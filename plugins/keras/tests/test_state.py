@@ -1,4 +1,4 @@
-"""Saving and restoring variables and random generators: bit for bit, and nothing left out."""
+"""Variables and random generators are saved and restored completely, bit for bit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if KERAS_MAJOR == 2:  # as the worker does
 
 
 class Everything(keras.Model):  # type: ignore[misc]
-    """A model with state of every kind."""
+    """A model with every kind of state."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
@@ -107,9 +107,9 @@ def values(model: Any) -> dict[str, bytes]:
 
 
 def trained(kind: str = "adam-ema", model: Any = None) -> Any:
-    made = compiled(kind, model)
-    train(made, 1)
-    return made
+    trained_model = compiled(kind, model)
+    train(trained_model, 1)
+    return trained_model
 
 
 def capture(model: Any, folder: Path) -> None:
@@ -126,14 +126,14 @@ def read_record(folder: Path) -> Any:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Any:
-    """A model that was trained and saved in the test's folder."""
+    """A model that was trained and saved in the test's directory."""
     model = trained()
     capture(model, tmp_path)
     return model
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
+def test_restored_training_is_bit_identical(kind: str, tmp_path: Path) -> None:
     keras.utils.set_random_seed(3)
     one = compiled(kind)
     train(one, 2)
@@ -143,13 +143,13 @@ def test_training_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
 
     keras.utils.set_random_seed(99)
     other = compiled(kind)
-    other.fit(X[:16] * 3, Y[:16], verbose=0)  # makes the variables, and changes all of them
+    other.fit(X[:16] * 3, Y[:16], verbose=0)  # creates and changes all variables
     restore(other, tmp_path)
     assert train(other, 2) == expected_losses
     assert list(values(other).values()) == list(values(one).values())
 
 
-def test_what_was_captured_is_everything(saved: Any, tmp_path: Path) -> None:
+def test_capture_contains_all_variable_kinds(saved: Any, tmp_path: Path) -> None:
     rows = read_record(tmp_path)["variables"]
     names = " ".join(f"{row['group']}:{row['name']}" for row in rows)
     for part in ("kernel", "moving_variance", "learning_rate", "iteration", "accuracy", "count"):
@@ -163,7 +163,7 @@ def test_what_was_captured_is_everything(saved: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind in ("adam-ema", "legacy")])
-def test_learning_rate_changed_by_hand_survives(kind: str, tmp_path: Path) -> None:
+def test_changed_learning_rate_is_restored(kind: str, tmp_path: Path) -> None:
     model, other = trained(kind), trained(kind)
     model.optimizer.learning_rate = 0.125
     capture(model, tmp_path)
@@ -171,7 +171,7 @@ def test_learning_rate_changed_by_hand_survives(kind: str, tmp_path: Path) -> No
     assert float(keras.backend.get_value(other.optimizer.learning_rate)) == 0.125
 
 
-def test_second_optimizer_and_nested_list_metric(tmp_path: Path) -> None:
+def test_second_optimizer_is_restored(tmp_path: Path) -> None:
     model = trained()
     extra = keras.optimizers.SGD(0.1, momentum=0.9)
     extra.build(model.trainable_variables)
@@ -187,7 +187,7 @@ def test_second_optimizer_and_nested_list_metric(tmp_path: Path) -> None:
 
 
 class Adversaries(keras.Model):  # type: ignore[misc]
-    """Two models with an optimizer each, and a train step of its own."""
+    """Two models with one optimizer each, and a custom train step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,8 +204,8 @@ class Adversaries(keras.Model):  # type: ignore[misc]
         for name, sign in (("maker", -1.0), ("critic", 1.0)):
             part = getattr(self, name)
             with tf.GradientTape() as tape:
-                made = self.maker(tf.random.stateless_normal((16, 2), (1, 2)), training=True)
-                score = tf.reduce_mean(self.critic(made, training=True))
+                samples = self.maker(tf.random.stateless_normal((16, 2), (1, 2)), training=True)
+                score = tf.reduce_mean(self.critic(samples, training=True))
                 loss = sign * (score - tf.reduce_mean(self.critic(x, training=True)))
             gradients = tape.gradient(loss, part.trainable_variables)
             pairs = zip(gradients, part.trainable_variables, strict=True)
@@ -214,7 +214,7 @@ class Adversaries(keras.Model):  # type: ignore[misc]
         return {"loss": self.seen.result()}
 
 
-def test_a_custom_train_step_with_two_optimizers(tmp_path: Path) -> None:
+def test_custom_step_with_optimizers_is_restored(tmp_path: Path) -> None:
     one, other = Adversaries(), Adversaries()
     for model in (one, other):
         model.compile()
@@ -230,7 +230,7 @@ def test_a_custom_train_step_with_two_optimizers(tmp_path: Path) -> None:
     assert np.array_equal(fresh.maker.get_weights()[0], other.maker.get_weights()[0])
 
 
-def test_nested_models_that_were_compiled_themselves(tmp_path: Path) -> None:
+def test_nested_compiled_models_are_restored(tmp_path: Path) -> None:
     def build() -> Any:
         inner = keras.Sequential([keras.Input((6,)), layers.Dense(4), layers.Dropout(0.5)])
         return keras.Sequential([keras.Input((6,)), inner, layers.Dense(3)])
@@ -248,7 +248,7 @@ def test_nested_models_that_were_compiled_themselves(tmp_path: Path) -> None:
     restore_weights(build(), tmp_path)
 
 
-def test_functional_mixed_precision_model(tmp_path: Path) -> None:
+def test_mixed_precision_model_is_restored(tmp_path: Path) -> None:
     def build() -> Any:
         policy = (
             keras.mixed_precision.Policy("mixed_bfloat16")
@@ -267,7 +267,7 @@ def test_functional_mixed_precision_model(tmp_path: Path) -> None:
     assert train(other, 1) == expected
 
 
-def test_a_model_that_does_not_fit_is_refused_and_left_alone(saved: Any, tmp_path: Path) -> None:
+def test_misfitting_model_stays_unchanged(saved: Any, tmp_path: Path) -> None:
     other = trained(model=Everything(width=9))
     before = values(other)
     with pytest.raises(InvalidCheckpointError) as raised:
@@ -281,7 +281,7 @@ def test_a_model_that_does_not_fit_is_refused_and_left_alone(saved: Any, tmp_pat
     assert int(difference.split()[0]) == sum(line.startswith("  ") for line in text.splitlines())
 
 
-def test_a_variable_only_on_one_side_is_named(saved: Any, tmp_path: Path) -> None:
+def test_unmatched_variable_is_named(saved: Any, tmp_path: Path) -> None:
     saved.added_later = tf.Variable([1.0, 2.0, 3.0, 4.0, 5.0], trainable=False, name="added_later")
     with pytest.raises(InvalidCheckpointError, match=r"added_later.* \(5,\) only here"):
         restore(saved, tmp_path)
@@ -305,9 +305,7 @@ OTHER_MAJOR = 5 - KERAS_MAJOR
     ],
     ids=["type", "keras", "version"],
 )
-def test_a_record_of_something_else_is_refused(
-    saved: Any, change: Any, reason: str, tmp_path: Path
-) -> None:
+def test_foreign_records_are_rejected(saved: Any, change: Any, reason: str, tmp_path: Path) -> None:
     record = read_record(tmp_path)
     change(record)
     (tmp_path / VARIABLES_FILE).write_text(json.dumps(record))
@@ -316,13 +314,13 @@ def test_a_record_of_something_else_is_refused(
 
 
 @pytest.mark.parametrize("name", [VARIABLES_FILE, "optimizer.npz"])
-def test_a_missing_file_is_named(saved: Any, name: str, tmp_path: Path) -> None:
+def test_missing_file_is_named(saved: Any, name: str, tmp_path: Path) -> None:
     (tmp_path / name).unlink()
     with pytest.raises(InvalidCheckpointError, match=f"has no {re.escape(name)}"):
         restore(saved, tmp_path)
 
 
-def test_layers_in_another_place_are_refused(tmp_path: Path) -> None:
+def test_swapped_layers_are_rejected(tmp_path: Path) -> None:
     def build(*names: str) -> Any:
         return keras.Sequential(
             [keras.Input((6,)), *(layers.Dense(6, name=name) for name in names)]
@@ -332,12 +330,12 @@ def test_layers_in_another_place_are_refused(tmp_path: Path) -> None:
     write_training_state(model, [], tmp_path)
     restore_weights(build("encoder", "decoder"), tmp_path)
     with pytest.raises(
-        InvalidCheckpointError, match=r"encoder/kernel.*decoder/kernel.*in its place"
+        InvalidCheckpointError, match=r"encoder/kernel.*decoder/kernel.*at this position"
     ):
         restore_weights(build("decoder", "encoder"), tmp_path)
 
 
-def test_weights_alone_into_a_model_numbered_otherwise(tmp_path: Path) -> None:
+def test_weights_load_into_renumbered_layers(tmp_path: Path) -> None:
     def build() -> Any:
         return keras.Sequential([keras.Input((6,)), layers.Dense(5), layers.Dense(3)])
 
@@ -365,16 +363,16 @@ def test_input_specs_survive_json() -> None:
 
 
 def draw() -> list[Any]:
-    drawn: list[Any] = [random.random(), random.gauss(0, 1), float(np.random.normal())]
-    drawn += tf.random.normal((2,)).numpy().tolist()
-    drawn += tf.random.uniform((2,), seed=3).numpy().tolist()
-    drawn += tf.random.get_global_generator().normal((2,)).numpy().tolist()
+    numbers: list[Any] = [random.random(), random.gauss(0, 1), float(np.random.normal())]
+    numbers += tf.random.normal((2,)).numpy().tolist()
+    numbers += tf.random.uniform((2,), seed=3).numpy().tolist()
+    numbers += tf.random.get_global_generator().normal((2,)).numpy().tolist()
     if KERAS_MAJOR == 3:
-        drawn += keras.random.normal((2,)).numpy().tolist()
-    return drawn
+        numbers += keras.random.normal((2,)).numpy().tolist()
+    return numbers
 
 
-def test_random_generators_go_on_in_another_process(tmp_path: Path) -> None:
+def test_generators_are_restored_in_new_process(tmp_path: Path) -> None:
     keras.utils.set_random_seed(11)
     tf.random.set_global_generator(tf.random.Generator.from_seed(4))
     for _ in range(3):
@@ -382,7 +380,7 @@ def test_random_generators_go_on_in_another_process(tmp_path: Path) -> None:
     np.random.normal()  # one half of a pair is kept back
     random.gauss(0, 1)
     capture_rng(tmp_path)
-    # An operation with a seed of its own counts in its kernel, which nothing can read.
+    # An operation with a seed argument counts in its kernel, which cannot be read.
     expected = draw()
     del expected[5:7]
     script = tmp_path / "elsewhere.py"
@@ -401,19 +399,19 @@ def test_random_generators_go_on_in_another_process(tmp_path: Path) -> None:
             """
         )
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, str(script), __file__, str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    drawn = json.loads(done.stdout.splitlines()[-1])
-    del drawn[5:7]
-    assert drawn == expected
+    assert result.returncode == 0, result.stderr
+    numbers = json.loads(result.stdout.splitlines()[-1])
+    del numbers[5:7]
+    assert numbers == expected
 
 
-def test_random_generators_go_on_in_this_process(tmp_path: Path) -> None:
+def test_generators_are_restored_in_this_process(tmp_path: Path) -> None:
     keras.utils.set_random_seed(11)
     tf.random.set_global_generator(tf.random.Generator.from_seed(4))
     capture_rng(tmp_path)
@@ -423,7 +421,7 @@ def test_random_generators_go_on_in_this_process(tmp_path: Path) -> None:
     assert draw() == expected
 
 
-def test_a_damaged_rng_file_is_named(tmp_path: Path) -> None:
+def test_damaged_rng_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidCheckpointError, match=r"no rng\.json"):
         restore_rng(tmp_path)
     capture_rng(tmp_path)

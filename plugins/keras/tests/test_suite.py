@@ -1,4 +1,4 @@
-"""Keras keeps the contract of a framework plugin."""
+"""The Keras plugin passes the framework plugin suite."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class TestKeras(FrameworkSuite):
 
     def read_state(self, checkpoint: Path) -> Mapping[str, np.ndarray]:
         record = json.loads((checkpoint / "variables.json").read_text())
-        found = {}
+        state = {}
         for number, row in enumerate(record["variables"]):
-            # Sums of metrics are of no further use: each stretch begins by resetting them.
+            # Sums of metrics are not needed, because each training unit resets them.
             if row["group"] != "metrics":
                 with np.load(checkpoint / row["file"], allow_pickle=False) as arrays:
-                    found[f"{number}: {row['group']}: {row['name']}"] = arrays[row["key"]]
-        return found
+                    state[f"{number}: {row['group']}: {row['name']}"] = arrays[row["key"]]
+        return state
 
     def callback_events(self, journal: Path) -> Sequence[str]:
         return journal.read_text().split()

@@ -59,7 +59,7 @@ CONFIG: dict[str, Any] = {
 
 
 def weights(home: Path) -> dict[str, bytes]:
-    """Return the newest checkpoint's files of numbers, by name."""
+    """Return the array files of the newest checkpoint, by name."""
     newest = max((home / "checkpoints").glob("*/manifest.json"), key=os.path.getmtime).parent
     files = {
         str(path.relative_to(newest)): path.read_bytes()
@@ -71,7 +71,7 @@ def weights(home: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.cold
-def test_a_forked_worker_trains_bit_for_bit_what_a_cold_one_trains(tmp_path: Path) -> None:
+def test_forked_worker_trains_bit_identically(tmp_path: Path) -> None:
     model_dir = tmp_path / "model"
     model_dir.mkdir()
     (model_dir / "model_def.py").write_text(MODEL)
@@ -85,16 +85,16 @@ def test_a_forked_worker_trains_bit_for_bit_what_a_cold_one_trains(tmp_path: Pat
         while len(warm) < 2 and time.monotonic() < deadline:
             group = trials.start(launcher, global_batch_size=16, facts=str(facts))
             assert finish(group) == 0, trials.output
-            found = json.loads(facts.read_text())
-            found["weights"] = weights(trials.home)
-            (cold if found["parent"] == os.getpid() else warm).append(found)
+            result = json.loads(facts.read_text())
+            result["weights"] = weights(trials.home)
+            (cold if result["parent"] == os.getpid() else warm).append(result)
     finally:
         launcher.close()
         trials.close()
     assert cold, "the first trial does not wait for the process that imports"
     assert len(warm) == 2
-    for each in warm:
-        assert each["weights"] == cold[0]["weights"]
-        assert each["blas"] == cold[0]["blas"]
-    # What is not seeded is not the same in all that were forked.
+    for warm_result in warm:
+        assert warm_result["weights"] == cold[0]["weights"]
+        assert warm_result["blas"] == cold[0]["blas"]
+    # Unseeded numbers differ between forked workers.
     assert warm[0]["unseeded"] != warm[1]["unseeded"]

@@ -1,4 +1,4 @@
-"""Several workers agree with one: weights, validation metrics, data, callbacks, errors."""
+"""Several workers agree with one worker: weights, metrics, data, callbacks, errors."""
 
 from __future__ import annotations
 
@@ -18,32 +18,35 @@ from shared_folder import shared_folder
 from detcore_keras.frameworks import KERAS_MAJOR
 
 SCRIPT = Path(__file__).parent / "worker_scenarios.py"
-# What each test compares: of one worker, and of two.
+# The scenarios that each test runs with one worker and with two workers.
 SCENARIOS = {
-    "test_two_workers_train_as_one_on_the_whole_batch": (["gradients"], ["gradients"]),
-    "test_every_other_step_trains_as_one_too": (["more_gradients"], ["more_gradients"]),
-    "test_added_up_batches_train_as_one_large_batch": (["aggregated"], ["aggregated"]),
-    "test_validation_does_not_depend_on_the_number_of_workers": (["validation"], ["validation"]),
-    "test_losses_that_are_means_of_batches_are_those_of_keras": ([], ["batch_means"]),
-    "test_uneven_shards_end_together_and_count_what_was_trained": (
+    "test_two_workers_equal_one_with_whole_batch": (["gradients"], ["gradients"]),
+    "test_other_steps_of_two_workers_equal_one": (["more_gradients"], ["more_gradients"]),
+    "test_aggregated_batches_equal_one_large_batch": (["aggregated"], ["aggregated"]),
+    "test_validation_ignores_worker_count": (["validation"], ["validation"]),
+    "test_batch_mean_losses_equal_keras": ([], ["batch_means"]),
+    "test_uneven_shards_end_together": (
         ["uneven_data"],
         ["uneven_data"],
     ),
-    "test_validation_uses_the_chiefs_model_and_leaves_each_its_own": ([], ["own_state"]),
-    "test_callbacks_of_the_chief_do_not_part_the_workers": (
+    "test_validation_uses_chief_model_temporarily": ([], ["own_state"]),
+    "test_chief_callbacks_keep_workers_in_step": (
         ["chief_only_callbacks"],
         ["chief_only_callbacks"],
     ),
-    "test_a_number_that_no_metric_says_is_a_mean_over_records": (
+    "test_plain_test_outputs_are_record_means": (
         ["plain_numbers"],
         ["plain_numbers"],
     ),
-    "test_errors_name_what_cannot_work": (
+    "test_worker_errors_name_the_cause": (
         [],
         ["refused_metric", "forgotten_optimizer", "bad_data"],
     ),
-    "test_compressed_gradients_train_nearly_the_same": (["compressed"], ["compressed"]),
-    "test_another_number_of_workers_goes_on": (["goes_on"], ["saved_halfway", "goes_on"]),
+    "test_compressed_gradients_train_similarly": (["compressed"], ["compressed"]),
+    "test_training_resumes_with_other_worker_count": (
+        ["resume_halfway"],
+        ["saved_halfway", "resume_halfway"],
+    ),
 }
 FOUR = pytest.param(4, marks=pytest.mark.soak)
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long(together="workers")]
@@ -60,18 +63,18 @@ def run(folder: Path, workers: int, names: Sequence[str]) -> None:
 
 
 def results(folder: Path, workers: int, name: str) -> list[Any]:
-    """What each worker found, in the order of their ranks."""
+    """Return each worker's result, in rank order."""
     files = [folder / f"{name}-{rank}.pkl" for rank in range(workers)]
     return [pickle.loads(file.read_bytes()) for file in files]  # noqa: S301  (written by `run`)
 
 
 def scenarios(session: pytest.Session, workers: int) -> list[str]:
-    """Return what the tests that this session runs compare, each once and in order."""
-    mine = [item for item in session.items if item.path == Path(__file__)]
+    """Return the scenarios of the tests in this session, without repetitions and in order."""
+    items = [item for item in session.items if item.path == Path(__file__)]
     names = [
-        SCENARIOS[str(item.originalname)] for item in mine if isinstance(item, pytest.Function)
+        SCENARIOS[str(item.originalname)] for item in items if isinstance(item, pytest.Function)
     ]
-    return [*dict.fromkeys(name for given in names for name in given[workers - 1])]
+    return [*dict.fromkeys(name for name_lists in names for name in name_lists[workers - 1])]
 
 
 @pytest.fixture(scope="module")
@@ -96,19 +99,19 @@ def assert_same(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> None
         np.testing.assert_array_equal(a, b)
 
 
-def test_two_workers_train_as_one_on_the_whole_batch(one: Path, two: Path) -> None:
-    found = check_weights(one, two, "gradients")
-    assert found >= {"sgd", "adam", "clipped", "embedding"}
+def test_two_workers_equal_one_with_whole_batch(one: Path, two: Path) -> None:
+    trained_names = check_weights(one, two, "gradients")
+    assert trained_names >= {"sgd", "adam", "clipped", "embedding"}
 
 
 @pytest.mark.soak
-def test_every_other_step_trains_as_one_too(one: Path, two: Path) -> None:
-    found = check_weights(one, two, "more_gradients")
-    assert found >= {"scaled", "momentum", "eager", "applies", "hooks"}
+def test_other_steps_of_two_workers_equal_one(one: Path, two: Path) -> None:
+    trained_names = check_weights(one, two, "more_gradients")
+    assert trained_names >= {"scaled", "momentum", "eager", "applies", "hooks"}
 
 
 def check_weights(one: Path, two: Path, scenario: str) -> set[str]:
-    """Compare the weights of one worker and of two; return what was trained."""
+    """Compare the weights of one and two workers. Return the names of the trained variants."""
     (expected,) = results(one, 1, scenario)
     first, second = results(two, 2, scenario)
     assert set(first) == set(expected)
@@ -119,7 +122,7 @@ def check_weights(one: Path, two: Path, scenario: str) -> set[str]:
 
 
 @pytest.mark.soak
-def test_added_up_batches_train_as_one_large_batch(one: Path, two: Path) -> None:
+def test_aggregated_batches_equal_one_large_batch(one: Path, two: Path) -> None:
     (alone,) = results(one, 1, "aggregated")
     first, second = results(two, 2, "aggregated")
     for name, (added_up, large) in alone.items():
@@ -128,17 +131,20 @@ def test_added_up_batches_train_as_one_large_batch(one: Path, two: Path) -> None
         assert_same(first[name][0], second[name][0])
 
 
-def check_validation(expected: Any, found: Any) -> None:
-    assert found.keys() == expected.keys()
+def check_validation(expected: Any, results_by_case: Any) -> None:
+    assert results_by_case.keys() == expected.keys()
     for case, (metrics, n_records) in expected.items():
-        assert found[case][1] == n_records == case[1]
-        assert found[case][0].keys() == metrics.keys()
+        assert results_by_case[case][1] == n_records == case[1]
+        assert results_by_case[case][0].keys() == metrics.keys()
         for name, value in metrics.items():
-            assert found[case][0][name] == pytest.approx(value, rel=1e-6, abs=1e-6), (case, name)
+            assert results_by_case[case][0][name] == pytest.approx(value, rel=1e-6, abs=1e-6), (
+                case,
+                name,
+            )
 
 
 @pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.soak), FOUR])
-def test_validation_does_not_depend_on_the_number_of_workers(
+def test_validation_ignores_worker_count(
     one: Path, two: Path, workers: int, tmp_path: Path
 ) -> None:
     folder = two if workers == 2 else tmp_path
@@ -151,14 +157,14 @@ def test_validation_does_not_depend_on_the_number_of_workers(
         assert answer == answers[0]
 
 
-def test_losses_that_are_means_of_batches_are_those_of_keras(two: Path) -> None:
-    for found, expected in results(two, 2, "batch_means"):
-        assert found.keys() == expected.keys() == {"val_loss", "val_one_loss", "val_two_loss"}
-        assert found == pytest.approx(expected, rel=1e-6)
+def test_batch_mean_losses_equal_keras(two: Path) -> None:
+    for losses, expected in results(two, 2, "batch_means"):
+        assert losses.keys() == expected.keys() == {"val_loss", "val_one_loss", "val_two_loss"}
+        assert losses == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.soak
-def test_uneven_shards_end_together_and_count_what_was_trained(one: Path, two: Path) -> None:
+def test_uneven_shards_end_together(one: Path, two: Path) -> None:
     alone, first, second = (
         *results(one, 1, "uneven_data"),
         *results(two, 2, "uneven_data"),
@@ -167,19 +173,20 @@ def test_uneven_shards_end_together_and_count_what_was_trained(one: Path, two: P
         assert first[name][0] == second[name][0]
         assert len(first[name][1]) == len(second[name][1]) == 3
         assert_same(first[name][2], second[name][2])
-    # 7 and 15 records in batches of 4: 2 and 4 batches; 11 steps each, the last ones of epochs
-    # with 3 records.
+    # 7 and 15 records in batches of 4 are 2 and 4 batches. Each worker takes 11 steps. The last
+    # batch of an epoch has 3 records.
     assert [first["own"][0], sum(first["own"][1]), sum(second["own"][1])] == [4, 39, 42]
     # 21 records in batches of 4: the shards have 11 and 10, 3 batches each, 3 epochs and 2 batches.
     assert first["sharded"][0] == 3
     assert [sum(first["sharded"][1]), sum(second["sharded"][1])] == [41, 38]
     assert first["filtered"][0] is None
-    # Each batch goes to one worker: together they see what one sees in twice as many steps.
+    # Each batch goes to one worker. Two workers see the same batches as one worker in twice as many
+    # steps.
     assert first["arrays"][0] == alone["arrays"][0]
 
 
 @pytest.mark.soak
-def test_validation_uses_the_chiefs_model_and_leaves_each_its_own(two: Path) -> None:
+def test_validation_uses_chief_model_temporarily(two: Path) -> None:
     first, second = results(two, 2, "own_state")
     for before, after, *_ in (first, second):
         assert_same(before, after)
@@ -190,18 +197,18 @@ def test_validation_uses_the_chiefs_model_and_leaves_each_its_own(two: Path) -> 
 
 
 @pytest.mark.soak
-def test_callbacks_of_the_chief_do_not_part_the_workers(one: Path, two: Path) -> None:
+def test_chief_callbacks_keep_workers_in_step(one: Path, two: Path) -> None:
     (alone,) = results(one, 1, "chief_only_callbacks")
     first, second = results(two, 2, "chief_only_callbacks")
     assert first[1] == second[1] == ["log-0.csv"]
     assert first[0] == second[0]
-    for mine, expected in zip(first[0], alone[0], strict=True):
-        assert mine["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    for logs, expected in zip(first[0], alone[0], strict=True):
+        assert logs["loss"] == pytest.approx(expected["loss"], rel=1e-5)
     assert_same(first[2], second[2])
 
 
 @pytest.mark.soak
-def test_a_number_that_no_metric_says_is_a_mean_over_records(one: Path, two: Path) -> None:
+def test_plain_test_outputs_are_record_means(one: Path, two: Path) -> None:
     (alone,) = results(one, 1, "plain_numbers")
     first, second = results(two, 2, "plain_numbers")
     assert first == second
@@ -210,7 +217,7 @@ def test_a_number_that_no_metric_says_is_a_mean_over_records(one: Path, two: Pat
 
 
 @pytest.mark.soak
-def test_errors_name_what_cannot_work(two: Path) -> None:
+def test_worker_errors_name_the_cause(two: Path) -> None:
     for answer in results(two, 2, "refused_metric"):
         assert answer.startswith("InvalidModelError: the metric 'smallest' (Smallest) keeps")
         assert "merge_state" in answer
@@ -223,7 +230,7 @@ def test_errors_name_what_cannot_work(two: Path) -> None:
 
 
 @pytest.mark.soak
-def test_compressed_gradients_train_nearly_the_same(one: Path, two: Path) -> None:
+def test_compressed_gradients_train_similarly(one: Path, two: Path) -> None:
     (exact,) = results(one, 1, "compressed")
     first, second = results(two, 2, "compressed")
     assert_same(first, second)
@@ -232,20 +239,20 @@ def test_compressed_gradients_train_nearly_the_same(one: Path, two: Path) -> Non
 
 
 @pytest.mark.parametrize("workers", [1, 2, FOUR])
-def test_another_number_of_workers_goes_on(
+def test_training_resumes_with_other_worker_count(
     one: Path, two: Path, workers: int, tmp_path: Path
 ) -> None:
-    """With the gradients that were added up when the checkpoint was saved."""
-    ((expected, _),) = results(one, 1, "goes_on")
-    chiefs, others = results(two, 2, "saved_halfway")
-    assert "weights.npz" in chiefs
-    assert "weights.npz" not in others
+    """The checkpoint contains gradients that are summed over several batches."""
+    ((expected, _),) = results(one, 1, "resume_halfway")
+    chief_files, worker_files = results(two, 2, "saved_halfway")
+    assert "weights.npz" in chief_files
+    assert "weights.npz" not in worker_files
     folder = two
     if workers != 2:
         folder = tmp_path
         shutil.copytree(two / "halfway", folder / "halfway")
-        run(folder, workers, ["goes_on"])
-    answers = results(folder, workers, "goes_on")
+        run(folder, workers, ["resume_halfway"])
+    answers = results(folder, workers, "resume_halfway")
     assert sum(n_records for _, n_records in answers) == 7 * 8
     for weights, _ in answers:
         assert_close(weights, expected, 1e-6)

@@ -1,4 +1,4 @@
-"""Two workers of a Keras trial, killed and resumed through the command line: in real processes."""
+"""A Keras trial with two workers is killed and resumed through the command line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def detcore(tmp_path: Path) -> Iterator[Detcore]:
 
 
 def config(detcore: Detcore, kind: str, *, batches: int = BATCHES, slots: int = 2) -> Path:
-    """An experiment whose checkpoints are in the middle of adding gradients up."""
+    """Return an experiment whose checkpoints contain partial sums of gradients."""
     return detcore.config(
         entrypoint=f"model_def:{kind}",
         hyperparameters={"global_batch_size": 10},
@@ -45,13 +45,13 @@ def config(detcore: Detcore, kind: str, *, batches: int = BATCHES, slots: int = 
 
 
 def arrays_of(folder: Path) -> dict[str, np.ndarray]:
-    """Every array in a checkpoint, by file and name."""
-    found = {}
+    """Return every array in a checkpoint, by file and name."""
+    contents = {}
     for path in sorted(folder.rglob("*.npz")):
         with np.load(path, allow_pickle=False) as arrays:
             for name in arrays.files:
-                found[f"{path.relative_to(folder)}/{name}"] = arrays[name]
-    return found
+                contents[f"{path.relative_to(folder)}/{name}"] = arrays[name]
+    return contents
 
 
 def checkpoint(detcore: Detcore, summary: dict[str, Any]) -> Path:
@@ -90,8 +90,8 @@ def test_killed_and_resumed_ends_bit_identical(detcore: Detcore, kind: str) -> N
     resumed = detcore("run", "--resume", 2, "--json", timeout_s=240)
     assert resumed.code == 0, resumed.stderr + resumed.stdout
 
-    found = arrays_of(checkpoint(detcore, resumed.summary))
-    assert found.keys() == expected.keys()
+    resumed_arrays = arrays_of(checkpoint(detcore, resumed.summary))
+    assert resumed_arrays.keys() == expected.keys()
     for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name, strict=True)
+        np.testing.assert_array_equal(resumed_arrays[name], array, err_msg=name, strict=True)
     assert validations(detcore, 2) == validations(detcore, 1)

@@ -1,7 +1,7 @@
-"""What the tests of several workers run: ``worker_scenarios.py FOLDER NAME...`` in each worker.
+"""Scenarios for tests of several workers. Each runs ``worker_scenarios.py FOLDER NAME...``.
 
-Each scenario's result goes to ``FOLDER/NAME-RANK.pkl``. With one worker the same scenarios give
-what several have to agree with.
+Each scenario writes its result to ``FOLDER/NAME-RANK.pkl``. The results of one worker are the
+reference for several workers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def dense() -> Any:
 
 
 class Applies(keras.Model):  # type: ignore[misc]
-    """Updates its weights in a step of its own, in two calls for two groups of variables."""
+    """Has a custom step that updates two groups of variables with separate calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,9 +113,9 @@ def make(
     **kind: Any,
 ) -> KerasController:
     seed_everything()
-    given = make_context(folder, distributed=distributed, **(context or {}))
+    trial_context = make_context(folder, distributed=distributed, **(context or {}))
     changes = {name: staticmethod(value) for name, value in kind.items()}
-    return KerasController(type("T", (Trial,), changes)(given), given)
+    return KerasController(type("T", (Trial,), changes)(trial_context), trial_context)
 
 
 def train(
@@ -146,15 +146,15 @@ def words() -> tuple[np.ndarray, np.ndarray]:
     return rng.integers(0, 9, size=(64, 3)), rng.normal(size=(64, 1)).astype("float32")
 
 
-# One of each branch: a plain step, slots, norms over all gradients, sparse gradients, a step of
-# the user's, and Keras 2's older optimizers.
+# One variant of each branch: a plain step, slots, norms over all gradients, sparse gradients, and
+# Keras 2's older optimizers.
 IN_EVERY_RUN = ("sgd", "adam", "clipped", "embedding", "legacy")
 
 
 def kinds() -> dict[str, dict[str, Any]]:
-    """The ways in which gradients get to an optimizer."""
+    """Return the ways in which gradients reach an optimizer."""
     new = keras.optimizers
-    found: dict[str, dict[str, Any]] = {
+    kinds_by_name: dict[str, dict[str, Any]] = {
         "sgd": {},
         "adam": {"options": lambda: {"optimizer": new.Adam(0.01)}},
         "clipped": {"options": lambda: {"optimizer": new.SGD(0.1, global_clipnorm=0.3)}},
@@ -166,10 +166,14 @@ def kinds() -> dict[str, dict[str, Any]]:
         "hooks": {"callbacks": lambda context: [BatchHook()]},
     }
     if legacy is not None and KERAS_MAJOR == 2:
-        found["legacy"] = {"options": lambda: {"optimizer": legacy.Adam(0.01)}}
-        found["legacy clipped"] = {"options": lambda: {"optimizer": legacy.SGD(0.1, clipnorm=0.2)}}
-        found["legacy scaled"] = {"options": lambda: {"optimizer": scaled(legacy.SGD(0.05))}}
-    return found
+        kinds_by_name["legacy"] = {"options": lambda: {"optimizer": legacy.Adam(0.01)}}
+        kinds_by_name["legacy clipped"] = {
+            "options": lambda: {"optimizer": legacy.SGD(0.1, clipnorm=0.2)}
+        }
+        kinds_by_name["legacy scaled"] = {
+            "options": lambda: {"optimizer": scaled(legacy.SGD(0.05))}
+        }
+    return kinds_by_name
 
 
 class BatchHook(keras.callbacks.Callback):  # type: ignore[misc]
@@ -179,13 +183,13 @@ class BatchHook(keras.callbacks.Callback):  # type: ignore[misc]
 
 @scenario
 def gradients(distributed: DistributedContext, folder: Path) -> Any:
-    """Final weights for each way of applying gradients that is tried in every run."""
+    """Return final weights for the variants of every test run."""
     return _final_weights(distributed, folder, [name for name in IN_EVERY_RUN if name in kinds()])
 
 
 @scenario
 def more_gradients(distributed: DistributedContext, folder: Path) -> Any:
-    """The same for all others."""
+    """Return final weights for the remaining variants."""
     return _final_weights(
         distributed, folder, [name for name in kinds() if name not in IN_EVERY_RUN]
     )
@@ -199,8 +203,8 @@ def _final_weights(
 
 @scenario
 def aggregated(distributed: DistributedContext, folder: Path) -> Any:
-    """The same with gradients added up over two batches, and over one of twice the size."""
-    found = {}
+    """Return final weights with gradients summed over two batches, and with double batches."""
+    results = {}
     for name in ("adam", "scaled", "applies", "legacy scaled", "eager"):
         if name not in kinds():
             continue
@@ -209,17 +213,17 @@ def aggregated(distributed: DistributedContext, folder: Path) -> Any:
         large = {"batch_size": 16}
         a, _ = train(distributed, folder, until=12, context=two, **kind)
         b, _ = train(distributed, folder, until=6, context=large, **kind)
-        found[name] = (weights(a), weights(b))
+        results[name] = (weights(a), weights(b))
     sums = {"aggregation_frequency": 2, "average_aggregated_gradients": False}
     half = {"options": lambda: {"optimizer": keras.optimizers.SGD(0.025)}}
     a, _ = train(distributed, folder, context={"config": {"optimizations": sums}}, **half)
     b, _ = train(distributed, folder, until=6, context={"batch_size": 16})
-    found["not averaged"] = (weights(a), weights(b))
-    return found
+    results["not averaged"] = (weights(a), weights(b))
+    return results
 
 
 class Largest(keras.metrics.Metric):  # type: ignore[misc]
-    """A metric that is no sum, but can be merged."""
+    """A metric that is not a sum, but can be merged."""
 
     def __init__(self, name: str = "largest", **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
@@ -238,7 +242,7 @@ class Largest(keras.metrics.Metric):  # type: ignore[misc]
 
 
 class Smallest(keras.metrics.Metric):  # type: ignore[misc]
-    """A metric that says itself that its variable is no sum."""
+    """A metric that declares that its variable is not a sum."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(name="smallest", **kwargs)
@@ -281,8 +285,8 @@ def all_metrics() -> dict[str, Any]:
 
 @scenario
 def validation(distributed: DistributedContext, folder: Path) -> Any:
-    """Metrics of one validation, for numbers of records that split badly."""
-    found = {}
+    """Return metrics of a validation, for record counts that split unevenly."""
+    results = {}
     cases = [("arrays", 1), ("arrays", 3), ("tf.data", 2), ("sequence", 4)]
     for kind, count in [*cases, *((kind, 21) for kind in VALIDATION)]:
         controller = make(
@@ -296,8 +300,8 @@ def validation(distributed: DistributedContext, folder: Path) -> Any:
         )
         result = controller.validate()
         controller.close()
-        found[kind, count] = (dict(result.metrics), result.n_records)
-    return found
+        results[kind, count] = (dict(result.metrics), result.n_records)
+    return results
 
 
 def masked() -> Any:
@@ -309,7 +313,7 @@ def masked() -> Any:
 
 @scenario
 def batch_means(distributed: DistributedContext, folder: Path) -> Any:
-    """Losses that weigh each batch by itself, and what Keras alone computes."""
+    """Return losses that depend on the batches, and the losses of plain Keras."""
     x, y = records(50)
     x = x.reshape(-1, 3, 2)
     x[np.arange(50) % 4 == 0, 1:] = 0.0
@@ -359,7 +363,7 @@ VALIDATION: dict[str, Callable[..., Any]] = {
 
 @scenario
 def refused_metric(distributed: DistributedContext, folder: Path) -> Any:
-    """The error of a metric that cannot be put together."""
+    """Return the error for a metric that cannot be merged."""
     options = lambda: {"metrics": [Smallest()]}  # noqa: E731
     controller = make(distributed, folder, options=options)
     try:
@@ -371,7 +375,7 @@ def refused_metric(distributed: DistributedContext, folder: Path) -> Any:
 
 
 class Plain(keras.Model):  # type: ignore[misc]
-    """Its test step returns a metric under another name, and a number that no metric says."""
+    """The test step returns a metric under another name, and a number without a metric."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -406,7 +410,7 @@ def normalized() -> Any:
 
 @scenario
 def own_state(distributed: DistributedContext, folder: Path) -> Any:
-    """Weights that layers keep for themselves, before and after a validation; seeds."""
+    """Return layers' private weights before and after a validation, and seeds."""
     controller, _ = train(distributed, folder, model=normalized)
     before = weights(controller)
     metrics = dict(controller.validate().metrics)
@@ -427,8 +431,8 @@ def _filtered(context: Any) -> Any:
 
 @scenario
 def uneven_data(distributed: DistributedContext, folder: Path) -> Any:
-    """Steps in an epoch, and records trained on, where workers have different amounts."""
-    found = {}
+    """Return steps per epoch and trained records when workers have different amounts of data."""
+    results = {}
     sharded = lambda context: _dataset(context, *records(21))  # noqa: E731
     items = lambda context: Items(*records(21))  # noqa: E731
     arrays = lambda context: records(21)  # noqa: E731
@@ -440,18 +444,18 @@ def uneven_data(distributed: DistributedContext, folder: Path) -> Any:
         "arrays": arrays,
     }.items():
         controller, clock = train(distributed, folder, until=11, training=data)
-        found[name] = (controller.batches_per_epoch(), clock.records, weights(controller))
-    return found
+        results[name] = (controller.batches_per_epoch(), clock.records, weights(controller))
+    return results
 
 
 @scenario
 def chief_only_callbacks(distributed: DistributedContext, folder: Path) -> Any:
-    """A batch-level hook on the chief alone, a file writer, and one that looks at metrics."""
-    seen: list[Any] = []
+    """Train with a batch-level hook on the chief, a file writer, and a metrics recorder."""
+    epoch_logs: list[Any] = []
 
     class Watch(keras.callbacks.Callback):  # type: ignore[misc]
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            seen.append(dict(logs or {}))
+            epoch_logs.append(dict(logs or {}))
 
     def callbacks(context: Any) -> list[Any]:
         hooks = [BatchHook()] if context.distributed.rank == 0 else []
@@ -461,12 +465,12 @@ def chief_only_callbacks(distributed: DistributedContext, folder: Path) -> Any:
     controller, clock = train(distributed, folder, until=16, callbacks=callbacks)
     files = sorted(path.name for path in folder.glob("*.csv"))
     distributed.barrier()
-    return seen, files, weights(controller), [m for _, m in clock.training]
+    return epoch_logs, files, weights(controller), [m for _, m in clock.training]
 
 
 @scenario
 def forgotten_optimizer(distributed: DistributedContext, folder: Path) -> Any:
-    """The error where gradients are not averaged."""
+    """Return the error for gradients that are not averaged."""
 
     class Hidden(Applies):
         def __init__(self) -> None:
@@ -499,23 +503,23 @@ ADDS_UP = {"config": {"optimizations": {"aggregation_frequency": 2}}}
 
 @scenario
 def saved_halfway(distributed: DistributedContext, folder: Path) -> Any:
-    """A checkpoint after 5 batches, in the middle of adding gradients up."""
+    """Save a checkpoint after 5 batches, between two updates of the weights."""
     controller = make(distributed, folder, context=ADDS_UP, **kinds()["adam"])
     controller.run(FakeClock(controller, until=5, unit=4, context=controller._context))
     target = folder / "halfway"
     rank = distributed.rank
-    own = target / "workers" / str(rank) if rank else target
-    own.mkdir(parents=True, exist_ok=True)
-    controller.save(own)
+    worker_dir = target / "workers" / str(rank) if rank else target
+    worker_dir.mkdir(parents=True, exist_ok=True)
+    controller.save(worker_dir)
     controller.close()
     (target / "clock.json").write_text(json.dumps({"workers": distributed.size}))
     distributed.barrier()
-    return sorted(path.name for path in own.iterdir() if path.is_file())
+    return sorted(path.name for path in worker_dir.iterdir() if path.is_file())
 
 
 @scenario
-def goes_on(distributed: DistributedContext, folder: Path) -> Any:
-    """From the checkpoint, if there is one, to batch 12."""
+def resume_halfway(distributed: DistributedContext, folder: Path) -> Any:
+    """Train to batch 12, from the checkpoint if it exists."""
     begin = 5 if (folder / "halfway").exists() else 0
     options = {**ADDS_UP, "steps_completed": begin}
     controller = make(distributed, folder, context=options, **kinds()["adam"])
@@ -535,8 +539,8 @@ def compressed(distributed: DistributedContext, folder: Path) -> Any:
 
 @scenario
 def bad_data(distributed: DistributedContext, folder: Path) -> Any:
-    """Errors of data that cannot be shared."""
-    found = []
+    """Return the errors for data that cannot be shared."""
+    messages = []
     for data in (
         lambda context: records(30 + context.distributed.rank),
         lambda context: records(4),
@@ -544,9 +548,9 @@ def bad_data(distributed: DistributedContext, folder: Path) -> Any:
         try:
             make(distributed, folder, training=data).close()
         except DetcoreError as error:
-            found.append(f"{type(error).__name__}: {error}")
+            messages.append(f"{type(error).__name__}: {error}")
         distributed.barrier()
-    return found
+    return messages
 
 
 def main() -> None:

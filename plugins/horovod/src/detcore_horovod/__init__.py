@@ -1,4 +1,4 @@
-"""Horovod's rendezvous: how ``hvd.init()`` finds the other workers of a job of detcore."""
+"""Horovod's rendezvous, through which ``hvd.init()`` finds the other workers of a detcore job."""
 
 __version__ = "0.1.0"
 

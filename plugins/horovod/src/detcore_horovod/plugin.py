@@ -10,7 +10,7 @@ __all__ = ["detcore_register_rendezvous"]
 
 @hookimpl
 def detcore_register_rendezvous() -> RendezvousType:
-    """Register the service over which ``hvd.init()`` finds the other workers."""
+    """Register the service through which ``hvd.init()`` finds the other workers."""
     return RendezvousType(
         name="horovod", service="detcore_horovod.rendezvous_service:HorovodService"
     )

@@ -1,8 +1,8 @@
-"""The key-value server over which Horovod's workers of one machine find each other.
+"""The key-value server through which Horovod's workers on one machine find each other.
 
-Horovod's C++ side speaks to it: ``PUT``, ``GET`` and ``DELETE`` of ``/scope/key``; ``GET`` is
-repeated until the key is there. When all ranks of a scope have deleted their keys the scope is
-emptied, so that a second ``hvd.init()`` does not find the addresses of the first one.
+Horovod's C++ code sends ``PUT``, ``GET`` and ``DELETE`` requests for ``/scope/key``, and repeats a
+``GET`` until the key exists. When all ranks of a scope have deleted their keys, the scope is
+emptied, so a second ``hvd.init()`` does not find the addresses of the first call.
 Source: horovod 0.28.1, ``horovod/runner/http/http_server.py``.
 """
 
@@ -22,7 +22,7 @@ from detcore.launch.nodes import RendezvousStore
 
 _LOOPBACK = "127.0.0.1"
 _CONNECTIONS = Path("/proc/net/tcp")
-_LOCAL, _REMOTE, _UID = 1, 2, 7  # its columns
+_LOCAL, _REMOTE, _UID = 1, 2, 7  # columns of this file
 _REQUEST_TIMEOUT_S = 3.0
 _MAX_VALUE_BYTES = 1 << 20
 _MAX_STORE_BYTES = 64 << 20
@@ -32,12 +32,12 @@ class RendezvousServer:
     """A server on the loopback address, at a port that the system chooses.
 
     Args:
-        store: Where the values are, here or with the server of another machine.
-        most_workers: How many workers may ask at once.
+        store: Storage of the values, in this process or on another machine.
+        max_workers: Maximum number of workers that send requests concurrently.
     """
 
-    def __init__(self, store: RendezvousStore, *, most_workers: int) -> None:
-        connections = 2 * most_workers + 16
+    def __init__(self, store: RendezvousStore, *, max_workers: int) -> None:
+        connections = 2 * max_workers + 16
         self._server = _Server((_LOOPBACK, 0), store, connections)
         self._thread = threading.Thread(
             target=self._server.serve_forever,
@@ -49,11 +49,11 @@ class RendezvousServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """The port that the server listens on."""
         return int(self._server.server_address[1])
 
     def close(self) -> None:
-        """Stop listening; requests that are being answered come to their end."""
+        """Stop listening. Running requests are still answered."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -63,7 +63,7 @@ class MemoryStore:
     """Scopes of keys and values, in this process.
 
     Args:
-        scope_sizes: How many ranks each scope has: it is emptied when all have left.
+        scope_sizes: Number of ranks in each scope. A scope is emptied when all ranks have left it.
     """
 
     def __init__(self, scope_sizes: Mapping[str, int]) -> None:
@@ -78,10 +78,10 @@ class MemoryStore:
             return self._values.get((scope, key))
 
     def put(self, scope: str, key: str, value: bytes) -> bool:
-        """Keep a value; return whether there was room for it."""
+        """Store a value, and return whether it fit into the memory limit."""
         with self._lock:
-            held = sum(map(len, self._values.values()))
-            if held + len(value) > _MAX_STORE_BYTES:
+            stored_bytes = sum(map(len, self._values.values()))
+            if stored_bytes + len(value) > _MAX_STORE_BYTES:
                 return False
             self._values[scope, key] = value
             return True
@@ -108,29 +108,29 @@ class _Server(http.server.ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], store: RendezvousStore, connections: int) -> None:
         super().__init__(address, _Handler)
         self.store = store
-        # Limits the threads for all clients; each thread ends within its request's timeout.
-        self._free = threading.BoundedSemaphore(connections)
+        # Limits the number of threads. Each thread ends within its request's timeout.
+        self._free_threads = threading.BoundedSemaphore(connections)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Accept only processes of this user; Horovod itself does not authenticate."""
+        """Accept only processes of this user. Horovod does not authenticate."""
         return is_own_peer(client_address, request.getsockname())
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        self._free.acquire()
+        self._free_threads.acquire()
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._free.release()
+            self._free_threads.release()
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._free_threads.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log nothing about a broken connection; the worker repeats its request."""
+        """Log nothing about a broken connection, because the worker repeats its request."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -138,60 +138,60 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     timeout = _REQUEST_TIMEOUT_S
 
     def do_GET(self) -> None:
-        place = self._place()
+        place = self._parse_path()
         if place is None:
             return
         value = self.server.store.get(*place)
         if value is None:
-            self._answer(HTTPStatus.NOT_FOUND)
+            self._send_answer(HTTPStatus.NOT_FOUND)
         else:
-            self._answer(HTTPStatus.OK, value)
+            self._send_answer(HTTPStatus.OK, value)
 
     def do_PUT(self) -> None:
-        place = self._place()
+        place = self._parse_path()
         if place is None:
             return
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()):
-            self._answer(HTTPStatus.LENGTH_REQUIRED)
+            self._send_answer(HTTPStatus.LENGTH_REQUIRED)
         elif int(length[:20]) > _MAX_VALUE_BYTES:
-            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            self._send_answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         else:
             value = self.rfile.read(int(length))
             if len(value) < int(length):
-                self._answer(HTTPStatus.BAD_REQUEST)
+                self._send_answer(HTTPStatus.BAD_REQUEST)
             elif not self.server.store.put(*place, value):
-                self._answer(HTTPStatus.INSUFFICIENT_STORAGE)
+                self._send_answer(HTTPStatus.INSUFFICIENT_STORAGE)
             else:
-                self._answer(HTTPStatus.OK)
+                self._send_answer(HTTPStatus.OK)
 
     def do_DELETE(self) -> None:
-        place = self._place()
+        place = self._parse_path()
         if place is not None:
             self.server.store.delete(*place)
-            self._answer(HTTPStatus.OK)
+            self._send_answer(HTTPStatus.OK)
 
-    def _place(self) -> tuple[str, str] | None:
+    def _parse_path(self) -> tuple[str, str] | None:
         parts = self.path.split("/")
         if len(parts) != 3 or parts[0]:
-            self._answer(HTTPStatus.BAD_REQUEST)
+            self._send_answer(HTTPStatus.BAD_REQUEST)
             return None
         return parts[1], parts[2]
 
-    def _answer(self, status: HTTPStatus, body: bytes = b"") -> None:
+    def _send_answer(self, status: HTTPStatus, body: bytes = b"") -> None:
         self.send_response_only(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Write no log: every worker asks many times."""
+        """Log nothing, because every worker sends many requests."""
 
 
 def is_own_peer(peer: tuple[str, int], here: tuple[str, int]) -> bool:
-    """Return whether a process of this user holds the other end of a TCP connection.
+    """Return whether a process of this user owns the other end of a TCP connection.
 
-    On systems that do not report the owner (all but Linux), every peer counts as this user's.
+    Only Linux reports the owner. On other systems, the result is always True.
 
     Args:
         peer: IPv4 address and port of the other end, on this machine.

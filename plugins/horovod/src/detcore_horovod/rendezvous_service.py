@@ -18,10 +18,10 @@ _LOOPBACK = "127.0.0.1"
 
 
 class HorovodService:
-    """Lets ``hvd.init()`` work in the workers of a job, over Gloo."""
+    """Makes ``hvd.init()`` work in the workers of a job, over Gloo."""
 
     def make_store(self, places: Sequence[RankPlace]) -> MemoryStore:
-        """Return the addresses that the workers leave, kept with rank 0."""
+        """Return the store for the workers' addresses, next to rank 0."""
         return MemoryStore(_scope_sizes(places))
 
     def open(self, places: Sequence[RankPlace], store: RendezvousStore) -> HorovodRendezvous:
@@ -29,9 +29,9 @@ class HorovodService:
 
         Args:
             places: All workers, by rank.
-            store: The addresses, or an object that reaches them on another machine.
+            store: The workers' addresses, in this process or on another machine.
         """
-        return HorovodRendezvous(store, most_workers=len(places))
+        return HorovodRendezvous(store, max_workers=len(places))
 
     def start_on_hosts(
         self, command: Sequence[str], request: HostsRequest, sink: Sink
@@ -43,17 +43,17 @@ class HorovodService:
 
 
 class HorovodRendezvous(RendezvousServer):
-    """The key-value server of one machine, and the variables that lead to it."""
+    """The key-value server of one machine, and the environment variables of its workers."""
 
     def variables(
         self, place: RankPlace, *, interface: str | None, gradients: GradientSettings
     ) -> dict[str, str]:
-        """Return the variables of a worker.
+        """Return the environment variables of a worker.
 
         Args:
             place: The worker.
-            interface: The network interface through which it reaches the others, or None.
-            gradients: Horovod chooses the tensor fusion settings that are None.
+            interface: Network interface that reaches the other workers, or None.
+            gradients: Tensor fusion settings. Horovod chooses settings that are None.
         """
         numbers = {
             "RANK": place.rank,
@@ -65,32 +65,32 @@ class HorovodRendezvous(RendezvousServer):
         }
         return {
             **{f"HOROVOD_{name}": str(number) for name, number in numbers.items()},
-            "HOROVOD_HOSTNAME": _host(place),
+            "HOROVOD_HOSTNAME": _name_node(place),
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_CPU_OPERATIONS": "gloo",
             **({} if interface is None else {"HOROVOD_GLOO_IFACE": interface}),
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": _LOOPBACK,
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(self.port),
-            **_fusion(gradients),
+            **_list_fusion_variables(gradients),
         }
 
 
 def _scope_sizes(places: Sequence[RankPlace]) -> dict[str, int]:
-    """Return how many ranks each scope of the key-value server has."""
+    """Return the number of ranks in each scope of the key-value server."""
     sizes = {"global": len(places)}
     for place in places:
-        sizes[f"local_{_host(place)}"] = place.local_size
+        sizes[f"local_{_name_node(place)}"] = place.local_size
         sizes[f"cross_{place.local_rank}"] = place.column_size
     return sizes
 
 
-def _host(place: RankPlace) -> str:
-    # Not the machine's name: there may be several nodes on one, and Horovod asks for none.
+def _name_node(place: RankPlace) -> str:
+    # Not the machine name, because a machine may run several nodes. Horovod accepts any name.
     return f"node{place.cross_rank}"
 
 
-def _fusion(gradients: GradientSettings) -> dict[str, str]:
-    """Return the variables that configure how Horovod fuses gradients."""
+def _list_fusion_variables(gradients: GradientSettings) -> dict[str, str]:
+    """Return the environment variables for Horovod's tensor fusion."""
     threshold, cycle_time = gradients.tensor_fusion_threshold, gradients.tensor_fusion_cycle_time
     settings = {}
     if threshold is not None:

@@ -1,7 +1,8 @@
-"""The agent that ``horovodrun`` starts on each machine, which starts a worker and supervises it.
+"""The agent that ``horovodrun`` starts on each machine. It starts and supervises a worker.
 
-Between the worker's lines, it reports to the launcher how to reach the worker and how the worker
-ended. It ends the worker when its output has no reader, because the launcher or connection is gone.
+The agent reports to the launcher, between the worker's lines, how to reach the worker and how it
+ended. It ends the worker when nothing reads its output, because the launcher has exited or the
+connection is broken.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from collections.abc import Sequence
 from detcore.environment import child_environment, read_variables
 from detcore.launch.nodes import drop_outer_job_variables, place_ranks
 
-# Begins the messages of an agent to the launcher. It contains the ASCII record separator, which no
-# program prints by chance.
+# Start of the agent's messages to the launcher. It contains the ASCII record separator, which
+# programs do not print by chance.
 MARK = b"\x1edetcore "
 
 _EXIT_NOT_STARTED = 127
@@ -34,11 +35,11 @@ def main(command: Sequence[str]) -> int:
         command: Program and arguments.
 
     Returns:
-        Always 0, because for another code horovodrun would end the other workers at once. The
-        launcher receives the worker's code in a message.
+        Always 0, because other codes would make horovodrun end the other workers immediately. A
+        message reports the worker's exit code to the launcher.
     """
-    told = read_variables(("HOROVOD_HOSTNAME", "HOROVOD_LOCAL_SIZE", "SSH_CONNECTION"))
-    place = place_ranks(["here"] * int(told.get("HOROVOD_LOCAL_SIZE", "1")))[0]
+    variables = read_variables(("HOROVOD_HOSTNAME", "HOROVOD_LOCAL_SIZE", "SSH_CONNECTION"))
+    place = place_ranks(["here"] * int(variables.get("HOROVOD_LOCAL_SIZE", "1")))[0]
     environment = child_environment({}, defaults=drop_outer_job_variables({}, place))
     try:
         worker = subprocess.Popen(
@@ -46,25 +47,25 @@ def main(command: Sequence[str]) -> int:
         )
     except OSError as error:
         print(f"{command[0]} did not start: {error}", file=sys.stderr)
-        _tell("ended", _EXIT_NOT_STARTED)
+        _report("ended", _EXIT_NOT_STARTED)
         return 0
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-        signal.signal(number, lambda received, _frame: worker.send_signal(received))
-    threading.Thread(target=_end_when_unheard, args=(worker,), daemon=True).start()
-    way = "ssh" if "SSH_CONNECTION" in told else "direct"
-    _tell("started", way, told.get("HOROVOD_HOSTNAME", "localhost"), worker.pid)
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        signal.signal(signal_number, lambda received, _frame: worker.send_signal(received))
+    threading.Thread(target=_end_without_reader, args=(worker,), daemon=True).start()
+    way = "ssh" if "SSH_CONNECTION" in variables else "direct"
+    _report("started", way, variables.get("HOROVOD_HOSTNAME", "localhost"), worker.pid)
     code = worker.wait()
     _signal_group(worker, signal.SIGKILL)
-    _tell("ended", code)
+    _report("ended", code)
     return 0
 
 
-def _tell(*words: object) -> None:
+def _report(*words: object) -> None:
     with contextlib.suppress(BrokenPipeError):
         os.write(_STDOUT, MARK + (" ".join(map(str, words)) + "\n").encode())
 
 
-def _end_when_unheard(worker: subprocess.Popen[bytes]) -> None:
+def _end_without_reader(worker: subprocess.Popen[bytes]) -> None:
     poll = select.poll()
     poll.register(_STDOUT, 0)  # errors and hang-ups are always reported
     poll.poll()

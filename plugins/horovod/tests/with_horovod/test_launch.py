@@ -1,7 +1,6 @@
 """``detcore launch`` and ``detcore run --slots`` with a real Horovod, also on several "machines".
 
-Addresses of the loopback interface stand for machines, and a script that runs its command here
-stands for ssh.
+Loopback addresses replace machines, and a script that runs its command locally replaces ssh.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 from detcore import core
 
-for attempt in range(2):  # the second one must not find the addresses of the first
+for attempt in range(2):  # the second attempt must not find the addresses of the first
     hvd.init()
     total = hvd.allreduce(tf.constant([float(hvd.rank() + 1)]), op=hvd.Sum).numpy().tolist()
     numbers = (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_size())
@@ -49,12 +48,12 @@ with core.DistributedContext.from_horovod(hvd) as distributed:
     assert distributed.cross_size == 2
 
 def end(number, frame):
-    print("got", number, flush=True)
+    print("received", number, flush=True)
     os._exit(75)
 
 signal.signal(signal.SIGUSR1, end)
-told = {"ranks": ranks, "token": os.environ.get("MY_TOKEN"), "chosen": os.environ.get("CHOSEN")}
-Path(f"ready-{hvd.rank()}.part").write_text(json.dumps(told))
+report = {"ranks": ranks, "token": os.environ.get("MY_TOKEN"), "chosen": os.environ.get("CHOSEN")}
+Path(f"ready-{hvd.rank()}.part").write_text(json.dumps(report))
 Path(f"ready-{hvd.rank()}.part").rename(f"ready-{hvd.rank()}")
 time.sleep(60)
 """
@@ -80,7 +79,7 @@ SSH = """#!{python}
 import os, sys
 words = sys.argv[1:]
 while words[0].startswith("-"):
-    words = words[2:]  # each option of horovodrun's and ours takes a value
+    words = words[2:]  # each option of horovodrun and detcore has a value
 host, *words = words
 while words and words[0].startswith("-"):
     words = words[2:]
@@ -92,7 +91,7 @@ HOSTS = ("--launcher", "horovod", "--hosts", "127.0.0.1:1,127.0.0.2:1")
 
 
 class Detcore(Starter):
-    """The `detcore` command, in a folder of its own, where `ssh` stays on this machine."""
+    """The `detcore` command in a separate directory, with an `ssh` that stays on this machine."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -120,20 +119,20 @@ class Detcore(Starter):
         self.started.append(process)
         return process
 
-    def script(self, source: str) -> Path:
+    def write_script(self, source: str) -> Path:
         path = self.folder / "worker.py"
         path.write_text(source)
         return path
 
-    def ready(self) -> list[str]:
-        """Wait for both workers; return what they wrote."""
+    def wait_until_ready(self) -> list[str]:
+        """Wait for both workers, and return their messages."""
 
-        def both() -> list[str]:
-            found = [path.read_text() for path in sorted(self.folder.glob("ready-?"))]
-            return found if len(found) == 2 and all(found) else []
+        def read_both() -> list[str]:
+            messages = [path.read_text() for path in sorted(self.folder.glob("ready-?"))]
+            return messages if len(messages) == 2 and all(messages) else []
 
-        found: list[str] = wait_for(both, self.started[-1])
-        return found
+        messages: list[str] = wait_for(read_both, self.started[-1])
+        return messages
 
 
 @pytest.fixture
@@ -166,18 +165,18 @@ def command_lines() -> str:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             lines.append(path.read_bytes().decode("utf-8", "replace"))
-        except OSError:  # it ended meanwhile
+        except OSError:  # the process has ended
             continue
     return "\n".join(lines)
 
 
-def test_horovod_is_here() -> None:
+def test_horovod_is_installed() -> None:
     assert importlib.util.find_spec("horovod") is not None, "this environment must have Horovod"
 
 
 @pytest.mark.soak
-def test_four_workers_add_up_their_ranks(detcore: Detcore) -> None:
-    script = detcore.script(ALLREDUCE)
+def test_four_workers_sum_their_ranks(detcore: Detcore) -> None:
+    script = detcore.write_script(ALLREDUCE)
     job = detcore.start("launch", "--launcher", "horovod", "-n", 4, "--", "python", script)
     stdout, stderr = job.communicate(timeout=200)
     assert job.returncode == 0, stderr
@@ -187,8 +186,8 @@ def test_four_workers_add_up_their_ranks(detcore: Detcore) -> None:
         assert f"[rank={rank}] CONTEXT [0, 1, 2, 3]" in stdout
 
 
-def test_a_trial_of_two_slots_can_use_horovod(detcore: Detcore) -> None:
-    detcore.script(ALLREDUCE)
+def test_trial_with_two_slots_uses_horovod(detcore: Detcore) -> None:
+    detcore.write_script(ALLREDUCE)
     (detcore.folder / "exp.yaml").write_text(
         "name: horovod\nentrypoint: python worker.py\n"
         "searcher: {name: single, metric: loss, max_length: {batches: 1}}\n"
@@ -202,35 +201,35 @@ def test_a_trial_of_two_slots_can_use_horovod(detcore: Detcore) -> None:
 
 
 @pytest.mark.soak
-def test_two_machines(detcore: Detcore) -> None:
+def test_job_runs_on_two_machines(detcore: Detcore) -> None:
     detcore.variables = {
         "MY_TOKEN": "zq-not-for-everybody",
         "AWS_SECRET_ACCESS_KEY": "zq-aws",
         "DETCORE_JOB_KEY": "zq-key",
         "CHOSEN": "by me",
     }
-    script = detcore.script(ACROSS)
+    script = detcore.write_script(ACROSS)
     job = detcore.start("launch", *HOSTS, "--env", "CHOSEN", "--", "python", script)
-    told = [json.loads(text) for text in detcore.ready()]
+    reports = [json.loads(text) for text in detcore.wait_until_ready()]
     lines = command_lines()
     assert "horovodrun" in lines
     assert "zq-" not in lines, "a secret is on a command line"
-    for worker in told:
+    for worker in reports:
         assert [rank[:2] for rank in worker["ranks"]] == [[0, 0], [1, 1]]
         assert worker["token"] is None
         assert worker["chosen"] == "by me"
     job.send_signal(signal.SIGUSR1)
     stdout, stderr = job.communicate(timeout=60)
     assert job.returncode == 75, stderr
-    got = sorted(line for line in stdout.splitlines() if "got" in line)
-    assert got == [f"[rank={rank}] got {int(signal.SIGUSR1)}" for rank in range(2)]
+    received = sorted(line for line in stdout.splitlines() if "received" in line)
+    assert received == [f"[rank={rank}] received {int(signal.SIGUSR1)}" for rank in range(2)]
 
 
 @pytest.mark.parametrize("failing", [pytest.param(0, marks=pytest.mark.soak), 1])
-def test_a_worker_that_fails_ends_those_on_other_machines(detcore: Detcore, failing: int) -> None:
-    script = detcore.script(STUBBORN)
+def test_failed_worker_ends_remote_workers(detcore: Detcore, failing: int) -> None:
+    script = detcore.write_script(STUBBORN)
     job = detcore.start("launch", *HOSTS, "--", "python", "-S", script, failing)
-    pids = [int(text) for text in detcore.ready()]
+    pids = [int(text) for text in detcore.wait_until_ready()]
     _, stderr = job.communicate(timeout=60)
     assert job.returncode == 3, stderr
     assert f"rank {failing} ended with exit code 3; ending the others" in stderr
@@ -238,10 +237,10 @@ def test_a_worker_that_fails_ends_those_on_other_machines(detcore: Detcore, fail
 
 
 @pytest.mark.parametrize("stopped", [0, 1])
-def test_a_stopped_worker_does_not_keep_the_job_alive(detcore: Detcore, stopped: int) -> None:
-    script = detcore.script(GENTLE)
+def test_suspended_worker_does_not_block_the_end(detcore: Detcore, stopped: int) -> None:
+    script = detcore.write_script(GENTLE)
     job = detcore.start("launch", *HOSTS, "--", "python", "-S", script)
-    pids = [int(text) for text in detcore.ready()]
+    pids = [int(text) for text in detcore.wait_until_ready()]
     os.kill(pids[stopped], signal.SIGSTOP)
     job.send_signal(signal.SIGTERM)
     _, stderr = job.communicate(timeout=60)
@@ -249,14 +248,14 @@ def test_a_stopped_worker_does_not_keep_the_job_alive(detcore: Detcore, stopped:
     assert not any(map(is_running, pids))
 
 
-def test_a_worker_that_is_announced_after_the_request_to_end_gets_it(detcore: Detcore) -> None:
+def test_late_worker_receives_end_request(detcore: Detcore) -> None:
     (detcore.folder / "bin" / "ssh").write_text(
         SSH.format(python=sys.executable).replace(
             '" ".join(words)]', '"(" + " ".join(words) + ") | (sleep 3; cat)"]'
         )
     )
-    job = detcore.start("launch", *HOSTS, "--", "python", "-S", detcore.script(GENTLE))
-    pids = [int(text) for text in detcore.ready()]
+    job = detcore.start("launch", *HOSTS, "--", "python", "-S", detcore.write_script(GENTLE))
+    pids = [int(text) for text in detcore.wait_until_ready()]
     job.send_signal(signal.SIGTERM)
     _, stderr = job.communicate(timeout=30)
     assert job.returncode == 75, stderr
@@ -264,11 +263,11 @@ def test_a_worker_that_is_announced_after_the_request_to_end_gets_it(detcore: De
 
 
 @pytest.mark.soak
-def test_workers_that_ignore_the_request_to_end_are_killed(detcore: Detcore) -> None:
+def test_workers_ignoring_end_request_are_killed(detcore: Detcore) -> None:
     detcore.variables = {"DETCORE_GRACE_S": "1"}
-    script = detcore.script(STUBBORN)
+    script = detcore.write_script(STUBBORN)
     job = detcore.start("launch", *HOSTS, "--", "python", "-S", script, "none")
-    pids = [int(text) for text in detcore.ready()]
+    pids = [int(text) for text in detcore.wait_until_ready()]
     os.kill(pids[0], signal.SIGSTOP)
     job.send_signal(signal.SIGTERM)
     job.communicate(timeout=60)
@@ -277,16 +276,16 @@ def test_workers_that_ignore_the_request_to_end_are_killed(detcore: Detcore) -> 
 
 
 @pytest.mark.soak
-def test_a_killed_launcher_leaves_nothing_on_other_machines(detcore: Detcore) -> None:
-    script = detcore.script(STUBBORN)
+def test_killed_launcher_leaves_no_remote_workers(detcore: Detcore) -> None:
+    script = detcore.write_script(STUBBORN)
     job = detcore.start("launch", *HOSTS, "--", "python", "-S", script, "none")
-    pids = [int(text) for text in detcore.ready()]
+    pids = [int(text) for text in detcore.wait_until_ready()]
     job.kill()
     job.communicate()
     wait_for(lambda: not any(map(is_running, pids)))
 
 
-def test_a_machine_that_cannot_be_reached_is_told(detcore: Detcore) -> None:
+def test_unreachable_machine_is_reported(detcore: Detcore) -> None:
     (detcore.folder / "bin" / "ssh").write_text("#!/bin/sh\necho no route to $5 >&2\nexit 255\n")
     job = detcore.start("launch", *HOSTS, "--", "python", "-c", "pass")
     _, stderr = job.communicate(timeout=120)

@@ -1,6 +1,6 @@
 """Train Keras models with detcore: `TFKerasTrial` on Keras 2 and Keras 3.
 
-The names below are imported on first use: importing this package imports no TensorFlow.
+The names below are imported on first use. Importing this package does not import TensorFlow.
 """
 
 from __future__ import annotations

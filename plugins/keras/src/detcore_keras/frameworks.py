@@ -18,8 +18,8 @@ try:
 except ModuleNotFoundError as error:
     raise PluginNotFoundError(
         f"detcore-keras needs TensorFlow, but {error.name!r} is not installed.\n"
-        "TensorFlow is not installed with the plugin, because its version and its CPU or GPU "
-        "form are yours to choose.\n"
+        "The plugin does not install TensorFlow, so that you can choose its version and its CPU "
+        "or GPU build.\n"
         '  pip install "tensorflow>=2.15"'
     ) from error
 
@@ -30,8 +30,8 @@ if tuple(int(part) for part in tf.__version__.split(".")[:2]) < _OLDEST:
         '  pip install "tensorflow>=2.15"'
     )
 
-# The meaning of `tf.keras` depends on TensorFlow's version and on TF_USE_LEGACY_KERAS; the user's
-# `tf.keras` is the relevant one.
+# The meaning of `tf.keras` depends on TensorFlow's version and on TF_USE_LEGACY_KERAS. The user's
+# code uses the same `tf.keras`.
 keras = tf.keras
 
 # Only Keras 3 has `keras.ops`; Keras 2's lazy loader does not expose a version attribute.
@@ -41,7 +41,7 @@ if KERAS_MAJOR == 3 and keras.backend.backend() != "tensorflow":
     raise PluginError(
         f"Keras runs on the {keras.backend.backend()!r} back end here, but a TFKerasTrial needs "
         "'tensorflow'.\n"
-        "Unset KERAS_BACKEND, or set it to tensorflow; other back ends train through the Core API."
+        "Unset KERAS_BACKEND, or set it to tensorflow. Other back ends train through the Core API."
     )
 
 
@@ -49,25 +49,25 @@ def keep_eager() -> None:
     """Turn TensorFlow 2's behaviour on again if the user's code has turned it off.
 
     Raises:
-        InvalidExperimentError: If the code has made operations without it.
+        InvalidExperimentError: If the code has created operations with it turned off.
     """
     if tf.compat.v1.executing_eagerly_outside_functions():
         return
     operations = tf.compat.v1.get_default_graph().get_operations()
     if operations:
         raise InvalidExperimentError(
-            "the code turned TensorFlow 2's behaviour off and then made a graph "
+            "the code turned TensorFlow 2's behaviour off and then created a graph "
             f"({len(operations)} operations, the first is {operations[0].name!r}), but a "
-            "TFKerasTrial is trained with it.\n"
-            "Make models and data in the trial's methods only, and remove "
-            "tf.compat.v1.disable_v2_behavior() or disable_eager_execution(); an EstimatorTrial "
-            "is trained without it."
+            "TFKerasTrial needs TensorFlow 2's behaviour.\n"
+            "Create models and data only in the trial's methods, and remove "
+            "tf.compat.v1.disable_v2_behavior() or disable_eager_execution(). Only an "
+            "EstimatorTrial is trained without TensorFlow 2's behaviour."
         )
-    # TensorFlow allows turning it on only without a default graph; this one is empty.
+    # TensorFlow allows turning it on only without a default graph. The default graph is empty here.
     tf.compat.v1.reset_default_graph()
     tf.compat.v1.enable_v2_behavior()
-    # If it was off before TensorFlow first ran, functions continue to make their variables in a
-    # graph. TensorFlow has no public name for that; checked on 2.15 and 2.21.
+    # If it was off before TensorFlow first ran, functions continue to create their variables in a
+    # graph. TensorFlow has no public name for this state. Checked on 2.15 and 2.21.
     from tensorflow.python.eager import context
 
     switches = context.context().context_switches
@@ -75,6 +75,6 @@ def keep_eager() -> None:
         switches.push(False, context.eager_mode, None)
     _logger.warning(
         "the code turns TensorFlow 2's behaviour off (tf.compat.v1.disable_v2_behavior or "
-        "disable_eager_execution); a TFKerasTrial is trained with it, so it is on again; remove "
+        "disable_eager_execution). A TFKerasTrial needs it, so detcore turned it on again. Remove "
         "the call"
     )

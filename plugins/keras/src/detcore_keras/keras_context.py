@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Unset:
-    """Distinguishes an argument that was not given from None."""
+    """Distinguishes an omitted argument from None."""
 
     def __repr__(self) -> str:
         return "<not given>"
@@ -64,19 +64,19 @@ class TFKerasTrialContext(TrialContext):
 
         if not isinstance(model, keras.Model):
             raise InvalidModelError(
-                f"context.wrap_model was given {describe(model)}, which is not a Keras model.\n"
-                f"A model is an instance of {keras.Model.__module__.partition('.')[0]}.Model; "
-                "build it, wrap it, then compile it."
+                f"context.wrap_model received {describe(model)}, which is not a Keras model.\n"
+                f"A model is an instance of {keras.Model.__module__.partition('.')[0]}.Model. "
+                "Build it, wrap it, then compile it."
             )
-        if not any(model is known for known in self.wrapped_models):
+        if not any(model is wrapped for wrapped in self.wrapped_models):
             self.wrapped_models.append(model)
         return model
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        """Register an optimizer that the model uses in addition to the one of ``compile``.
+        """Register an optimizer that the model uses in addition to the optimizer of ``compile``.
 
-        Its state then becomes part of every checkpoint, and its gradients are averaged over the
-        workers, and summed over batches according to ``optimizations``. The optimizer given to
+        Its state then becomes part of every checkpoint. Its gradients are averaged over the
+        workers, and summed over batches according to ``optimizations``. The optimizer passed to
         ``model.compile``, and optimizers that are attributes of the model, need no registration.
 
         Args:
@@ -94,25 +94,25 @@ class TFKerasTrialContext(TrialContext):
             return optimizer
         if not isinstance(optimizer, OPTIMIZERS):
             raise InvalidExperimentError(
-                f"context.wrap_optimizer was given {describe(optimizer)}, not an optimizer.\n"
+                f"context.wrap_optimizer received {describe(optimizer)}, not an optimizer.\n"
                 "Pass the object, such as keras.optimizers.Adam(1e-3), not its name."
             )
-        if not any(optimizer is known for known in self.wrapped_optimizers):
+        if not any(optimizer is wrapped for wrapped in self.wrapped_optimizers):
             self.wrapped_optimizers.append(optimizer)
         return optimizer
 
     def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
         """Shard a ``tf.data.Dataset`` between the workers, and mark it as ready for training.
 
-        Call it right after the dataset is created, before shuffling and batching: sharding then
-        drops records before they cost anything. Every dataset needs a separate call.
+        Call it right after the dataset is created, before shuffling and batching, so that sharding
+        drops records early. Every dataset needs a separate call.
 
         Args:
-            dataset: The dataset; anything else is returned unchanged.
-            shard_dataset: False if the trial itself gives each worker different data.
+            dataset: The dataset. Other objects are returned unchanged.
+            shard_dataset: False if the trial gives each worker different data.
 
         Returns:
-            The dataset to use from here on.
+            The dataset to use instead.
         """
         from detcore_keras.frameworks import tf
 
@@ -123,7 +123,7 @@ class TFKerasTrialContext(TrialContext):
                 "context.wrap_dataset and context.experimental.cache_train_dataset were both used "
                 "in this trial.\n"
                 "A cached dataset is already sharded.\n"
-                "Use one of the two; a cached validation dataset needs cache_validation_dataset."
+                "Use only one of the two. To cache validation data, use cache_validation_dataset."
             )
         size = self.distributed.get_size()
         if shard_dataset and size > 1:
@@ -132,13 +132,13 @@ class TFKerasTrialContext(TrialContext):
         return dataset
 
     def prepare_instance(self, trial: Trial, checkpoint: Path | None) -> None:
-        """Make ``build_model`` build a single model, with the weights of a checkpoint."""
+        """Make ``build_model`` build only one model, with the weights of a checkpoint."""
         keras_trial: Any = trial
         build = keras_trial.build_model
-        built: list[Any] = []
+        models: list[Any] = []
 
         def build_model() -> Any:
-            if not built:
+            if not models:
                 returned = build()
                 model = self.wrapped_models[-1] if self.wrapped_models else returned
                 model = model if returned is None else returned
@@ -146,8 +146,8 @@ class TFKerasTrialContext(TrialContext):
                     from detcore_keras.state.load_weights import load_weights_from_checkpoint_path
 
                     load_weights_from_checkpoint_path(checkpoint, model)
-                built.append(model)
-            return built[0]
+                models.append(model)
+            return models[0]
 
         keras_trial.build_model = build_model
 
@@ -171,14 +171,14 @@ class TFKerasTrialContext(TrialContext):
             use_multiprocessing: Whether workers are processes instead of threads; default False.
             max_queue_size: Number of items that may be ready ahead; default 10.
             shuffle: Whether arrays and Sequences are read in a new order each epoch; default True.
-                A ``tf.data.Dataset`` shuffles itself.
-            validation_steps: Batches in one validation of a ``tf.data.Dataset``; None for all of it
-                (default).
+                Shuffle a ``tf.data.Dataset`` with its own ``shuffle``.
+            validation_steps: Batches in one validation of a ``tf.data.Dataset``; None for all
+                batches (default).
 
         Raises:
-            InvalidExperimentError: If a value is of the wrong type or out of range.
+            InvalidExperimentError: If a value has the wrong type or is out of range.
         """
-        given = {
+        options = {
             "verbose": verbose,
             "class_weight": class_weight,
             "workers": workers,
@@ -187,14 +187,14 @@ class TFKerasTrialContext(TrialContext):
             "shuffle": shuffle,
             "validation_steps": validation_steps,
         }
-        given = {name: value for name, value in given.items() if value is not _UNSET}
-        for name, value in given.items():
+        options = {name: value for name, value in options.items() if value is not _UNSET}
+        for name, value in options.items():
             check_fit_option(name, value)
-        self._fit_settings.update(given)
+        self._fit_settings.update(options)
 
 
 class TFKerasExperimentalContext(CachingContext):
-    """Features that may still change; `TFKerasTrialContext` has one as ``experimental``."""
+    """Experimental features, available as `TFKerasTrialContext.experimental`."""
 
     def __init__(self, context: TFKerasTrialContext) -> None:
         super().__init__(context)
@@ -203,13 +203,13 @@ class TFKerasExperimentalContext(CachingContext):
     def _decorator(
         self, key: Any, shuffle: bool, *, reshuffle: bool, train: bool
     ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-        from detcore_keras.data.tf_dataset_cache import open_cached
+        from detcore_keras.data.tf_dataset_cache import open_cached_dataset
 
         context = self._context
 
-        def decorate(make_dataset: Callable[[], Any]) -> Callable[[], Any]:
-            def read() -> Any:
-                dataset = open_cached(
+        def decorate_function(make_dataset: Callable[[], Any]) -> Callable[[], Any]:
+            def read_dataset() -> Any:
+                dataset = open_cached_dataset(
                     key,
                     make_dataset,
                     root=context.setup.cache_dir,
@@ -221,6 +221,6 @@ class TFKerasExperimentalContext(CachingContext):
                 context.wrapped_datasets.append(dataset)
                 return dataset
 
-            return read
+            return read_dataset
 
-        return decorate
+        return decorate_function

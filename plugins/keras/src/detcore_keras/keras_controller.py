@@ -1,4 +1,4 @@
-"""Train a `TFKerasTrial`: Keras owns the loop, and detcore's clock schedules its work."""
+"""Train a `TFKerasTrial`. Keras owns the loop, and detcore's clock schedules its work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from detcore.errors import InvalidCheckpointError
 from detcore.trial import ValidationResult
 from detcore.types import Length, Unit
-from detcore_keras.callbacks.callback_checks import checked_callbacks, wants_train_batches
+from detcore_keras.callbacks.callback_checks import check_callbacks, wants_train_batches
 from detcore_keras.callbacks.callback_list import CallbackMultiplexer, read_callbacks
 from detcore_keras.data.data_settings import DataSettings
 from detcore_keras.data.training_data import make_feed
@@ -21,7 +21,7 @@ from detcore_keras.distributed.workers import Workers, digest_weights
 from detcore_keras.frameworks import keep_eager, tf
 from detcore_keras.loop.endless_fit import fit_until_stopped
 from detcore_keras.loop.model_setup import (
-    checked_model,
+    check_model,
     list_optimizers,
     list_trainable,
     model_generators,
@@ -53,7 +53,7 @@ from detcore_keras.state.training_state import (
     restore_training_state,
     write_array_files,
 )
-from detcore_keras.state.variables import Found, raw_variable, training_variables
+from detcore_keras.state.variables import NamedVariable, raw_variable, training_variables
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,11 +77,11 @@ class KerasController:
 
     Args:
         trial: The user's trial.
-        context: Its context.
+        context: The trial's context.
 
     Raises:
-        DetcoreError: If the trial violates a rule: data of the wrong kind, a model that was not
-            wrapped or compiled.
+        DetcoreError: If the trial violates a rule, such as data of the wrong kind, or a model that
+            was not wrapped or compiled.
     """
 
     def __init__(self, trial: TFKerasTrial, context: TFKerasTrialContext) -> None:
@@ -91,14 +91,14 @@ class KerasController:
         gradients = context.setup.settings.gradients
         self._workers = Workers(context.distributed, gradients)
         self._has_started = False
-        keep_eager()  # the trial's constructor may have turned it off, too
+        keep_eager()  # the trial's constructor may also have turned it off
         training_data = trial.build_training_data_loader()
         validation_data = trial.build_validation_data_loader()
-        built = trial.build_model()
+        built_model = trial.build_model()
         keep_eager()
-        model = checked_model(built, context.wrapped_models)
+        model = check_model(built_model, context.wrapped_models)
         self._model = model
-        share_gradients(self._optimizers(), gradients, self._workers.collective)
+        share_gradients(self._list_optimizers(), gradients, self._workers.collective)
         self._traced = not model.run_eagerly
         settings = DataSettings(
             batch_size=batch_size,
@@ -110,16 +110,16 @@ class KerasController:
         class_weight = settings.options.class_weight
         self._feed = make_feed(training_data, settings, with_ledger=context.ledger is not None)
         if context.ledger is not None:
-            self._feed.describe(context.ledger)
+            self._feed.describe_records(context.ledger)
         self._evaluation = Evaluation(validation_data, settings, test_mode=context.test_mode)
-        self._user_callbacks = checked_callbacks(trial.keras_callbacks())
+        self._user_callbacks = check_callbacks(trial.keras_callbacks())
         self._steps_per_epoch = self._workers.steps_per_epoch(self._feed)
         self._epoch_batches = _count_epoch_batches(context, self._steps_per_epoch)
         self._steps = TrainSteps(
             model=model,
             element_spec=self._feed.element_spec,
             inputs_spec=self._feed.inputs_spec,
-            fetch=self._feed.fetch,
+            fetch=self._feed.fetch_batch,
             weigh=class_weighted(class_weight) if class_weight else None,
             split=self._feed.split,
             # XLA cannot compile the exchange of gradients.
@@ -140,42 +140,42 @@ class KerasController:
     def batches_per_epoch(self) -> int | None:
         """Return the steps of one pass over the training data; None if unknown.
 
-        With several workers, a pass lasts until each has seen its share.
+        With several workers, a pass lasts until each worker has seen its share.
         """
         return self._steps_per_epoch
 
     def run(self, clock: Clock) -> None:
-        """Train inside one ``model.fit`` until the clock says stop."""
-        callbacks = self._begin()
+        """Train inside one ``model.fit`` until the clock stops it."""
+        callbacks = self._begin_training()
         self._is_finished = False
-        units = self._units(callbacks, clock)
+        units = self._make_units(callbacks, clock)
 
         def is_interrupted() -> bool:
             self._heed_stop_training()
             return clock.interrupt_requested
 
-        def train() -> Mapping[str, float] | None:
+        def train_unit() -> Mapping[str, float] | None:
             if self._random is not None:
                 self._random.restore()
                 self._random = None
             if self._trainable is not None:
-                # Keras 2 sets the flags of the time of ``compile`` when ``fit`` begins.
+                # When ``fit`` begins, Keras 2 restores the flags from the time of ``compile``.
                 set_trainable(self._model, self._trainable)
                 self._trainable = None
-            metrics = units.train(clock.next_boundary, is_interrupted)
-            # Otherwise, if set in the last batch before a boundary, it would end Keras's fit there.
+            metrics = units.train_until(clock.next_boundary, is_interrupted)
+            # Set in the last batch before a boundary, it would otherwise end Keras's fit there.
             self._heed_stop_training()
-            going = clock.boundary(
+            continues = clock.boundary(
                 self._feed.position, metrics.means, metrics.batches, n_records=metrics.n_records
             )
-            if going:
+            if continues:
                 self._model.reset_metrics()
             elif clock.stopped != "preempted":
                 self.finish(clock)
-            return metrics.means if going else None
+            return metrics.means if continues else None
 
         try:
-            fit_until_stopped(self._model, train)
+            fit_until_stopped(self._model, train_unit)
         except tf.errors.OpError as error:
             collective = self._workers.collective
             if collective is not None and collective.failure is not None:
@@ -186,34 +186,34 @@ class KerasController:
             self._model.stop_training = False
 
     def finish(self, clock: Clock) -> None:
-        """Save the model as Keras's ``fit`` leaves it, if that changes it."""
+        """Save the model if the end of Keras's ``fit`` changes it."""
         self._model.reset_metrics()
-        before = digest_weights(self._variables())
+        before = digest_weights(self._list_variables())
         self._end_training()
-        if any(self._workers.all_gather(before != digest_weights(self._variables()))):
+        if any(self._workers.all_gather(before != digest_weights(self._list_variables()))):
             clock.save(self)
 
     def _end_training(self) -> None:
-        """Do what ``fit`` does after the last batch: average the weights, call the callbacks."""
+        """Average the weights and call the callbacks, as ``fit`` does after the last batch."""
         if self._is_finished:
             return
         self._is_finished = True
-        callbacks = self._begun_callbacks()
+        callbacks = self._start_callbacks()
         optimizer = self._model.optimizer
         if hasattr(optimizer, "finalize_variable_values"):
             optimizer.finalize_variable_values(self._model.trainable_variables)
         callbacks.train_end()
 
     def validate(self) -> ValidationResult:
-        """Evaluate the model; names of metrics begin with ``val_``.
+        """Evaluate the model. Metric names begin with ``val_``.
 
-        Each of several workers evaluates its share of the data, with the chief's weights.
+        Each worker evaluates its share of the data, with the chief's weights.
         """
-        callbacks = self._begin()
+        callbacks = self._begin_training()
         with preserved_rng(model_generators(self._model)):
             callbacks.test_begin()
             with self._workers.chief_weights(self._model):
-                logs, n_records = self._evaluation.run(self._model, callbacks.callbacks)
+                logs, n_records = self._evaluation.evaluate_model(self._model, callbacks.callbacks)
         metrics = {f"val_{name}": value for name, value in logs.items()}
         callbacks.test_end(metrics)
         self._heed_stop_training()
@@ -222,49 +222,49 @@ class KerasController:
     def save(self, directory: Path) -> None:
         """Write model, optimizers, generators, data position and callbacks.
 
-        The chief writes all of it, and other workers only values that differ from the chief's.
+        The chief writes all values, and other workers write values that differ from the chief's.
         Callbacks are called before the commit, so files that they add become part of the
         checkpoint.
         """
-        write_array_files(directory, self._capture(directory))
+        write_array_files(directory, self._capture_state(directory))
 
     def snapshot(self, directory: Path) -> Callable[[], None]:
         """Copy the state for `save`, and return a function that writes the copy.
 
-        Small files are written immediately, and so are all files if a callback reads the folder
+        Small files are written immediately. So are all files if a callback reads the directory
         (`detcore_keras.callbacks.Callback.on_checkpoint_end`).
 
         Returns:
-            A function for another thread, to be called once.
+            A function to call once, from another thread.
         """
-        return functools.partial(write_array_files, directory, self._capture(directory))
+        return functools.partial(write_array_files, directory, self._capture_state(directory))
 
     def tensors(self) -> Sequence[TensorInfo]:
-        """Return the variables in the last checkpoint, with the files they are in."""
+        """Return the variables in the last checkpoint, with their files."""
         return self._tensors
 
     def state_tensors(self) -> Mapping[str, np.ndarray]:
         """Return generators, weights and optimizers' variables as arrays by name."""
-        self._build()
+        self._build_variables()
         self._start_together()
         if self._state_reader is None or not self._traced:
             exists = self._traced or self._has_started or self._feed.position > 0
-            self._state_reader = StateReader(self._variables() if exists else ())
-        return self._state_reader.read()
+            self._state_reader = StateReader(self._list_variables() if exists else ())
+        return self._state_reader.read_state()
 
-    def _capture(self, directory: Path) -> ArrayFiles:
-        """Write small files; return copies of the arrays."""
-        callbacks = self._begin()
+    def _capture_state(self, directory: Path) -> ArrayFiles:
+        """Write small files, and return copies of the arrays."""
+        callbacks = self._begin_training()
         if any(self._workers.all_gather(self._context.get_stop_requested())):
             self._end_training()  # no batch follows this checkpoint
-        variables = self._variables()
-        own = self._workers.own_variables(self._model, variables)
+        variables = self._list_variables()
+        differing_indices = self._workers.own_variables(self._model, variables)
         if self._workers.is_chief:
             batch = self._feed.element_spec
             inputs = batch[0] if isinstance(batch, tuple | list) else batch
             state = capture_training_state(variables, input_spec=inputs)
         else:
-            state = capture_own_state(variables, own)
+            state = capture_own_state(variables, differing_indices)
         if callbacks.terminates_on_nan:
             refuse_nan(state, self._feed.position)
         self._tensors = state.tensors()
@@ -286,90 +286,94 @@ class KerasController:
             files = {}
             callbacks.checkpoint_end(directory)
             self._heed_stop_training()
-        digests = self._workers.all_gather(callbacks.digests() if self._workers.size > 1 else {})
-        mine = {} if self._workers.is_chief else digests[self._workers.rank]
-        same = {name for name, digest in mine.items() if digests[0].get(name) == digest}
-        return {**files, **callbacks.capture(directory, leave_out=same)}
+        digests = self._workers.all_gather(
+            callbacks.digest_states() if self._workers.size > 1 else {}
+        )
+        own_digests = {} if self._workers.is_chief else digests[self._workers.rank]
+        unchanged_names = {
+            name for name, digest in own_digests.items() if digests[0].get(name) == digest
+        }
+        return {**files, **callbacks.capture_state(directory, leave_out=unchanged_names)}
 
     def restore(self, directory: Path) -> None:
         """Read the files of `save`.
 
         Raises:
-            InvalidCheckpointError: If they do not fit this model.
-            DataError: If they do not fit this data.
+            InvalidCheckpointError: If the files do not fit this model.
+            DataError: If the files do not fit this data.
         """
-        own = self._context.worker_directory(directory)
-        position = _read_position(own or directory)
-        self._build()
-        if own is None:
+        own_directory = self._context.worker_directory(directory)
+        position = _read_position(own_directory or directory)
+        self._build_variables()
+        if own_directory is None:
             self._feed.seek(self._context.get_initial_batch())
         else:
-            self._feed.restore(own, position["data"])
+            self._feed.restore(own_directory, position["data"])
         self._evaluation.load_state(position["validation"])
-        folders = dict.fromkeys((own or directory, directory))
-        saved_callbacks = [read_callbacks(folder) for folder in folders]
+        directories = dict.fromkeys((own_directory or directory, directory))
+        saved_callbacks = [read_callbacks(source) for source in directories]
         self._has_started = not position["untouched"]
         if self._has_started and not self._traced:
             self._build_by_training()
-        # The start of a callback may write weights, which the checkpoint's then replace.
-        callbacks = self._begun_callbacks(is_resumed=True)
+        # Callbacks may write weights when they start. The checkpoint's weights then replace them.
+        callbacks = self._start_callbacks(is_resumed=True)
         if self._has_started:
-            variables = self._variables()
+            variables = self._list_variables()
             restore_training_state(variables, directory)
-            if own is None:
+            if own_directory is None:
                 restore_mean_gradients(variables, sorted((directory / "workers").glob("*")))
-            elif own != directory:
-                restore_own_state(variables, own)
+            elif own_directory != directory:
+                restore_own_state(variables, own_directory)
             self._trainable = position["trainable"]
             set_trainable(self._model, self._trainable)
         callbacks.load_state(*saved_callbacks)
         if position["stop_requested"]:
             self._context.set_stop_requested(True)
-        restore_rng(own or directory)
+        restore_rng(own_directory or directory)
         self._is_finished = position["is_finished"]
         info = self._context.info
         was_validated = info is not None and info.validated_metric is not None
         if was_validated and any(self._workers.all_gather(bool(self._user_callbacks))):
-            # The callbacks have not seen this validation, which is recorded already.
+            # This validation is already recorded, but the callbacks have not seen it.
             self.validate()
-        if own is None:
-            self._vary()
+        if own_directory is None:
+            self._vary_generators()
             _logger.info(
-                "the checkpoint was saved by another number of workers: training continues at "
+                "the checkpoint was saved by another number of workers. Training continues at "
                 "batch %d, in the order for %d worker(s)",
                 self._feed.position,
                 self._workers.size,
             )
-        # Callbacks that start, and any other code before the first step, may draw numbers that an
+        # Starting callbacks, and other code before the first step, may draw numbers that an
         # uninterrupted run drew long before.
         self._random = RandomState(model_generators(self._model))
 
     def start_from(self, directory: Path) -> None:
         """Load weights, optimizer state and counters from another trial's checkpoint.
 
-        From a checkpoint of Determined, only the weights. Hyperparameters (the learning rate),
+        A Determined checkpoint provides only weights. Hyperparameters (such as the learning rate),
         callbacks, data and random generators are those of a fresh trial.
 
         Raises:
-            InvalidCheckpointError: If it does not fit this model.
+            InvalidCheckpointError: If the checkpoint does not fit this model.
         """
         is_own = any((directory / name).exists() for name in (_POSITION_FILE, VARIABLES_FILE))
         if is_own:
             _read_position(directory)
         else:
             check_legacy(directory)
-        self._build()
+        self._build_variables()
         self._start_together()
-        self._begun_callbacks()  # which may write weights, too
+        self._start_callbacks()  # callbacks may also write weights
         self._random = RandomState(model_generators(self._model))
         if not self._traced:
             self._build_by_training()
-            clear_step(self._model, self._variables())
+            clear_step(self._model, self._list_variables())
         if is_own:
-            restore_training_state(self._variables(), directory, leave_out=OF_ONE_TRIAL)
+            restore_training_state(self._list_variables(), directory, leave_out=OF_ONE_TRIAL)
         else:
             load_legacy_weights(self._model, directory)
-            _logger.info("it is a checkpoint of Determined: only its weights are taken over")
+            _logger.info("the checkpoint is from Determined, so only its weights are loaded")
 
     def close(self) -> None:
         """Stop the data's workers."""
@@ -377,22 +381,22 @@ class KerasController:
         self._evaluation.close()
 
     def _start_together(self) -> None:
-        """Give all workers the chief's model, and each of them different random numbers; once.
+        """Give all workers the chief's model and different random numbers, once.
 
-        If the first step makes the variables, this waits until after it.
+        If the first step creates the variables, `_share_start` runs after that step instead.
         """
         if self._traced and not self._has_started:
             self._has_started = True
             self._share_start()
 
     def _share_start(self) -> None:
-        self._workers.share_variables(self._variables())
-        self._vary()
+        self._workers.share_variables(self._list_variables())
+        self._vary_generators()
 
-    def _vary(self) -> None:
+    def _vary_generators(self) -> None:
         if self._workers.size == 1:
             return
-        generators = [item.variable for item in self._variables() if item.is_generator]
+        generators = [item.variable for item in self._list_variables() if item.is_generator]
         states = [*model_generators(self._model), *generators]
         vary_by_rank(
             list({id(v.handle): v for v in map(raw_variable, states)}.values()),
@@ -401,25 +405,25 @@ class KerasController:
             step=self._feed.position,
         )
 
-    def _build(self) -> None:
-        """Make all variables, so that they can be saved and restored before the first step."""
+    def _build_variables(self) -> None:
+        """Create all variables, so that they can be saved and restored before the first step."""
         if self._traced:
-            self._steps.build()
+            self._steps.trace_step()
 
     def _build_by_training(self) -> None:
-        """Make all variables of an eager model by one step; the caller undoes its effects."""
-        self._steps.run_one(self._feed.peek(), 0)
+        """Create all variables of an eager model with one step. The caller undoes its effects."""
+        self._steps.run_one(self._feed.peek_block(), 0)
 
-    def _begin(self) -> CallbackMultiplexer:
-        """Make all variables, give all workers the same ones, and return the begun callbacks."""
+    def _begin_training(self) -> CallbackMultiplexer:
+        """Create all variables, share them between workers, and return the started callbacks."""
         if self._callbacks is not None and self._has_started:
             return self._callbacks
-        self._build()
+        self._build_variables()
         self._start_together()
-        return self._begun_callbacks()
+        return self._start_callbacks()
 
-    def _begun_callbacks(self, *, is_resumed: bool = False) -> CallbackMultiplexer:
-        """Return the callbacks, after notifying them once that training begins."""
+    def _start_callbacks(self, *, is_resumed: bool = False) -> CallbackMultiplexer:
+        """Return the callbacks. The first call notifies them that training begins."""
         if self._callbacks is None:
             self._callbacks = CallbackMultiplexer(
                 self._user_callbacks,
@@ -431,24 +435,24 @@ class KerasController:
                 batches_per_epoch=self._epoch_batches,
                 is_chief=self._workers.is_chief,
                 tensorboard_path=self._context.get_tensorboard_path(),
-                saved_elsewhere=[*self._optimizers(), *self._model._flatten_layers()],
+                saved_elsewhere=[*self._list_optimizers(), *self._model._flatten_layers()],
                 trial=self._trial,
             )
             self._callbacks.train_begin(is_resumed=is_resumed)
             self._heed_stop_training()
         return self._callbacks
 
-    def _units(self, callbacks: CallbackMultiplexer, clock: Clock) -> Units:
+    def _make_units(self, callbacks: CallbackMultiplexer, clock: Clock) -> Units:
         reason = slow_reason(
             self._model, has_batch_hooks=any(map(wants_train_batches, self._user_callbacks))
         )
         digests = self._context.digests
         if reason is None and digests is not None and digests.reads_each_state:
             reason = "the state after each step is digested"
-        told = self._workers.all_gather((reason, bool(self._user_callbacks)))
+        answers = self._workers.all_gather((reason, bool(self._user_callbacks)))
         # A callback may exist only on the chief, but all workers must take the same path.
-        reason = next((reason for reason, _ in told if reason is not None), None)
-        has_callbacks = any(here for _, here in told)
+        reason = next((reason for reason, _ in answers if reason is not None), None)
+        has_callbacks = any(has_any for _, has_any in answers)
         shares_metrics = has_callbacks and self._workers.size > 1
         waits = not (self._traced or self._has_started)
         parts: dict[str, Any] = {
@@ -469,20 +473,20 @@ class KerasController:
             reason = "train_step returns values whose shape changes"
         if reason is None:
             return FastUnits(**parts)
-        _logger.info("training goes batch by batch, not many batches at once: %s", reason)
+        _logger.info("training runs batch by batch, not many batches in one graph call: %s", reason)
         return SingleUnits(**parts)
 
     def _heed_stop_training(self) -> None:
-        """Turn ``model.stop_training``, set by a callback, into a request that the clock sees."""
+        """Convert ``model.stop_training``, set by a callback, into a stop request for the clock."""
         if self._model.stop_training:
             self._model.stop_training = False
             self._context.set_stop_requested(True)
 
-    def _optimizers(self) -> list[Any]:
+    def _list_optimizers(self) -> list[Any]:
         return list_optimizers(self._model, self._context.wrapped_optimizers)
 
-    def _variables(self) -> list[Found]:
-        return training_variables(self._model, self._optimizers())
+    def _list_variables(self) -> list[NamedVariable]:
+        return training_variables(self._model, self._list_optimizers())
 
 
 def _read_position(directory: Path) -> dict[str, Any]:
@@ -490,26 +494,26 @@ def _read_position(directory: Path) -> dict[str, Any]:
     path = directory / _POSITION_FILE
     position = read_json(
         path,
-        ": it was not written by a TFKerasTrial of this program, so training cannot resume from "
-        "it.\nStart a new experiment, or load its weights in build_model.",
+        ". It was not written by a TFKerasTrial of detcore, so training cannot resume from it.\n"
+        "Start a new experiment, or load the weights in build_model.",
     )
     if missing := _POSITION_FIELDS - position.keys():
-        raise InvalidCheckpointError(f"{path} is damaged: it has no {', '.join(sorted(missing))}")
+        raise InvalidCheckpointError(f"{path} is damaged: it lacks {', '.join(sorted(missing))}")
     return position
 
 
 def _count_epoch_batches(context: TFKerasTrialContext, from_data: int | None) -> int:
-    """Return the batches of an epoch: as configured, else from the data; 0 if unknown."""
+    """Return the batches of an epoch, as configured or from the data; 0 if unknown."""
     records = context.setup.settings.records_per_epoch
     return max(1, records // context.get_global_batch_size()) if records else from_data or 0
 
 
 def _count_epochs(context: TFKerasTrialContext, batches_per_epoch: int) -> int:
-    """Return the epochs that ``model.fit`` would be given for the trial's whole length.
+    """Return the trial's whole length in epochs, rounded up.
 
     Args:
         context: The trial's context.
-        batches_per_epoch: 0 if unknown; then 1 epoch is returned for a length in other units.
+        batches_per_epoch: 0 if unknown. A length in other units then counts as 1 epoch.
     """
     length = context.setup.settings.max_length
     if length is None:

@@ -1,4 +1,4 @@
-"""Define the class that users of Keras subclass."""
+"""Define `TFKerasTrial`, the base class of Keras trials."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class TFKerasTrial(Trial, abc.ABC):
     context: TFKerasTrialContext
 
     def __init__(self, context: TFKerasTrialContext) -> None:
-        """Keep the context. Overriders should store it as ``self.context``.
+        """Store the context. Subclasses that override this should store it as ``self.context``.
 
         Args:
-            context: Hyperparameters, ranks, paths, and the methods that wrap models and data.
+            context: Hyperparameters, ranks, paths, and methods to wrap models and data.
         """
         super().__init__(context)
 
@@ -54,8 +54,8 @@ class TFKerasTrial(Trial, abc.ABC):
         """Build the model: wrap it with ``self.context.wrap_model``, then compile it.
 
         Returns:
-            The wrapped and compiled Keras model. (None is accepted for compatibility: the model
-            that was wrapped last is trained.)
+            The wrapped and compiled Keras model. For compatibility, None stands for the model that
+            was wrapped last.
         """
 
     @abc.abstractmethod
@@ -63,27 +63,29 @@ class TFKerasTrial(Trial, abc.ABC):
         """Return the training data.
 
         Returns:
-            One of: a tuple ``(x, y)`` or ``(x, y, sample_weight)`` of NumPy arrays, where each part
-            may be an array, a list or tuple of arrays, or a dict of arrays; a ``tf.data.Dataset``
-            of batches, wrapped with ``self.context.wrap_dataset``; a ``keras.utils.Sequence``
-            (``PyDataset``); or a `SequenceAdapter`. Arrays are cut into batches of
-            ``self.context.get_per_slot_batch_size()`` records; the last one of an epoch may be
-            smaller.
+            One of these:
+
+            - A tuple ``(x, y)`` or ``(x, y, sample_weight)`` of NumPy arrays. Each part may be an
+              array, a list or tuple of arrays, or a dict of arrays. Batches have
+              ``self.context.get_per_slot_batch_size()`` records. The last batch of an epoch may be
+              smaller.
+            - A ``tf.data.Dataset`` of batches, wrapped with ``self.context.wrap_dataset``.
+            - A ``keras.utils.Sequence`` (``PyDataset``), or a `SequenceAdapter`.
         """
 
     @abc.abstractmethod
     def build_validation_data_loader(self) -> Any:
-        """Return the validation data, in one of the same kinds as the training data."""
+        """Return the validation data, of any kind that training data may have."""
 
     def session_config(self) -> Any:
-        """Return a session configuration; has no effect on TensorFlow 2, kept for old trials."""
+        """Return a session configuration. It has no effect; TensorFlow 2 has no sessions."""
         return None
 
     def keras_callbacks(self) -> list[Any]:
-        """Return Keras callbacks to run while training; default: none.
+        """Return Keras callbacks to run while training. The default is no callbacks.
 
         Callbacks with batch-level hooks (``on_train_batch_begin``, ``on_train_batch_end``) make
-        training take one batch at a time; without them, many batches run inside one call of the
+        training run one batch at a time. Without them, many batches run inside one call of the
         graph, which is several times faster for small models.
         """
         return []

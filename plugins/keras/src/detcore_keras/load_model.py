@@ -29,45 +29,45 @@ def load_model_from_checkpoint_path(
 ) -> Any:
     """Build a trial's model and load the weights of a checkpoint into it.
 
-    **This runs code from the checkpoint**: the trial class in its folder ``code/`` is imported and
-    its ``__init__`` and ``build_model`` are called. Load only checkpoints of people you trust, or
-    use `load_weights_from_checkpoint_path` with your own model, which runs no such code. The code
-    runs with that folder as the current one; ``sys.path``, ``sys.modules`` and the current folder
-    are restored afterwards.
+    **This runs code from the checkpoint.** It imports the trial class from the checkpoint's
+    directory ``code/``, and calls its ``__init__`` and ``build_model``. Load only checkpoints of
+    people you trust, or use `load_weights_from_checkpoint_path` with your own model, which runs no
+    code from the checkpoint. While the code runs, ``code/`` is the current directory.
+    ``sys.path``, ``sys.modules`` and the current directory are restored afterwards.
 
-    Checkpoints of Determined 0.13.8 to 0.17 (``TFKerasTrial``) are supported, too, and those of
-    0.12 and 0.13 in HDF5 form; none of their pickles is loaded.
+    Checkpoints of Determined 0.13.8 to 0.17 (``TFKerasTrial``), and HDF5 checkpoints of 0.12 and
+    0.13, are also supported. None of their pickles is loaded.
 
     Args:
-        path: The checkpoint's folder, such as ``detcore checkpoint download`` makes.
-        tags: Not used; accepted for compatibility.
+        path: The checkpoint's directory, such as from ``detcore checkpoint download``.
+        tags: Ignored; accepted for compatibility.
 
     Returns:
         The Keras model that ``build_model`` compiled, with the weights. Its optimizer is fresh.
 
     Raises:
-        CheckpointNotFoundError: If the folder does not exist.
-        InvalidCheckpointError: If it is not a checkpoint of a ``TFKerasTrial``, or does not fit the
-            model that its code builds. Also for the checkpoint of a script that called
-            ``detcore_keras.init``: it has no ``build_model``.
+        CheckpointNotFoundError: If the directory does not exist.
+        InvalidCheckpointError: If the directory is not a checkpoint of a ``TFKerasTrial``, or does
+            not fit the model that its code builds. Also for checkpoints of scripts that called
+            ``detcore_keras.init``, which have no ``build_model``.
     """
     folder = find_checkpoint_directory(path)
     if not (folder / _TRIAL_FILE).exists():
         check_legacy(folder)
-        model = _build(folder, *read_legacy_trial(folder), make_aliases())
+        model = _build_model(folder, *read_legacy_trial(folder), make_aliases())
     else:
         record = read_trial_file(folder, "keras")
         if record["trial_class"] == _SCRIPT_TRIAL:
             raise InvalidCheckpointError(
-                f"{folder} is a checkpoint of a script, which builds its model without a trial "
+                f"{folder} is the checkpoint of a script, which builds its model without a trial "
                 f"class.\n{LOAD_INSTEAD}"
             )
-        model = _build(folder, record["trial_class"], record["config"])
+        model = _build_model(folder, record["trial_class"], record["config"])
     load_weights(model, folder)
     return model
 
 
-def _build(
+def _build_model(
     folder: Path,
     entrypoint: str,
     config: Mapping[str, Any],
@@ -83,6 +83,6 @@ def _build(
     if not isinstance(model, keras.Model):
         raise InvalidModelError(
             f"build_model of {entrypoint!r} returned {describe(returned)}, which is not a Keras "
-            "model, and wrapped none with context.wrap_model"
+            "model, and did not call context.wrap_model"
         )
     return model

@@ -1,4 +1,4 @@
-"""Provide the native form: a script makes its model, and detcore runs its ``model.fit``."""
+"""Provide the native API: a script builds a model, and detcore runs its ``model.fit``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPTIONS = (
     "workers",
 )
 _OTHERS = ("sample_weight", "steps_per_epoch", "validation_data")
-# Arguments that belong elsewhere: Keras's value for "not given", and the place.
+# Arguments that detcore configures elsewhere: Keras's default, and the place to configure them.
 _ELSEWHERE: Mapping[str, tuple[Any, str]] = {
     "initial_epoch": (0, "detcore run --resume continues an interrupted run"),
     "validation_batch_size": (None, "validation uses the batch size of training"),
@@ -45,24 +45,25 @@ def init(
     command: list[str] | None = None,
     master_url: str | None = None,
 ) -> TFKerasNativeContext:
-    """Make the context with which a script trains a Keras model.
+    """Create the context with which a script trains a Keras model.
 
-    Call it once, at the beginning of the script: it seeds Python, NumPy and TensorFlow. Nothing is
+    Call it once, at the beginning of the script. It seeds Python, NumPy and TensorFlow. Nothing is
     recorded before ``model.fit``.
 
-    In a standalone script, training happens here, in this process, or in those that ``detcore
-    launch`` has started. Under ``detcore run``, with the script as ``entrypoint``, the script
-    trains the run's trial, and the run's `config` and `test` apply.
+    A standalone script trains in this process, or in the processes that ``detcore launch`` started.
+    Under ``detcore run``, with the script as ``entrypoint``, the script trains the run's trial, and
+    the run's `config` and `test` apply.
 
     Args:
         config: The experiment's configuration, as a dictionary or the path of an experiment file.
-            A dictionary may leave out everything: ``searcher`` is then one trial, judged by
-            ``val_loss``, with the length of ``epochs`` of ``model.fit``.
-        local: Accepted for compatibility. Training happens in this process either way.
-        test: Whether to train one batch, validate on one, and save one checkpoint.
-        context_dir: Folder of the code to copy into checkpoints; default: only the script.
-        command: For clusters, which this release does not have.
-        master_url: For clusters, which this release does not have.
+            A dictionary may be empty. ``searcher`` is then one trial with the metric ``val_loss``,
+            and its length is ``epochs`` of ``model.fit``.
+        local: Accepted for compatibility. Training always happens in this process.
+        test: Whether to train one batch, validate on one batch, and save one checkpoint.
+        context_dir: Directory of the code to copy into checkpoints. By default, only the script is
+            copied.
+        command: Rejected, because this release has no clusters.
+        master_url: Rejected, because this release has no clusters.
 
     Returns:
         The context.
@@ -70,7 +71,7 @@ def init(
     Raises:
         InvalidExperimentError: If `command` or `master_url` requests a cluster, or the
             configuration requests a search.
-        ConfigError: If the configuration has mistakes, or the folder `context_dir` does not exist.
+        ConfigError: If the configuration is invalid, or the directory `context_dir` does not exist.
     """
     return TFKerasNativeContext(
         start_native(
@@ -86,9 +87,9 @@ def init(
 
 
 class TFKerasNativeContext(TFKerasTrialContext):
-    """The context of a script that trains a Keras model; made by `init`.
+    """The context of a script that trains a Keras model. `init` creates it.
 
-    Provides the methods of a trial's context: ``wrap_optimizer``, ``wrap_dataset``,
+    Provides the methods of a trial's context, such as ``wrap_optimizer``, ``wrap_dataset`` and
     hyperparameters.
     """
 
@@ -105,8 +106,8 @@ class TFKerasNativeContext(TFKerasTrialContext):
     def wrap_model(self, model: Any) -> Any:
         """Register the model to train. Call it before ``model.compile``.
 
-        From then on ``model.fit`` trains as configured: with checkpoints, and exact resumes under
-        ``detcore run``. It takes the arguments of Keras, and may be called once.
+        Afterwards, ``model.fit`` trains as configured, with checkpoints, and with exact resume
+        under ``detcore run``. It accepts the arguments of Keras, and may be called once.
 
         Args:
             model: A Keras model: functional, sequential or subclassed.
@@ -122,7 +123,7 @@ class TFKerasNativeContext(TFKerasTrialContext):
         return wrapped
 
     def get_tensorboard_path(self) -> Path:
-        """Return the folder for event files of this trial.
+        """Return the directory for event files of this trial.
 
         Raises:
             ContextStateError: If a standalone script calls it before training began.
@@ -130,7 +131,7 @@ class TFKerasNativeContext(TFKerasTrialContext):
         if self.setup.tensorboard_path is None:
             raise ContextStateError(
                 "get_tensorboard_path() was called before model.fit().\n"
-                "The folder is that of the trial, which is recorded when training begins.\n"
+                "The directory belongs to the trial, which is recorded when training begins.\n"
                 "Call it in a callback."
             )
         return super().get_tensorboard_path()
@@ -139,11 +140,11 @@ class TFKerasNativeContext(TFKerasTrialContext):
         """Replace ``model.fit`` by instance attributes, bypassing Keras's tracking."""
 
         def fit(*args: Any, **kwargs: Any) -> Any:
-            return self._fit(model, read_fit_arguments(*args, **kwargs))
+            return self._run_fit(model, read_fit_arguments(*args, **kwargs))
 
         vars(model).update(dict.fromkeys(_TAKEN_OVER, fit))
 
-    def _fit(self, model: Any, arguments: FitArguments) -> Any:
+    def _run_fit(self, model: Any, arguments: FitArguments) -> Any:
         """Train and return the model's history.
 
         Raises:
@@ -154,8 +155,8 @@ class TFKerasNativeContext(TFKerasTrialContext):
         if self._is_used:
             raise ContextStateError(
                 "model.fit() was called twice on one context.\n"
-                "One context is one trial, and it is over. Start the script again, or search over "
-                "hyperparameters with detcore run."
+                "A context trains one trial, which has ended. Start the script again, or search "
+                "over hyperparameters with detcore run."
             )
         if getattr(model, "optimizer", None) is None:
             raise InvalidModelError(
@@ -174,29 +175,29 @@ class TFKerasNativeContext(TFKerasTrialContext):
         return model.history
 
     def _set_batch_size(self, batch_size: int | None) -> None:
-        """Take `batch_size` of ``fit`` if the hyperparameters give none.
+        """Use `batch_size` of ``fit`` if the hyperparameters have no batch size.
 
-        In a run they have to: the trial's records are made before the script is started.
+        In a run they must have one, because the trial is recorded before the script starts.
         """
         hparams = self.setup.hparams
         if _BATCH_SIZE not in hparams:
             if not self._start.info.trial_id:
                 size = 32 if batch_size is None else batch_size  # Keras's default
                 size *= self.distributed.get_size()
-                changed = {**hparams, _BATCH_SIZE: size}
-                self.setup = dataclasses.replace(self.setup, hparams=changed)
+                new_hparams = {**hparams, _BATCH_SIZE: size}
+                self.setup = dataclasses.replace(self.setup, hparams=new_hparams)
             return
-        known = {hparams[_BATCH_SIZE], self.get_per_slot_batch_size()}
-        if batch_size is not None and batch_size not in known:
+        allowed_sizes = {hparams[_BATCH_SIZE], self.get_per_slot_batch_size()}
+        if batch_size is not None and batch_size not in allowed_sizes:
             raise InvalidExperimentError(
-                f"model.fit was given batch_size={batch_size}, but "
+                f"model.fit received batch_size={batch_size}, but "
                 f"hyperparameters.global_batch_size is {hparams[_BATCH_SIZE]}.\n"
                 "Pass batch_size=context.get_per_slot_batch_size(), or leave it out."
             )
 
 
 class NativeTrial(TFKerasTrial):
-    """The trial of a script: an adapter for the arguments of ``model.fit``."""
+    """The trial of a script, which provides the arguments of ``model.fit``."""
 
     def __init__(self, context: TFKerasNativeContext, model: Any, arguments: FitArguments) -> None:
         self.context = context
@@ -228,7 +229,7 @@ class FitArguments:
         training_data: As a `TFKerasTrial` returns it.
         validation_data: As a `TFKerasTrial` returns it.
         batch_size: Records per step for one worker, or None.
-        length: How long to train, such as ``{"epochs": 5}``.
+        length: Length of the training, such as ``{"epochs": 5}``.
         callbacks: Keras callbacks.
         options: Arguments of `TFKerasTrialContext.configure_fit`.
     """
@@ -245,68 +246,69 @@ def read_fit_arguments(*args: Any, **kwargs: Any) -> FitArguments:
     """Read the arguments of ``model.fit`` or ``fit_generator``.
 
     Raises:
-        InvalidExperimentError: If one is unknown, missing, or belongs elsewhere in detcore.
+        InvalidExperimentError: If an argument is unknown or missing, or detcore configures it
+            elsewhere.
     """
-    given = _named(args, kwargs)
+    arguments = _name_arguments(args, kwargs)
     for name, (default, instead) in _ELSEWHERE.items():
-        if given.pop(name, default) != default:
+        if arguments.pop(name, default) != default:
             raise InvalidExperimentError(
-                f"model.fit was given {name}, which has no effect here: {instead}."
+                f"model.fit received {name}, which has no effect in detcore: {instead}."
             )
-    unknown = sorted(set(given) - {*_POSITIONS, *_OPTIONS, *_OTHERS})
+    unknown = sorted(set(arguments) - {*_POSITIONS, *_OPTIONS, *_OTHERS})
     if unknown:
         raise InvalidExperimentError(
-            f"model.fit was given {', '.join(unknown)}, which is not an argument of it; "
-            f"it takes: {', '.join(sorted({*_POSITIONS, *_OPTIONS, *_OTHERS}))}."
+            f"unknown arguments of model.fit: {', '.join(unknown)}. "
+            f"Accepted: {', '.join(sorted({*_POSITIONS, *_OPTIONS, *_OTHERS}))}."
         )
-    x, y, weight = given.get("x"), given.get("y"), given.get("sample_weight")
+    x, y, weight = arguments.get("x"), arguments.get("y"), arguments.get("sample_weight")
     if x is None:
-        raise InvalidExperimentError("model.fit was given no data (x)")
+        raise InvalidExperimentError("model.fit received no data (x)")
     parts = (x, y, weight) if weight is not None else (x,) if y is None else (x, y)
-    validation_data = given.get("validation_data")
+    validation_data = arguments.get("validation_data")
     if validation_data is None:
         raise InvalidExperimentError(
-            "model.fit was given no validation_data.\n"
+            "model.fit received no validation_data.\n"
             "The metric that judges the trial (searcher.metric) comes from a validation.\n"
             "Pass validation_data=(x, y), or a dataset."
         )
-    epochs, steps = _count(given, "epochs") or 1, _count(given, "steps_per_epoch")
-    callbacks = given.get("callbacks") or []
-    options = {name: given[name] for name in _OPTIONS if name in given}
-    if "verbose" in given:
-        options["verbose"] = given["verbose"] != 0
+    epochs, steps = _read_count(arguments, "epochs") or 1, _read_count(arguments, "steps_per_epoch")
+    callbacks = arguments.get("callbacks") or []
+    options = {name: arguments[name] for name in _OPTIONS if name in arguments}
+    if "verbose" in arguments:
+        options["verbose"] = arguments["verbose"] != 0
     return FitArguments(
         training_data=x if len(parts) == 1 else parts,
         validation_data=validation_data,
-        batch_size=_count(given, "batch_size"),
+        batch_size=_read_count(arguments, "batch_size"),
         length={"epochs": epochs} if steps is None else {"batches": epochs * steps},
         callbacks=list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks],
         options=options,
     )
 
 
-def _named(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _name_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     if len(args) > len(_POSITIONS):
         raise InvalidExperimentError(
-            f"model.fit was given {len(args)} arguments by position; it takes "
-            f"{', '.join(_POSITIONS)}.\nName the others."
+            f"model.fit received {len(args)} positional arguments. It accepts "
+            f"{', '.join(_POSITIONS)} by position.\nPass other arguments by keyword."
         )
-    given = dict(zip(_POSITIONS, args, strict=False))
-    twice = sorted(set(given) & set(kwargs))
-    if twice:
-        raise InvalidExperimentError(f"model.fit was given {', '.join(twice)} twice")
-    given.update(kwargs)
-    if "generator" in given:  # of fit_generator
-        given.setdefault("x", given.pop("generator"))
-    return given
+    arguments = dict(zip(_POSITIONS, args, strict=False))
+    repeated_names = sorted(set(arguments) & set(kwargs))
+    if repeated_names:
+        raise InvalidExperimentError(f"model.fit received {', '.join(repeated_names)} twice")
+    arguments.update(kwargs)
+    if "generator" in arguments:  # fit_generator's name for x
+        arguments.setdefault("x", arguments.pop("generator"))
+    return arguments
 
 
-def _count(given: Mapping[str, Any], name: str) -> int | None:
-    value = given.get(name)
+def _read_count(arguments: Mapping[str, Any], name: str) -> int | None:
+    value = arguments.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < 1:
         raise InvalidExperimentError(
-            f"model.fit was given {name}={describe(value)}; it is an integer >= 1"
+            f"model.fit received {name}={describe(value)}; expected an integer >= 1"
         )
     return int(value)

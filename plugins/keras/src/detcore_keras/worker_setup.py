@@ -1,4 +1,4 @@
-"""Prepare a worker process before the trial is made: seeds and devices."""
+"""Prepare seeds and devices of a worker process before the trial is created."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ _logger = logging.getLogger("detcore.keras")
 def prepare_worker(options: PrepareOptions) -> None:
     """Seed Python, NumPy, TensorFlow and Keras, choose the GPU, and fix the order of operations.
 
-    With several workers, each gets the GPU of its local rank, and joins the others. All of them
-    have the same seeds, so that they make the same model.
+    Each of several workers gets the GPU of its local rank, and joins the other workers. All workers
+    have the same seeds, so they build the same model.
 
-    Operations are made deterministic if configured, and by default without a GPU: on a CPU it costs
-    next to nothing, and an exact resume needs it.
+    Operations become deterministic if configured, and by default on a CPU, where this costs almost
+    nothing and exact resume needs it.
 
-    If the user's module, which has been imported, turned TensorFlow 2's behaviour off, as code for
-    TensorFlow 1 does, it is turned on again, with a warning.
+    The user's module, which is already imported, may have turned TensorFlow 2's behaviour off, like
+    code for TensorFlow 1. It is then turned on again, with a warning.
 
     Args:
         options: The trial's seed, this worker's ranks, and the configuration of determinism.
 
     Raises:
         InvalidExperimentError: If TensorFlow 2's behaviour cannot be turned on again.
-        PluginNotFoundError: If there are several workers, and the package that exchanges their
+        PluginNotFoundError: If several workers train, and the package that exchanges their
             gradients is not installed.
-        DistributedError: If they cannot find each other.
+        DistributedError: If the workers cannot connect.
     """
     keep_eager()
     if options.world_size > 1:
         prepare_collective(options)
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
-        mine = gpus[options.local_rank % len(gpus)]
-        tf.config.set_visible_devices(mine, "GPU")
-        tf.config.experimental.set_memory_growth(mine, True)
+        gpu = gpus[options.local_rank % len(gpus)]
+        tf.config.set_visible_devices(gpu, "GPU")
+        tf.config.experimental.set_memory_growth(gpu, True)
     if KERAS_MAJOR == 2:
-        # Dropout and similar layers then keep their state in variables, which a checkpoint can
-        # hold; the older random operations keep it inside their kernels, where it is unreadable.
+        # Dropout and similar layers then keep their random state in variables, which a checkpoint
+        # can contain. The older random operations keep it in their kernels, which cannot be read.
         keras.backend.experimental.enable_tf_random_generator()
     deterministic = options.deterministic_ops
     if deterministic is None:
@@ -56,8 +56,8 @@ def prepare_worker(options: PrepareOptions) -> None:
     elif gpus:
         _logger.info(
             "operations are not deterministic on a GPU, so a resumed run may differ in the last "
-            "bits; reproducibility.deterministic_ops: true fixes their order"
+            "bits. To fix their order, set reproducibility.deterministic_ops: true"
         )
     keras.utils.set_random_seed(options.seed)
-    # TensorFlow would choose a random seed, and refuses to if operations are deterministic.
+    # TensorFlow would choose a random seed, or fail if operations are deterministic.
     tf.random.set_global_generator(tf.random.Generator.from_seed(options.seed))

@@ -1,4 +1,4 @@
-"""One small problem in each of the five kinds of data."""
+"""Trials with one small problem in each of the five kinds of data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def records() -> tuple[np.ndarray, np.ndarray]:
 
 
 class Batches(keras.utils.Sequence):
-    """Batches with augmentation in `__getitem__` and an order of its own after each epoch."""
+    """Batches with augmentation in `__getitem__`, in a new order after each epoch."""
 
     def __init__(self, batch_size: int) -> None:
         if hasattr(keras.utils, "PyDataset"):
@@ -126,7 +126,10 @@ class Wide(Dataset):
 
 
 class ChangesAtEnd(callbacks.Callback):
-    """Changes a weight by what it has seen; is killed first, with the runner, where a file says."""
+    """Changes a weight at the end of training, depending on the losses.
+
+    If ``KILL_FILE`` exists, first deletes it and kills the runner and the worker.
+    """
 
     def __init__(self) -> None:
         super().__init__()

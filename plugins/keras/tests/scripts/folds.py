@@ -1,4 +1,4 @@
-"""Train a model on each of three folds, as k-fold tutorials do, with `DetcoreCallback`.
+"""Train a model on each of three folds with `DetcoreCallback`, like a k-fold tutorial.
 
 The first argument is the fold and epoch in which the process kills itself, such as 1-2.
 """

@@ -1,6 +1,6 @@
-"""Freeze layers and change a variable and a number of the loss while ``fit`` trains.
+"""Freeze layers, and change a variable and a number of the loss, while ``fit`` trains.
 
-The arguments are ``eager``, ``graph`` or ``own`` (a step with an optimizer of its own) and,
+The arguments are ``eager``, ``graph`` or ``own`` (a custom step with a separate optimizer) and,
 optionally, the epoch at whose beginning the process is killed.
 """
 

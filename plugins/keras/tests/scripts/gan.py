@@ -1,4 +1,4 @@
-"""Train a GAN in ``fit``: its own step, and two optimizers that the first batch builds.
+"""Train a GAN in ``fit``, with a custom step and two optimizers that the first batch builds.
 
 The arguments are ``eager``, ``graph`` or ``executions`` (two steps in each execution) and,
 optionally, the epoch at whose beginning the process is killed.

@@ -1,6 +1,6 @@
-"""Train with the callbacks of nearly every tutorial beside `DetcoreCallback`.
+"""Train with common callbacks and `DetcoreCallback`.
 
-The arguments are a folder for files and, optionally, how and where the process ends: ``kill-3``
+The arguments are a directory for files and, optionally, how and where the process ends. ``kill-3``
 kills it when epoch 3 begins, ``preempt-1-2`` preempts it in batch 2 of epoch 1.
 """
 
@@ -60,7 +60,7 @@ if keras.__version__.startswith("2."):
     keras.backend.experimental.enable_tf_random_generator()  # otherwise Dropout cannot be saved
 x = np.random.default_rng(0).normal(size=(48, 4)).astype("float32")
 y = x.sum(1, keepdims=True)
-# Without an Input, so that Keras 2 makes the weights in the first batch.
+# Without an Input, so that Keras 2 creates the weights in the first batch.
 model = keras.Sequential(
     [
         keras.layers.Dense(8, activation="relu"),

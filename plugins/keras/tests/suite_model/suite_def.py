@@ -1,4 +1,4 @@
-"""Trials of Keras models for the suite of framework plugins."""
+"""Keras trials for the framework plugin suite."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def records() -> tuple[np.ndarray, np.ndarray]:
 
 
 class Journal(callbacks.Callback):
-    """Writes down which of its methods are called."""
+    """Writes the names of called hooks to a file."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Journal(callbacks.Callback):
 
 
 class AfterBatches(callbacks.Callback):
-    """Does something when so many batches are done."""
+    """Runs an action after a number of batches."""
 
     def __init__(self, count: int, action: Any) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def stop(model: Any) -> None:
 
 
 class SteadyTrial(TFKerasTrial):
-    """Draws no numbers but for its first weights, and takes the records as they come."""
+    """Draws numbers only for its initial weights, and does not shuffle the records."""
 
     has_layers_that_draw = False
 
@@ -112,7 +112,7 @@ class SteadyTrial(TFKerasTrial):
 
 
 class LineTrial(SteadyTrial):
-    """Shuffles, drops out, and tells its callbacks."""
+    """Uses shuffling, dropout and callbacks."""
 
     has_layers_that_draw = True
 

@@ -1,6 +1,6 @@
 """Keras callbacks that work at detcore's workloads and validations.
 
-Keras's own callbacks work in a `detcore_keras.TFKerasTrial`, too, at the ends of epochs.
+Keras's own callbacks also work in a `detcore_keras.TFKerasTrial`, at the ends of epochs.
 """
 
 from __future__ import annotations

@@ -13,13 +13,13 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
 
     A *workload* is the training between two decisions of detcore: to validate, to save, to stop.
     ``on_train_begin`` is called each time a process starts or resumes the trial, before the state
-    is restored, ``on_train_end`` only if training ends without an error. ``on_test_end`` receives
-    the validation metrics, with names that begin with ``val_``.
+    is restored. ``on_train_end`` is called only if training ends without an error. ``on_test_end``
+    receives the validation metrics, with names that begin with ``val_``.
 
     Attributes:
-        state_name: Name under which the state is saved; default: the name of the class, and for the
-            second one of a class ``"Name-2"``. Give explicit names to callbacks that may be
-            reordered.
+        state_name: Name under which the state is saved. The default is the class name, and
+            ``"Name-2"`` for the second callback of a class. Give explicit names to callbacks that
+            may be reordered.
     """
 
     state_name: str | None = None
@@ -50,25 +50,25 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
     def on_checkpoint_end(self, checkpoint_dir: str) -> None:
         """Called on the chief when the files of a checkpoint are written, before its commit.
 
-        Files that it adds become part of the checkpoint. A callback with this method makes training
-        wait until model and optimizer are written; otherwise they are only copied.
+        Files that the callback adds become part of the checkpoint. A callback with this method
+        makes training wait until model and optimizer are written. Otherwise they are only copied.
 
         Args:
-            checkpoint_dir: Folder with the checkpoint's files.
+            checkpoint_dir: Directory with the checkpoint's files.
         """
 
     def get_state(self) -> Any:
-        """Return the state for a resumed run; default: the attributes that training has changed.
+        """Return the state for a resumed run. By default, changed attributes are saved.
 
         Returns:
-            Numbers, strings, None, NumPy arrays, and lists, tuples and dicts of them. Anything else
-            is an error when a checkpoint is saved.
+            Numbers, strings, None, NumPy arrays, and lists, tuples and dicts of them. Any other
+            value is an error when a checkpoint is saved.
         """
         return None
 
     def load_state(self, state: Any) -> None:
-        """Restore the state from `get_state` of the resumed run; called after on_train_begin.
+        """Restore the state that `get_state` returned. Called after ``on_train_begin``.
 
         Args:
-            state: Equal to the result of `get_state`, with the same types.
+            state: The result of `get_state`, with the same types.
         """

@@ -15,7 +15,7 @@ _OUR_MODULES = "detcore_keras."
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 
 
-def checked_callbacks(callbacks: Any) -> list[Any]:
+def check_callbacks(callbacks: Any) -> list[Any]:
     """Return the result of ``keras_callbacks`` as a list.
 
     Raises:
@@ -23,7 +23,7 @@ def checked_callbacks(callbacks: Any) -> list[Any]:
     """
     if not isinstance(callbacks, list | tuple):
         raise InvalidExperimentError(
-            f"keras_callbacks returned {describe(callbacks)}; it returns a list of callbacks."
+            f"keras_callbacks returned {describe(callbacks)}; expected a list of callbacks."
         )
     for callback in callbacks:
         if not isinstance(callback, keras.callbacks.Callback):
@@ -37,14 +37,14 @@ def checked_callbacks(callbacks: Any) -> list[Any]:
 def wants_train_batches(callback: Any) -> bool:
     """Whether a callback needs to be called at each training batch.
 
-    Such callbacks make training proceed batch by batch. Keras's own ``ModelCheckpoint`` and
-    ``TensorBoard`` have the hooks, but with their usual settings do nothing in them.
+    Such callbacks make training run batch by batch. Keras's own ``ModelCheckpoint`` and
+    ``TensorBoard`` have the hooks, but do nothing in them with their usual settings.
     """
-    hooks = [name for name in _BATCH_HOOKS if overrides(callback, name)]
+    hooks = [name for name in _BATCH_HOOKS if overrides_hook(callback, name)]
     return any(not _is_idle(callback, name) for name in hooks)
 
 
-def overrides(callback: Any, name: str) -> bool:
+def overrides_hook(callback: Any, name: str) -> bool:
     """Whether a callback overrides a hook, in its class or on the instance."""
     if name in getattr(callback, "__dict__", {}):
         return True
@@ -53,11 +53,14 @@ def overrides(callback: Any, name: str) -> bool:
 
 def _is_idle(callback: Any, name: str) -> bool:
     """Whether the hook is Keras's own and does nothing with the callback's settings."""
-    own = getattr(type(callback), name, None)
-    kinds = keras.callbacks
-    if any(own is getattr(k, name, None) for k in (kinds.ModelCheckpoint, kinds.BackupAndRestore)):
+    hook = getattr(type(callback), name, None)
+    callback_types = keras.callbacks
+    if any(
+        hook is getattr(callback_type, name, None)
+        for callback_type in (callback_types.ModelCheckpoint, callback_types.BackupAndRestore)
+    ):
         return bool(getattr(callback, "save_freq", None) == "epoch")
-    if own is getattr(kinds.TensorBoard, name, None):
+    if hook is getattr(callback_types.TensorBoard, name, None):
         return (
             callback.update_freq == "epoch"
             and not callback.write_steps_per_second
@@ -66,13 +69,13 @@ def _is_idle(callback: Any, name: str) -> bool:
     return False
 
 
-def by_name(callbacks: Iterable[Any]) -> dict[str, Any]:
+def index_by_name(callbacks: Iterable[Any]) -> dict[str, Any]:
     """Return the callbacks by the names under which their state is saved.
 
     Raises:
         InvalidExperimentError: If two have the same name.
     """
-    named: dict[str, Any] = {}
+    callbacks_by_name: dict[str, Any] = {}
     counts: dict[str, int] = {}
     for callback in callbacks:
         name = getattr(callback, "state_name", None)
@@ -80,45 +83,47 @@ def by_name(callbacks: Iterable[Any]) -> dict[str, Any]:
             kind = type(callback).__name__
             counts[kind] = counts.get(kind, 0) + 1
             name = kind if counts[kind] == 1 else f"{kind}-{counts[kind]}"
-        if name in named:
+        if name in callbacks_by_name:
+            other_callback = callbacks_by_name[name]
             raise InvalidExperimentError(
-                f"two callbacks have the state_name {name!r}: {type(named[name]).__qualname__} and "
-                f"{type(callback).__qualname__}.\n"
-                "Their state is saved by that name.\nGive each a different name."
+                f"two callbacks have the state_name {name!r}: "
+                f"{type(other_callback).__qualname__} and {type(callback).__qualname__}.\n"
+                "Callback state is saved under that name.\nGive each callback a different name."
             )
-        named[name] = callback
-    return named
+        callbacks_by_name[name] = callback
+    return callbacks_by_name
 
 
 def has_own_state(callback: Any) -> bool:
-    """Whether a callback saves its state by its own ``get_state`` and ``load_state``."""
+    """Whether a callback saves its state with its own ``get_state`` and ``load_state``."""
     if not (hasattr(callback, "get_state") and hasattr(callback, "load_state")):
         return False
     return getattr(type(callback), "get_state", None) is not Callback.get_state
 
 
 def check_epoch_hooks(callbacks: Iterable[Any]) -> None:
-    """Report hooks for epochs if the length of an epoch is unknown.
+    """Report epoch hooks, which are never called if the length of an epoch is unknown.
 
     Raises:
-        InvalidExperimentError: If a detcore callback has such hooks; others cause a warning.
+        InvalidExperimentError: If a detcore callback has such hooks. Other callbacks cause a
+            warning.
     """
     for callback in callbacks:
-        # Hooks of ours, which only disable Keras's, do not count.
+        # detcore's own hooks only disable Keras's hooks, so they do not count.
         hooks = [
             name
             for name in ("on_epoch_begin", "on_epoch_end")
-            if overrides(callback, name)
+            if overrides_hook(callback, name)
             and not getattr(callback, name).__module__.startswith(_OUR_MODULES)
         ]
         if not hooks:
             continue
         problem = (
             f"the callback {type(callback).__qualname__} has {' and '.join(hooks)}, but the length "
-            "of an epoch is not known: records_per_epoch is not set, and the training data does "
-            "not tell its length."
+            "of an epoch is unknown: records_per_epoch is not set, and the training data has no "
+            "known length."
         )
         fix = "Set records_per_epoch in the experiment file."
         if isinstance(callback, Callback):
-            raise InvalidExperimentError(f"{problem}\nThey would never be called.\n{fix}")
-        _logger.warning("%s They are never called. %s", problem, fix)
+            raise InvalidExperimentError(f"{problem}\nThese hooks would never be called.\n{fix}")
+        _logger.warning("%s These hooks are never called. %s", problem, fix)

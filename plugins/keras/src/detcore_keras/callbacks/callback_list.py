@@ -1,4 +1,4 @@
-"""Call the user's callbacks at the right places, and save their state by name."""
+"""Call the user's callbacks, and save their state by name."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from detcore.errors import InvalidCheckpointError
 from detcore.trial import AttributeTracker, FunctionTracker
 from detcore_keras.callbacks.callback_base import Callback
 from detcore_keras.callbacks.callback_checks import (
-    by_name,
     check_epoch_hooks,
     has_own_state,
-    overrides,
+    index_by_name,
+    overrides_hook,
     wants_train_batches,
 )
 from detcore_keras.callbacks.callback_state import (
     KerasCodec,
-    from_saved,
+    decode_state,
+    encode_state,
     keep_rows,
     measure_rows,
     restore_rows,
-    to_saved,
 )
 from detcore_keras.callbacks.tensorboard import TensorBoard
 from detcore_keras.frameworks import keras
-from detcore_keras.state.array_files import encoded, read_arrays, read_json, write_json
+from detcore_keras.state.array_files import encode_array, read_arrays, read_json, write_json
 from detcore_keras.state.variables import step_functions
 
 _logger = logging.getLogger("detcore.keras")
@@ -53,34 +53,34 @@ SavedCallbacks: TypeAlias = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
 class CallbackMultiplexer:
     """Forwards the events of training to the user's callbacks.
 
-    Call order: `train_begin`, `load_state` if the run is resumed, then any number of workloads
-    (`workload_begin`; for each batch `batch_begin` and `batch_end`, or `batches_done` for many at
-    once; `workload_end`), validations (`test_begin`, `test_end`), `checkpoint_end` and `capture`;
-    finally `train_end`.
+    The call order is `train_begin`, `load_state` if the run is resumed, then any number of
+    workloads, validations (`test_begin`, `test_end`), `checkpoint_end` and `capture_state`, and
+    finally `train_end`. A workload is `workload_begin`, then `batch_begin` and `batch_end` for each
+    batch (or `batches_done` for many batches), then `workload_end`.
 
     Epochs follow `batches_per_epoch`. ``on_epoch_begin`` comes before the first batch of an epoch.
-    ``on_epoch_end`` comes after the validation at that batch, if there is one, with its metrics;
-    else before the next batch.
+    ``on_epoch_end`` comes after the validation at the last batch of the epoch, with its metrics.
+    Without such a validation, ``on_epoch_end`` comes before the next batch.
 
     Args:
         callbacks: The user's callbacks, in order.
         model: The compiled model.
         params: For ``set_params``: ``{"epochs": 5, "verbose": 1}``.
-        batches_per_epoch: 0 if unknown: there are no epochs.
+        batches_per_epoch: 0 if unknown. Epoch hooks are then never called.
         is_chief: Whether this is the worker with rank 0.
-        tensorboard_path: Folder of event files; None for the folders that the callbacks name.
+        tensorboard_path: Directory of event files, or None for the callbacks' own directories.
         saved_elsewhere: Layers and optimizers, whose state is saved with the model.
-        trial: The trial, whose changed attributes are saved as those of callbacks; or None.
+        trial: The trial, whose changed attributes are saved like those of callbacks, or None.
 
     Attributes:
         callbacks: The callbacks that are called on this worker.
         terminates_on_nan: Whether a callback ends training at the first loss that is not finite.
-        reads_checkpoints: Whether a callback receives the folder of a checkpoint, and may read its
-            files.
+        reads_checkpoints: Whether a callback receives the directory of a checkpoint, and may read
+            its files.
 
     Raises:
-        InvalidExperimentError: If two callbacks have the same ``state_name``, or a callback of
-            detcore's has epoch hooks while epochs are unknown.
+        InvalidExperimentError: If two callbacks have the same ``state_name``, or a detcore callback
+            has epoch hooks and the length of an epoch is unknown.
     """
 
     def __init__(
@@ -95,34 +95,40 @@ class CallbackMultiplexer:
         saved_elsewhere: Collection[Any] = (),
         trial: object = None,
     ) -> None:
-        given = [callback for callback in callbacks if not is_replaced(callback)]
-        here = [
+        used_callbacks = [callback for callback in callbacks if not is_replaced(callback)]
+        local_callbacks = [
             callback
-            for callback in given
+            for callback in used_callbacks
             if is_chief
             or not (getattr(callback, "_chief_worker_only", None) or isinstance(callback, _WRITERS))
         ]
-        self.callbacks: list[Any] = here
+        self.callbacks: list[Any] = local_callbacks
         self._model = model
         self._params = {"steps": batches_per_epoch or None, **params}
         self._epoch_batches = batches_per_epoch
         self._is_chief = is_chief
         self._tensorboard_path = tensorboard_path
-        # Named before any is left out, so that names are the same on all workers.
-        named = by_name(given)
-        self._names = frozenset({*named, _TRIAL, _FUNCTIONS})
-        here_named = {name: c for name, c in named.items() if any(c is other for other in here)}
-        self._stateful = {name: c for name, c in here_named.items() if has_own_state(c)}
-        self._tracked = {name: c for name, c in here_named.items() if not has_own_state(c)}
-        self._saved_elsewhere = [model, trial, *given, *saved_elsewhere]
+        # Callbacks are named before any is left out, so all workers use the same names.
+        callbacks_by_name = index_by_name(used_callbacks)
+        self._names = frozenset({*callbacks_by_name, _TRIAL, _FUNCTIONS})
+        local_by_name = {
+            name: c
+            for name, c in callbacks_by_name.items()
+            if any(c is other for other in local_callbacks)
+        }
+        self._stateful = {name: c for name, c in local_by_name.items() if has_own_state(c)}
+        self._tracked = {name: c for name, c in local_by_name.items() if not has_own_state(c)}
+        self._saved_elsewhere = [model, trial, *used_callbacks, *saved_elsewhere]
         self._trial = trial
         self._trackers: dict[str, AttributeTracker] = {}
         self._compiled: FunctionTracker | None = None
-        self._batch_begin = _hooks(here, "on_train_batch_begin", "on_batch_begin")
-        self._batch_end = _hooks(here, "on_train_batch_end", "on_batch_end")
+        self._batch_begin = _find_batch_hooks(
+            local_callbacks, "on_train_batch_begin", "on_batch_begin"
+        )
+        self._batch_end = _find_batch_hooks(local_callbacks, "on_train_batch_end", "on_batch_end")
         self._checkpoint_hooks: list[Callable[[str], Any]] = [
             callback.on_checkpoint_end
-            for callback in here
+            for callback in local_callbacks
             if is_chief
             and (
                 "on_checkpoint_end" in vars(callback)
@@ -131,17 +137,19 @@ class CallbackMultiplexer:
             )
         ]
         self.reads_checkpoints = bool(self._checkpoint_hooks)
-        self.terminates_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in here)
+        self.terminates_on_nan = any(
+            isinstance(c, keras.callbacks.TerminateOnNaN) for c in local_callbacks
+        )
         self._until: int | None = None
         self._has_begun_epoch = False
         self._ended: tuple[int, dict[str, Any]] | None = None
         if not batches_per_epoch:
-            check_epoch_hooks(here)
+            check_epoch_hooks(local_callbacks)
 
     # -- training ---------------------------------------------------------------------------------
 
     def train_begin(self, *, is_resumed: bool = False) -> None:
-        """Pass the model to the callbacks and begin; once per process."""
+        """Pass the model to the callbacks and start training. Call it once per process."""
         if is_resumed:
             keep_rows(self.callbacks)
         for callback in self.callbacks:
@@ -149,14 +157,14 @@ class CallbackMultiplexer:
                 callback.use_log_dir(self._tensorboard_path)
             callback.set_params(dict(self._params))
             callback.set_model(self._model)
-        self._call("on_train_begin", {})
+        self._call_hooks("on_train_begin", {})
         self.track_attributes()
 
     def track_attributes(self) -> None:
-        """Begin to track what training changes, from what ``on_train_begin`` has set."""
+        """Track changes to attributes, starting from the values that ``on_train_begin`` set."""
         ignored = self._saved_elsewhere
         self._trackers = {
-            name: self._track(name, callback) for name, callback in self._tracked.items()
+            name: self._track_callback(name, callback) for name, callback in self._tracked.items()
         }
         functions = {**self._tracked, **self._stateful}
         if self._trial is not None:
@@ -177,12 +185,12 @@ class CallbackMultiplexer:
         """End training without an error.
 
         Args:
-            is_final: Whether the trial has ended, and is not only interrupted. The best weights of
+            is_final: Whether the trial has ended rather than been interrupted. The best weights of
                 an ``EarlyStopping(restore_best_weights=True)`` are then restored, as in Keras 3,
-                which is also the case if it did not stop training.
+                even if the callback did not stop training.
         """
         self._close_epoch({})
-        self._call("on_train_end", {})
+        self._call_hooks("on_train_end", {})
         for callback in self.callbacks if is_final else ():
             if isinstance(callback, keras.callbacks.EarlyStopping):
                 weights = callback.best_weights if callback.restore_best_weights else None
@@ -198,15 +206,15 @@ class CallbackMultiplexer:
                 callback.on_train_workload_begin(total_batches, requested, {})
 
     def workload_end(self, total_batches: int, logs: Mapping[str, Any]) -> None:
-        """End a workload at batch `total_batches`; `logs` are its metrics."""
+        """End a workload at batch `total_batches`, with its metrics `logs`."""
         if self._ended is not None:
-            self._ended[1].update(_as_numbers(logs))
+            self._ended[1].update(_convert_logs(logs))
         for callback in self.callbacks:
             if hasattr(callback, "on_train_workload_end"):
-                callback.on_train_workload_end(total_batches, _as_numbers(logs))
+                callback.on_train_workload_end(total_batches, _convert_logs(logs))
 
     def batch_begin(self, total_batches: int) -> None:
-        """Begin a batch, after `total_batches` others."""
+        """Begin a batch. `total_batches` batches precede it."""
         if self._epoch_batches and not self._has_begun_epoch:
             self._open_epoch(total_batches)
         if self._batch_begin:
@@ -215,13 +223,13 @@ class CallbackMultiplexer:
                 hook(index, {})
 
     def batch_end(self, total_batches: int, logs: Mapping[str, Any]) -> None:
-        """End a batch; `total_batches` are now trained, including it."""
+        """End a batch. `total_batches` includes it."""
         if self._batch_end:
             index = (total_batches - 1) % (self._epoch_batches or _ENDLESS)
             numbers: dict[str, Any] | None = None
             for hook, takes_tensors in self._batch_end:
                 if not takes_tensors and numbers is None:
-                    numbers = _as_numbers(logs)
+                    numbers = _convert_logs(logs)
                 hook(index, dict(logs if takes_tensors or numbers is None else numbers))
         if self._epoch_batches and total_batches % self._epoch_batches == 0:
             self._end_epoch(total_batches)
@@ -229,8 +237,8 @@ class CallbackMultiplexer:
     def batches_done(self, from_total: int, to_total: int) -> None:
         """Count batches that were trained together, without batch-level hooks.
 
-        An epoch should end at `to_total` or not at all: changes that callbacks make at its end then
-        apply from the next batch on.
+        If an epoch ends in this range, it should end at `to_total`. Changes that callbacks make at
+        the end of the epoch then apply from the next batch.
         """
         if not self._epoch_batches:
             return
@@ -246,12 +254,12 @@ class CallbackMultiplexer:
 
     def test_begin(self) -> None:
         """Begin a validation."""
-        self._call("on_test_begin", {})
+        self._call_hooks("on_test_begin", {})
 
     def test_end(self, logs: Mapping[str, Any]) -> None:
-        """End a validation; names in `logs` begin with ``val_``."""
-        numbers = _as_numbers(logs)
-        self._call("on_test_end", numbers)
+        """End a validation. Names in `logs` begin with ``val_``."""
+        numbers = _convert_logs(logs)
+        self._call_hooks("on_test_end", numbers)
         self._close_epoch(numbers)
 
     def checkpoint_end(self, directory: Path) -> None:
@@ -259,32 +267,32 @@ class CallbackMultiplexer:
         for hook in self._checkpoint_hooks:
             hook(str(directory))
 
-    def digests(self) -> dict[str, bytes]:
-        """Return a digest of each callback's state, by name; equal states have equal digests."""
-        found = {}
+    def digest_states(self) -> dict[str, bytes]:
+        """Return a digest of each callback's state, by name. Equal states have equal digests."""
+        digests = {}
         for name in (*self._stateful, *self._trackers):
             arrays: dict[str, npt.NDArray[Any]] = {}
             digest = hashlib.blake2b(digest_size=16)
             digest.update(json.dumps(self._saved_state(name, arrays), sort_keys=True).encode())
             for key, array in sorted(arrays.items()):
                 digest.update(f"{key} {array.dtype} {array.shape} ".encode() + array.tobytes())
-            found[name] = digest.digest()
-        return found
+            digests[name] = digest.digest()
+        return digests
 
-    def capture(
+    def capture_state(
         self, directory: Path, *, leave_out: Collection[str] = ()
     ) -> dict[str, dict[str, npt.NDArray[Any]]]:
         """Write the state to ``callbacks.json``, and return the arrays that it refers to.
 
         Args:
-            directory: Folder to write into.
+            directory: Directory to write into.
             leave_out: Names of callbacks whose state is the same in the chief's checkpoint.
 
         Returns:
             Copies of the arrays, by file and key.
 
         Raises:
-            InvalidExperimentError: If a callback's state cannot be saved; the message names the
+            InvalidExperimentError: If a callback's state cannot be saved. The message names the
                 callback and the attribute.
         """
         self._warn_of_compiled_values()
@@ -292,7 +300,7 @@ class CallbackMultiplexer:
         write_json(directory / _STATE_FILE, state)
         plain: dict[str, npt.NDArray[Any]] = {}
         for key, array in arrays.items():
-            plain.update(encoded(key, array))
+            plain.update(encode_array(key, array))
         return {_ARRAYS_FILE: plain}
 
     def state_dict(self, leave_out: Collection[str] = ()) -> SavedCallbacks:
@@ -305,7 +313,7 @@ class CallbackMultiplexer:
         ended = None
         if self._ended is not None:
             epoch, logs = self._ended
-            ended = {"epoch": epoch, "logs": to_saved(logs, arrays, "of the epoch's metrics")}
+            ended = {"epoch": epoch, "logs": encode_state(logs, arrays, "for epoch metrics")}
         state = {
             "version": _VERSION,
             "has_begun_epoch": self._has_begun_epoch,
@@ -318,10 +326,10 @@ class CallbackMultiplexer:
 
     def _saved_state(self, name: str, arrays: dict[str, npt.NDArray[Any]]) -> Any:
         if name in self._stateful:
-            return to_saved(self._stateful[name].get_state(), arrays, f"of {name}")
-        return to_saved(self._trackers[name].capture(), arrays, f"of {name}")
+            return encode_state(self._stateful[name].get_state(), arrays, f"of {name}")
+        return encode_state(self._trackers[name].capture(), arrays, f"of {name}")
 
-    def _track(self, name: str, callback: Any) -> AttributeTracker:
+    def _track_callback(self, name: str, callback: Any) -> AttributeTracker:
         kinds = keras.callbacks
         ignored: Sequence[str] = _OF_KERAS
         monitors = (kinds.EarlyStopping, kinds.ReduceLROnPlateau, kinds.ModelCheckpoint)
@@ -338,26 +346,26 @@ class CallbackMultiplexer:
         )
 
     def _warn_of_compiled_values(self) -> None:
-        """Warn once about values that the compiled step has read before training changed them."""
+        """Warn once about values that training changed after the compiled step had read them."""
         if self._compiled is not None and (names := self._compiled.capture()):
             _logger.warning(
                 "the loss or the training step reads %s, which training has changed. TensorFlow "
-                "reads it only when it compiles the step, so the change has no effect until a "
-                "resumed run compiles the step again. Use a tf.Variable, or compile the model with "
-                "run_eagerly=True",
+                "reads such values only when it compiles the step, so the change has no effect "
+                "until a resumed run compiles the step again. Use a tf.Variable, or compile the "
+                "model with run_eagerly=True",
                 ", ".join(names),
             )
         self._compiled = None
 
     def load_state(self, saved: SavedCallbacks, chief: SavedCallbacks | None = None) -> None:
-        """Restore a result of `state_dict`, or of `read_callbacks`; after `train_begin`.
+        """Restore a result of `state_dict` or `read_callbacks`. Call it after `train_begin`.
 
-        Callbacks without a saved state start fresh, and states without a callback are dropped; both
+        Callbacks without a saved state start fresh. States without a callback are dropped. Both
         are logged.
 
         Args:
             saved: The state, and the arrays that it refers to.
-            chief: The chief's, for callbacks left out of this worker's own.
+            chief: The chief's state, for callbacks left out of this worker's state.
         """
         state, arrays = saved
         if state.get("version") != _VERSION:
@@ -368,25 +376,25 @@ class CallbackMultiplexer:
         self._has_begun_epoch = state["has_begun_epoch"]
         ended = state["ended_epoch"]
         if ended is not None:
-            self._ended = (ended["epoch"], from_saved(ended["logs"], arrays))
+            self._ended = (ended["epoch"], decode_state(ended["logs"], arrays))
         sources = [saved] if chief is None else [chief, saved]
         states, attributes = (
             {
-                name: from_saved(value, its_arrays)
+                name: decode_state(value, its_arrays)
                 for its_state, its_arrays in sources
                 for name, value in its_state[kind].items()
             }
             for kind in ("callbacks", "attributes")
         )
-        changed = {name for name, values in attributes.items() if values}
-        for name in sorted((states.keys() | changed) - self._names):
+        changed_names = {name for name, values in attributes.items() if values}
+        for name in sorted((states.keys() | changed_names) - self._names):
             _logger.warning(
-                "the checkpoint has state of a callback %r, which is not there now", name
+                "the checkpoint has state for a callback %r, which this trial does not have", name
             )
         for name, callback in self._stateful.items():
             if name not in states:
                 _logger.warning(
-                    "the checkpoint has no state of the callback %r: it starts fresh", name
+                    "the checkpoint has no state for the callback %r, which starts fresh", name
                 )
             elif states[name] is not None:
                 callback.load_state(states[name])
@@ -417,7 +425,7 @@ class CallbackMultiplexer:
             for callback in self.callbacks:
                 callback.on_epoch_end(epoch, logs)
 
-    def _call(self, name: str, logs: Mapping[str, Any]) -> None:
+    def _call_hooks(self, name: str, logs: Mapping[str, Any]) -> None:
         shared = dict(logs)
         for callback in self.callbacks:
             getattr(callback, name)(shared)
@@ -429,11 +437,11 @@ def read_callbacks(directory: Path) -> SavedCallbacks:
     Raises:
         InvalidCheckpointError: If a file is missing or damaged.
     """
-    state = read_json(directory / _STATE_FILE, ", so callbacks cannot continue where they were")
+    state = read_json(directory / _STATE_FILE, ", so the callbacks' state cannot be restored")
     return state, read_arrays(directory / _ARRAYS_FILE)
 
 
-# Callbacks of Keras that write files, which the workers of a trial would overwrite mutually.
+# Keras callbacks that write files. If every worker ran them, they would overwrite each other.
 _WRITERS = (
     keras.callbacks.CSVLogger,
     keras.callbacks.ModelCheckpoint,
@@ -443,7 +451,7 @@ _WRITERS = (
 
 
 def is_replaced(callback: Any) -> bool:
-    """Whether a callback is left out, because it would restore its own copy of the model."""
+    """Whether a callback is left out because it would restore its own copy of the model."""
     if not isinstance(callback, keras.callbacks.BackupAndRestore):
         return False
     _logger.info(
@@ -454,23 +462,23 @@ def is_replaced(callback: Any) -> bool:
     return True
 
 
-def _hooks(callbacks: Iterable[Any], name: str, older: str) -> list[Any]:
+def _find_batch_hooks(callbacks: Iterable[Any], name: str, older: str) -> list[Any]:
     """Return the callbacks' hooks for a batch, without those that do nothing.
 
-    For hooks at the end of a batch, each with whether it accepts tensors.
+    For hooks at the end of a batch, return pairs of the hook and whether it accepts tensors.
     """
-    found: list[Any] = []
+    hooks: list[Any] = []
     for callback in callbacks:
         if not wants_train_batches(callback):
             continue
-        if overrides(callback, name) or overrides(callback, older):
+        if overrides_hook(callback, name) or overrides_hook(callback, older):
             hook: Callable[..., Any] = getattr(callback, name)
             takes_tensors = bool(getattr(callback, "_supports_tf_logs", False))
-            found.append((hook, takes_tensors) if name.endswith("_end") else hook)
-    return found
+            hooks.append((hook, takes_tensors) if name.endswith("_end") else hook)
+    return hooks
 
 
-def _as_numbers(logs: Mapping[str, Any] | None) -> dict[str, Any]:
+def _convert_logs(logs: Mapping[str, Any] | None) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
     for name, value in (logs or {}).items():
         array = np.asarray(value)

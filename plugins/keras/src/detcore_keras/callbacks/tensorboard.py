@@ -1,4 +1,4 @@
-"""Write event files for TensorBoard into the trial's folder."""
+"""Write event files for TensorBoard into the trial's directory."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ _VAL = "val_"
 class TensorBoard(Callback, keras.callbacks.TensorBoard):  # type: ignore[misc]  # Keras has no types
     """Write metrics, histograms and graphs for TensorBoard.
 
-    Like ``keras.callbacks.TensorBoard``, with these differences: the files go to the trial's folder
-    (``context.get_tensorboard_path()``) whatever `log_dir` says; data that Keras writes at the end
-    of an epoch is written at the end of a workload, counted in workloads; and everything is on disk
-    when a hook returns, so that a killed run leaves complete files.
+    Differences from ``keras.callbacks.TensorBoard``:
+
+    - Files go to the trial's directory, ``context.get_tensorboard_path()``. `log_dir` is ignored.
+    - Data that Keras writes at the end of an epoch is written at the end of a workload, and its
+      step is the number of workloads.
+    - All data is on disk when a hook returns, so a killed run leaves complete files.
 
     Args:
         *args: As for ``keras.callbacks.TensorBoard``.
@@ -35,14 +37,14 @@ class TensorBoard(Callback, keras.callbacks.TensorBoard):  # type: ignore[misc] 
         self.workload_end_count = 0
 
     def use_log_dir(self, path: Path) -> None:
-        """Write to this folder; called before training begins.
+        """Write to this directory. Called before training begins.
 
         Args:
-            path: The trial's folder for event files.
+            path: The trial's directory for event files.
         """
         if self._own_log_dir and str(path) != str(self.log_dir):
             _logger.warning(
-                "TensorBoard(log_dir=%r) is not used: event files go to the trial's folder %s",
+                "TensorBoard(log_dir=%r) is ignored: event files go to the trial's directory %s",
                 self.log_dir,
                 path,
             )
@@ -65,24 +67,24 @@ class TensorBoard(Callback, keras.callbacks.TensorBoard):  # type: ignore[misc] 
         batches_requested: int | None,
         logs: Mapping[str, Any],
     ) -> None:
-        """Begin a workload, which takes the place of Keras's epoch."""
+        """Begin a workload, which replaces Keras's epoch."""
         super().on_epoch_begin(self.workload_end_count, dict(logs))
 
     def on_train_workload_end(self, total_batches_trained: int, logs: Mapping[str, Any]) -> None:
         """Write the workload's metrics, and histograms if they are due."""
         super().on_epoch_end(self.workload_end_count, dict(logs))
         self.workload_end_count += 1
-        self._flush()
+        self._flush_writers()
 
     def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Write the validation metrics."""
         plain = {name.removeprefix(_VAL): value for name, value in (logs or {}).items()}
         super().on_test_end(plain)
-        self._flush()
+        self._flush_writers()
 
     def on_checkpoint_end(self, checkpoint_dir: str) -> None:
-        """Flush data of other code in the writers."""
-        self._flush()
+        """Flush data that other code wrote."""
+        self._flush_writers()
 
     def get_state(self) -> dict[str, Any]:
         """Return the counters."""
@@ -96,10 +98,10 @@ class TensorBoard(Callback, keras.callbacks.TensorBoard):  # type: ignore[misc] 
         self.workload_end_count = state["workload_end_count"]
         self._global_train_batch = state["train_batches"]
 
-    def _flush(self) -> None:
+    def _flush_writers(self) -> None:
         for writer in self._writers.values():
             writer.flush()
 
 
-# Determined's name.
+# The name in Determined.
 TFKerasTensorBoard = TensorBoard

@@ -1,4 +1,4 @@
-"""Define Keras callbacks that count in validations instead of epochs."""
+"""Define Keras callbacks that count validations instead of epochs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _keras: Any = keras.callbacks
 class _AtValidations(Callback):
     """Makes a Keras callback for epoch ends work at validations.
 
-    Subclasses name this class first and Keras's after it.
+    Subclasses list this class before the Keras class.
     """
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Start fresh; a resumed run gets its state right after."""
+        """Reset the count. A resumed run restores it afterwards."""
         super().on_train_begin(logs)
         self.test_end_count = 0
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Do nothing: the end of an epoch brings no new validation metrics."""
+        """Do nothing, because an epoch end has no new validation metrics."""
 
     def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Process the validation metrics, as Keras would at the end of an epoch."""
@@ -35,10 +35,10 @@ class _AtValidations(Callback):
 class EarlyStopping(_AtValidations, _keras.EarlyStopping):  # type: ignore[misc]  # untyped
     """Stop training when a validation metric no longer improves.
 
-    Like ``keras.callbacks.EarlyStopping``, counted in validations instead of epochs: `patience` is
-    a number of validations without improvement. The best value and the best weights are saved in
-    checkpoints. With ``restore_best_weights=True`` they are put back when training is stopped
-    early, before the last checkpoint, on every version of Keras.
+    Like ``keras.callbacks.EarlyStopping``, but `patience` is a number of validations without
+    improvement, not of epochs. The best value and the best weights are saved in checkpoints. With
+    ``restore_best_weights=True``, the best weights are restored when training stops early, before
+    the last checkpoint, on every version of Keras.
     """
 
     def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
@@ -51,7 +51,7 @@ class EarlyStopping(_AtValidations, _keras.EarlyStopping):  # type: ignore[misc]
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Print a message if training was stopped early."""
-        # Keras 3 restores the best weights here, which is after the last checkpoint.
+        # Keras 3 restores the best weights here, after the last checkpoint.
         if self.stopped_epoch > 0 and self.verbose > 0:
             print(f"validation {self.stopped_epoch + 1}: early stopping")
 
@@ -59,7 +59,7 @@ class EarlyStopping(_AtValidations, _keras.EarlyStopping):  # type: ignore[misc]
 class ReduceLROnPlateau(_AtValidations, _keras.ReduceLROnPlateau):  # type: ignore[misc]
     """Lower the learning rate when a validation metric no longer improves.
 
-    Like ``keras.callbacks.ReduceLROnPlateau``, counted in validations instead of epochs:
-    `patience` and `cooldown` are numbers of validations. Its counters and the best value are saved
-    in checkpoints, like the learning rate itself.
+    Like ``keras.callbacks.ReduceLROnPlateau``, but `patience` and `cooldown` are numbers of
+    validations, not of epochs. The counters, the best value and the learning rate are saved in
+    checkpoints.
     """

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.data import IdKind, IndexSampler
-from detcore_keras.data.batches import floats_as_keras, leaves, packed_as, tensor_type
-from detcore_keras.data.feed import Feed, Identified, check_saved
+from detcore_keras.data.batches import floats_as_keras, list_leaves, pack_as, tensor_type
+from detcore_keras.data.feed import BatchIdentity, Feed, check_saved
 from detcore_keras.frameworks import tf
 
 if TYPE_CHECKING:
@@ -36,15 +36,15 @@ class ArrayFeed(Feed):
     in_graph = True
 
     def __init__(self, arrays: Any, sampler: IndexSampler) -> None:
-        self._arrays: list[npt.NDArray[Any]] = leaves(arrays)
+        self._arrays: list[npt.NDArray[Any]] = list_leaves(arrays)
         self._structure = arrays
         self._sampler = sampler
         self.batches_per_epoch = sampler.batches_per_epoch
         self.shared_records = sampler.num_records
         specs = [tf.TensorSpec((None, *a.shape[1:]), tensor_type(a)) for a in self._arrays]
-        self.element_spec = packed_as(arrays, specs)
+        self.element_spec = pack_as(arrays, specs)
         self.inputs_spec = (tuple(specs), tf.TensorSpec((None,), tf.int32))
-        # Of the block: the records, the bounds of the batches in them, and their epochs.
+        # The current block: records, bounds of its batches, and epochs.
         self._rows: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self._bounds: npt.NDArray[np.int32] = np.zeros(1, np.int32)
         self._epochs: npt.NDArray[np.int64] = np.zeros(0, np.int64)
@@ -53,7 +53,7 @@ class ArrayFeed(Feed):
         batch_bytes = max(1, record_bytes * len(sampler.batch(0)))
         self._block_batches = max(1, _BLOCK_BYTES // batch_bytes)
 
-    def block(self, limit: int) -> tuple[Any, int]:
+    def next_block(self, limit: int) -> tuple[Any, int]:
         """Gather the records of the next batches."""
         count = min(limit, self._block_batches)
         rows, ends, self._epochs = self._sampler.joined_batches(
@@ -65,27 +65,27 @@ class ArrayFeed(Feed):
         tensors = tuple(floats_as_keras(array[rows]) for array in self._arrays)
         return (tensors, tf.convert_to_tensor(self._bounds)), count
 
-    def peek(self) -> Any:
+    def peek_block(self) -> Any:
         """Gather the records of the next batch."""
-        return self.block(1)[0]
+        return self.next_block(1)[0]
 
-    def fetch(self, inputs: Any, index: Any) -> Any:
+    def fetch_batch(self, inputs: Any, index: Any) -> Any:
         """Slice one batch out of the block; runs in the graph."""
         tensors, offsets = inputs
         start, stop = offsets[index], offsets[index + 1]
-        return packed_as(self._structure, [tensor[start:stop] for tensor in tensors])
+        return pack_as(self._structure, [tensor[start:stop] for tensor in tensors])
 
     def advance(self, count: int, outputs: Mapping[str, Any]) -> None:
         """Record that `count` batches of the block were trained on."""
         self.position += count
-        done, self._done = self._done, self._done + count
-        self.records = (self.records or 0) + int(self._bounds[self._done] - self._bounds[done])
+        start, self._done = self._done, self._done + count
+        self.records = (self.records or 0) + int(self._bounds[self._done] - self._bounds[start])
 
-    def describe(self, ledger: LedgerWriter) -> None:
+    def describe_records(self, ledger: LedgerWriter) -> None:
         """Declare that ids are the indices of records."""
         ledger.describe(IdKind.RECORD_INDEX, num_records=self._sampler.num_records)
 
-    def log(
+    def log_records(
         self, ledger: LedgerWriter, outputs: Mapping[str, npt.NDArray[Any]], count: int
     ) -> None:
         """Log the indices of the records."""
@@ -97,7 +97,7 @@ class ArrayFeed(Feed):
             epochs = epochs[begin : self._done]
         ledger.log_batches(self.position - count + 1, epochs, ends, rows)
 
-    def identify(self, inputs: Any, indices: range) -> Sequence[Identified]:
+    def identify_batches(self, inputs: Any, indices: range) -> Sequence[BatchIdentity]:
         """Return the indices of the records of batches, and their values."""
         ends = self._bounds[self._done :].tolist()
         batches = [self._rows[ends[index] : ends[index + 1]] for index in indices]
@@ -105,7 +105,7 @@ class ArrayFeed(Feed):
         return [(rows, [array.take(rows, axis=0) for array in self._arrays]) for rows in batches]
 
     def save(self, directory: Path) -> dict[str, Any]:
-        """Return the position; there are no files."""
+        """Return the position, without writing files."""
         return {"kind": "arrays", "num_records": len(self._arrays[0]), "batches": self.position}
 
     def restore(self, directory: Path, state: Mapping[str, Any]) -> None:
@@ -114,5 +114,5 @@ class ArrayFeed(Feed):
         self.position = state["batches"]
 
     def seek(self, position: int) -> None:
-        """Continue at a batch: the order is computed for any number of workers."""
+        """Continue at a batch. The order is computed for any number of workers."""
         self.position = position

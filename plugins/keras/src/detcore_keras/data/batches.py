@@ -36,30 +36,30 @@ def as_arrays(data: Any, role: str) -> Any:
 
     Raises:
         InvalidDataTypeError: If a part is not an array.
-        DataError: If there are no records.
+        DataError: If the arrays have no records.
         CheckFailedError: If the parts differ in length.
     """
-    given = data if isinstance(data, tuple) else (data,)
-    if len(given) not in (1, 2, 3):
-        raise not_supported(data, role, f"a tuple of {len(given)}")
+    elements = data if isinstance(data, tuple) else (data,)
+    if len(elements) not in (1, 2, 3):
+        raise unsupported_data_error(data, role, f"a tuple of {len(elements)}")
     # A list may be meant as inputs, or as (x, y).
     if not isinstance(data, tuple | Mapping) and not hasattr(data, "__array__"):
-        raise not_supported(data, role)
-    if not leaves(given[0]):
-        raise not_supported(data, role, f"{describe(given[0])} as x")
+        raise unsupported_data_error(data, role)
+    if not list_leaves(elements[0]):
+        raise unsupported_data_error(data, role, f"{describe(elements[0])} as x")
     parts = tuple(
         _map_leaves(part, functools.partial(_as_array, role, name))
-        for part, name in zip(_given(given), _PARTS, strict=False)
+        for part, name in zip(_drop_missing_parts(elements), _PARTS, strict=False)
     )
-    lengths = {len(array) for array in leaves(parts)}
+    lengths = {len(array) for array in list_leaves(parts)}
     if len(lengths) > 1:
         shapes = ", ".join(
-            f"{name}: {', '.join(str(a.shape) for a in leaves(part))}"
+            f"{name}: {', '.join(str(a.shape) for a in list_leaves(part))}"
             for name, part in zip(_PARTS, parts, strict=False)
         )
         raise CheckFailedError(
             f"the {role} arrays differ in length: {shapes}.\n"
-            "The first axis counts the records, and must be the same for all of them."
+            "The first axis counts the records, and must have the same length in all arrays."
         )
     if lengths == {0}:
         raise DataError(f"the {role} data is empty: its arrays have 0 records.")
@@ -68,15 +68,15 @@ def as_arrays(data: Any, role: str) -> Any:
 
 def _as_array(role: str, name: str, part: Any) -> Any:
     if not (hasattr(part, "__array__") and getattr(part, "shape", None)):
-        raise not_supported(part, role, f"{describe(part)} as part of {name}")
+        raise unsupported_data_error(part, role, f"{describe(part)} as part of {name}")
     return np.asanyarray(part)
 
 
-def not_supported(data: Any, role: str, what: str | None = None) -> InvalidDataTypeError:
+def unsupported_data_error(data: Any, role: str, what: str | None = None) -> InvalidDataTypeError:
     """Return the error for data of an unsupported kind."""
     return InvalidDataTypeError(
-        f"build_{role}_data_loader returned {what or describe(data)}, which is no supported kind "
-        f"of data.\n{_ACCEPTED}"
+        f"build_{role}_data_loader returned {what or describe(data)}, which is not a supported "
+        f"kind of data.\n{_ACCEPTED}"
     )
 
 
@@ -87,24 +87,24 @@ def batch_tensors(batch: Any, source: Any) -> Any:
         InvalidDataTypeError: If the item is neither inputs alone nor
             ``(inputs, targets[, sample_weight])``.
     """
-    given = batch if isinstance(batch, tuple | list) else (batch,)
-    if len(given) not in (1, 2, 3) or given[0] is None:
+    elements = batch if isinstance(batch, tuple | list) else (batch,)
+    if len(elements) not in (1, 2, 3) or elements[0] is None:
         raise InvalidDataTypeError(
-            f"{type(source).__name__} gave {describe(batch)} as a batch.\n"
+            f"{type(source).__name__} returned {describe(batch)} as a batch.\n"
             "A batch is the inputs alone, or a tuple (inputs, targets) or (inputs, targets, "
             "sample_weight)."
         )
-    parts = tuple(_map_leaves(part, _as_tensor) for part in _given(given))
+    parts = tuple(_map_leaves(part, _as_tensor) for part in _drop_missing_parts(elements))
     return parts if len(parts) > 1 else parts[0]
 
 
-def _given(parts: Any) -> Any:
-    """Return the parts before the first None; like Keras, ignore weights without targets."""
+def _drop_missing_parts(parts: Any) -> Any:
+    """Return the parts before the first None. Like Keras, ignore weights without targets."""
     after = next((i for i, part in enumerate(parts) if part is None and i), len(parts))
     return parts[:after]
 
 
-def leaves(structure: Any) -> list[Any]:
+def list_leaves(structure: Any) -> list[Any]:
     """Return the leaves of nested tuples, lists and dicts, without the parts that are None."""
     return [leaf for leaf in tf.nest.flatten(structure) if leaf is not None]
 
@@ -115,17 +115,19 @@ def _map_leaves(part: Any, convert: Callable[[Any], Any]) -> Any:
     A part may be None where it belongs to one of several outputs, such as its weights.
     """
     if isinstance(part, list | tuple):
-        inner = [_map_leaves(each, convert) for each in part]
+        inner = [_map_leaves(child, convert) for child in part]
         return type(part)(*inner) if hasattr(part, "_fields") else tuple(inner)
     if isinstance(part, Mapping):
-        return {key: _map_leaves(each, convert) for key, each in part.items()}
+        return {key: _map_leaves(child, convert) for key, child in part.items()}
     return None if part is None else convert(part)
 
 
-def packed_as(structure: object, flat: Sequence[object]) -> Any:
-    """Return a structure with other leaves, of which its None are none; see `leaves`."""
-    rest = iter(flat)
-    return tf.nest.map_structure(lambda part: None if part is None else next(rest), structure)
+def pack_as(structure: object, flat: Sequence[object]) -> Any:
+    """Return a structure with other leaves. Parts that are None stay None; see `list_leaves`."""
+    leaves_left = iter(flat)
+    return tf.nest.map_structure(
+        lambda part: None if part is None else next(leaves_left), structure
+    )
 
 
 def _as_tensor(part: Any) -> Any:
@@ -134,11 +136,11 @@ def _as_tensor(part: Any) -> Any:
 
 
 def batch_records(batch: Any) -> Any:
-    """Return the number of records in a batch of tensors; int32 scalar, also in a graph.
+    """Return the number of records in a batch of tensors, as an int32 scalar, also in a graph.
 
-    A batch of nothing but single numbers is one record.
+    A batch of scalars only is one record.
     """
-    first = next((leaf for leaf in leaves(batch) if leaf.shape.rank != 0), None)
+    first = next((leaf for leaf in list_leaves(batch) if leaf.shape.rank != 0), None)
     if first is None:
         return tf.constant(1)
     if isinstance(first, tf.RaggedTensor):
@@ -151,7 +153,7 @@ def batch_records(batch: Any) -> Any:
 def batch_spec(batch: Any) -> Any:
     """Return the specification of batches like this one, of any size."""
 
-    def spec(tensor: Any) -> Any:
+    def make_spec(tensor: Any) -> Any:
         if tensor is None:
             return None
         shape = (None, *tensor.shape[1:])
@@ -161,13 +163,13 @@ def batch_spec(batch: Any) -> Any:
         kind = tf.SparseTensorSpec if isinstance(tensor, tf.SparseTensor) else tf.TensorSpec
         return kind(shape, tensor.dtype)
 
-    return tf.nest.map_structure(spec, batch)
+    return tf.nest.map_structure(make_spec, batch)
 
 
-def without_none_specs(spec: Any) -> Any:
+def without_none_specs(make_spec: Any) -> Any:
     """Return tf.data's specification of elements, with None for parts that are always None."""
     none = type(tf.type_spec_from_value(None))
-    return tf.nest.map_structure(lambda part: None if isinstance(part, none) else part, spec)
+    return tf.nest.map_structure(lambda part: None if isinstance(part, none) else part, make_spec)
 
 
 def floats_as_keras(array: npt.NDArray[Any]) -> Any:

@@ -19,8 +19,8 @@ class FitOptions:
 
     verbose: bool = True
     class_weight: Mapping[int, float] | None = None
-    # A second thread would share numpy's generator with the training thread, so that the numbers
-    # that a Sequence draws would depend on timing; this must be requested explicitly.
+    # A second thread would share NumPy's generator with the training thread. The numbers that a
+    # Sequence draws would then depend on timing, so threads must be requested explicitly.
     workers: int = 0
     use_multiprocessing: bool = False
     max_queue_size: int = 10
@@ -31,19 +31,19 @@ class FitOptions:
 def check_fit_option(name: str, value: object) -> None:
     """Raise an ``InvalidExperimentError`` if an option of ``configure_fit`` has a wrong value."""
     if name in {"verbose", "use_multiprocessing", "shuffle"}:
-        valid, wanted = isinstance(value, bool | int), "True or False"
+        valid, expected = isinstance(value, bool | int), "True or False"
     elif name == "class_weight":
         valid = value is None or _is_class_weight(value)
-        wanted = "a dict from class index to a number, or None"
+        expected = "a dict from class index to a number, or None"
     elif name == "workers":
-        valid, wanted = _is_count(value, 0), "an integer >= 0"
+        valid, expected = _is_count(value, 0), "an integer >= 0"
     elif name == "max_queue_size":
-        valid, wanted = _is_count(value, 1), "an integer >= 1"
+        valid, expected = _is_count(value, 1), "an integer >= 1"
     else:
-        valid, wanted = value is None or _is_count(value, 1), "an integer >= 1, or None"
+        valid, expected = value is None or _is_count(value, 1), "an integer >= 1, or None"
     if not valid:
         raise InvalidExperimentError(
-            f"context.configure_fit was given {name}={describe(value)}; it takes {wanted}."
+            f"context.configure_fit received {name}={describe(value)}; expected {expected}."
         )
 
 
@@ -122,18 +122,18 @@ class SequenceAdapter:
         """
         if not (hasattr(sequence, "__len__") and hasattr(sequence, "__getitem__")):
             raise InvalidDataTypeError(
-                f"SequenceAdapter was given {type(sequence).__name__}, which has no length or "
+                f"SequenceAdapter received {type(sequence).__name__}, which has no length or "
                 "cannot be read by index.\n"
-                "It takes a keras.utils.Sequence (PyDataset)."
+                "Pass a keras.utils.Sequence (PyDataset)."
             )
         if len(sequence) == 0:
             raise DataError(
-                f"SequenceAdapter was given an empty {type(sequence).__name__}: its length is 0.\n"
+                f"SequenceAdapter received an empty {type(sequence).__name__}: its length is 0.\n"
                 "Training needs at least one batch."
             )
         if workers < 0 or max_queue_size < 1:
             raise InvalidExperimentError(
-                f"SequenceAdapter was given workers={workers}, max_queue_size={max_queue_size}.\n"
+                f"SequenceAdapter received workers={workers}, max_queue_size={max_queue_size}.\n"
                 "workers must be >= 0 and max_queue_size >= 1."
             )
         self.sequence = sequence

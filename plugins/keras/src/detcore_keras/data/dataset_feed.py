@@ -15,7 +15,7 @@ import numpy.typing as npt
 from detcore.data import IdKind
 from detcore.errors import DataError, InvalidExperimentError, LedgerError
 from detcore_keras.data.batches import batch_records, without_none_specs
-from detcore_keras.data.feed import RECORD_COUNT, RECORD_IDS, Feed, Identified, check_saved
+from detcore_keras.data.feed import RECORD_COUNT, RECORD_IDS, BatchIdentity, Feed, check_saved
 from detcore_keras.frameworks import tf
 from detcore_keras.state.random_generators import preserved_rng
 
@@ -27,7 +27,7 @@ _logger = logging.getLogger("detcore.keras")
 
 _ITERATOR = "data-iterator"
 # Kinds of datasets whose iterators create those of their inputs eagerly (TensorFlow 2.15 to 2.21).
-_BEGIN_AT_ONCE = frozenset(
+_EAGER_KINDS = frozenset(
     {
         "AssertCardinality",
         "Batch",
@@ -52,16 +52,16 @@ _AHEAD = 8
 
 
 class DatasetFeed(Feed):
-    """Batches of a ``tf.data.Dataset``, epoch after epoch, with one iterator for each.
+    """Batches of a ``tf.data.Dataset``, with one iterator per epoch.
 
-    A checkpoint holds the iterator's own state, including shuffle buffers. Pipelines whose state
-    TensorFlow cannot save are replayed up to the position, and so are those with a ``cache()``,
-    whose state would be the whole cache.
+    A checkpoint holds the iterator's state, including shuffle buffers. Pipelines whose state
+    TensorFlow cannot save are replayed up to the position. So are pipelines with a ``cache()``,
+    because their state would be the whole cache.
 
-    TensorFlow does not repeat the dataset, because an iterator's state does not contain the number
-    of times that a shuffled dataset was started if the shuffle is exhausted at that moment (a
-    prefetch that runs ahead is enough): restored in a new process, later epochs would have another
-    order. Observed in TensorFlow 2.15 and 2.21; see `_restore_iterator`.
+    This class repeats the dataset itself instead of using ``repeat()``. An iterator's state lacks
+    the number of times that a shuffled dataset was started if the shuffle is exhausted at that
+    moment (a prefetch that runs ahead is enough). Restored in a new process, later epochs would
+    have another order. Observed in TensorFlow 2.15 and 2.21; see `_restore_iterator`.
 
     Args:
         dataset: The training data, batched.
@@ -72,10 +72,10 @@ class DatasetFeed(Feed):
 
     def __init__(self, dataset: Any, *, with_ledger: bool) -> None:
         cardinality = int(dataset.cardinality())
-        self._dataset = _without_autotuning(dataset)
+        self._dataset = _disable_autotuning(dataset)
         self._is_endless = cardinality == tf.data.INFINITE_CARDINALITY
         self.batches_per_epoch = cardinality if cardinality >= 0 else None
-        parts = _parts_of(dataset)
+        parts = _list_kinds(dataset)
         self._has_cache = any("Cache" in part for part in parts)
         self._must_replay = _begins_a_shuffle_late(dataset)
         self._iterator: Any = None
@@ -90,11 +90,11 @@ class DatasetFeed(Feed):
             return {RECORD_IDS: ids, RECORD_COUNT: tf.size(ids)}, data
 
         self.split = split
-        # A batch that was taken ahead, and the files of the iterator's state before it.
+        # A batch that was read ahead, and the files of the iterator's state before it.
         self._ahead: Any = None
         self._files_before: Mapping[str, bytes] = {}
 
-    def block(self, limit: int) -> tuple[Any, int]:
+    def next_block(self, limit: int) -> tuple[Any, int]:
         """Return the epoch's iterator, or one batch while the length of an epoch is unknown."""
         if self._ahead is not None:
             return self._ahead, 1
@@ -103,21 +103,21 @@ class DatasetFeed(Feed):
         if self._is_endless:
             return self._iterator, limit
         if self.batches_per_epoch is None:
-            return self._pull()
+            return self._pull_batch()
         return self._iterator, min(limit, self.batches_per_epoch - self._cursor)
 
-    def peek(self) -> Any:
-        """Take a batch ahead, which is the next block; a save remains at the position before it."""
+    def peek_block(self) -> Any:
+        """Read a batch ahead. It becomes the next block; `save` keeps the position before it."""
         if self._ahead is None:
             if self._cursor:
                 with tempfile.TemporaryDirectory() as scratch:
                     self._save_iterator(Path(scratch))
                     self._files_before = {p.name: p.read_bytes() for p in Path(scratch).iterdir()}
-            inputs, _ = self.block(1)
-            self._ahead = self.fetch(inputs, 0)
+            inputs, _ = self.next_block(1)
+            self._ahead = self.fetch_batch(inputs, 0)
         return self._ahead
 
-    def fetch(self, inputs: Any, index: Any) -> Any:
+    def fetch_batch(self, inputs: Any, index: Any) -> Any:
         """Take the iterator's next batch; runs in the graph."""
         return inputs.get_next() if isinstance(inputs, tf.data.Iterator) else inputs
 
@@ -133,7 +133,7 @@ class DatasetFeed(Feed):
         if self._cursor == self.batches_per_epoch:
             self._end_epoch()
 
-    def describe(self, ledger: LedgerWriter) -> None:
+    def describe_records(self, ledger: LedgerWriter) -> None:
         """Declare content hashes as ids; read the data once, to log all ids of an epoch."""
         ledger.describe(IdKind.CONTENT_HASH)
         if self._is_endless:
@@ -142,7 +142,7 @@ class DatasetFeed(Feed):
             for ids in self._dataset.map(lambda *batch: _content_hashes(batch)):
                 ledger.census(ids.numpy())
 
-    def log(
+    def log_records(
         self, ledger: LedgerWriter, outputs: Mapping[str, npt.NDArray[Any]], count: int
     ) -> None:
         """Log the content hashes of the records."""
@@ -151,8 +151,8 @@ class DatasetFeed(Feed):
         epoch = self._epoch if self._cursor else self._epoch - 1
         ledger.log_batches(self.position - count + 1, epoch, ends, ids)
 
-    def identify(self, inputs: Any, indices: range) -> Sequence[Identified]:
-        """Return neither ids nor arrays: batches are in the graph only."""
+    def identify_batches(self, inputs: Any, indices: range) -> Sequence[BatchIdentity]:
+        """Return neither ids nor arrays, because batches exist only in the graph."""
         return [(None, ()) for _ in indices]
 
     def save(self, directory: Path) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class DatasetFeed(Feed):
         }
 
     def restore(self, directory: Path, state: Mapping[str, Any]) -> None:
-        """Continue at the saved position: from the iterator's state, else by replaying."""
+        """Continue at the saved position, from the iterator's state or by replaying."""
         if self.batches_per_epoch is None:
             self.batches_per_epoch = state["num_batches"]
         check_saved(state, kind="tf.data", size=("num_batches", self.batches_per_epoch))
@@ -181,7 +181,7 @@ class DatasetFeed(Feed):
             self._begin_epochs(target[0])
             self._restore_iterator(directory)
         else:
-            self._replay(*target)
+            self._replay_epochs(*target)
             _logger.info(
                 "replayed the training data's tf.data pipeline in %.1f s, to continue at batch %d",
                 time.monotonic() - started,
@@ -194,7 +194,7 @@ class DatasetFeed(Feed):
         self._ahead = None
         self.position = position
         if self._is_endless:
-            self._replay(0, position)
+            self._replay_epochs(0, position)
             self._cursor = position
             return
         epochs_read = 0
@@ -205,15 +205,15 @@ class DatasetFeed(Feed):
             self._cursor = position
             return
         self._epoch, self._cursor = divmod(position, self.batches_per_epoch)
-        self._replay(self._epoch - epochs_read, self._cursor)
+        self._replay_epochs(self._epoch - epochs_read, self._cursor)
 
     def close(self) -> None:
         """Release the iterator and its buffers."""
         self._iterator = self._ahead = None
         self._files_before = {}
 
-    def _pull(self) -> tuple[Any, int]:
-        """Take one batch of an epoch of unknown length, which may turn out to have ended."""
+    def _pull_batch(self) -> tuple[Any, int]:
+        """Read one batch of an epoch of unknown length, which may have ended."""
         try:
             return next(self._iterator), 1
         except StopIteration:
@@ -221,7 +221,7 @@ class DatasetFeed(Feed):
                 raise
             self.batches_per_epoch = self._cursor
             self._end_epoch()
-            return self.block(1)
+            return self.next_block(1)
 
     def _read_first_epoch(self, limit: int) -> int | None:
         """Count the batches of an epoch; stop after `limit` of them and return None."""
@@ -240,7 +240,7 @@ class DatasetFeed(Feed):
         self._iterator = None
 
     def _begin_epochs(self, count: int) -> None:
-        """Draw the shuffle seeds of `count` epochs: each new iterator takes the next ones."""
+        """Draw the shuffle seeds of `count` epochs. Each new iterator draws the next seeds."""
         for _ in range(count):
             iter(self._dataset)
 
@@ -268,38 +268,38 @@ class DatasetFeed(Feed):
         return True
 
     def _restore_iterator(self, directory: Path) -> None:
-        """Restore the iterator of the current epoch, and the seeds of the epochs to come.
+        """Restore the iterator of the current epoch, and the seeds of later epochs.
 
-        Restoring draws new seeds, and corrects them only for shuffles that still had records to
-        yield. A fresh iterator's state contains the right seeds for all of them, so it is saved
-        before, and restored afterwards into an iterator that is never read.
+        Restoring an iterator draws new seeds, and corrects them only for shuffles that still had
+        records to yield. The state of a fresh iterator contains the right seeds for all shuffles.
+        It is saved first, and restored afterwards into an iterator that is never read.
         """
         self._iterator = iter(self._dataset)
         with tempfile.TemporaryDirectory() as scratch:
-            fresh = f"{scratch}/fresh"
-            tf.train.Checkpoint(iterator=self._iterator).write(fresh)
-            saved = tf.train.Checkpoint(iterator=self._iterator)
-            saved.read(str(directory / _ITERATOR)).assert_consumed()
-            tf.train.Checkpoint(iterator=iter(self._dataset)).read(fresh).assert_consumed()
+            fresh_prefix = f"{scratch}/fresh"
+            tf.train.Checkpoint(iterator=self._iterator).write(fresh_prefix)
+            checkpoint = tf.train.Checkpoint(iterator=self._iterator)
+            checkpoint.read(str(directory / _ITERATOR)).assert_consumed()
+            tf.train.Checkpoint(iterator=iter(self._dataset)).read(fresh_prefix).assert_consumed()
 
-    def _replay(self, epoch: int, cursor: int) -> None:
-        """Read again as little as possible.
+    def _replay_epochs(self, epoch: int, cursor: int) -> None:
+        """Read as few batches again as possible.
 
-        All batches if random parts of the pipeline have state; the first epoch if it fills a cache;
-        otherwise only the batches of the current epoch.
+        These are all batches if random parts of the pipeline have state, the first epoch if it
+        fills a cache, and otherwise only the batches of the current epoch.
         """
         length = self.batches_per_epoch or 0
-        whole = epoch if self._must_replay else min(epoch, int(self._has_cache))
-        for _ in range(whole):
-            _skip(iter(self._dataset), tf.constant(length, tf.int64))
-        self._begin_epochs(epoch - whole)
+        full_epochs = epoch if self._must_replay else min(epoch, int(self._has_cache))
+        for _ in range(full_epochs):
+            _skip_batches(iter(self._dataset), tf.constant(length, tf.int64))
+        self._begin_epochs(epoch - full_epochs)
         if cursor:
             self._iterator = iter(self._dataset)
-            _skip(self._iterator, tf.constant(cursor, tf.int64))
+            _skip_batches(self._iterator, tf.constant(cursor, tf.int64))
 
 
 @tf.function(autograph=False, reduce_retracing=True)  # type: ignore[untyped-decorator]
-def _skip(iterator: Any, count: Any) -> None:
+def _skip_batches(iterator: Any, count: Any) -> None:
     """Read batches in a graph and drop them."""
 
     def body(done: Any) -> Any:
@@ -310,49 +310,49 @@ def _skip(iterator: Any, count: Any) -> None:
     tf.while_loop(lambda done: done < count, body, (tf.constant(0, tf.int64),))
 
 
-def _without_autotuning(dataset: Any) -> Any:
-    """Disable tf.data's autotuning if there is nothing to tune.
+def _disable_autotuning(dataset: Any) -> Any:
+    """Disable tf.data's autotuning if the pipeline has no parallel parts to tune.
 
-    Autotuning starts a thread for each iterator and waits for it at the end, 15 ms, which matters
-    if epochs are short. Pipelines with parallel parts keep it, and so do the user's own options.
+    Autotuning starts a thread for each iterator and waits 15 ms for it at the end, which matters
+    for short epochs. The user's own options take precedence.
     """
-    parallel = any("Parallel" in kind for kind in _parts_of(dataset))
+    parallel = any("Parallel" in kind for kind in _list_kinds(dataset))
     if parallel or dataset.options().autotune.enabled is not None:
         return dataset
     options = tf.data.Options()
     options.autotune.enabled = False
     if "Prefetch" not in type(dataset).__name__:
-        # With tuning on, tf.data would add this: batches are prepared in parallel with training.
+        # Autotuning would add this prefetch, which prepares batches in parallel with training.
         dataset = dataset.prefetch(_AHEAD)
     return dataset.with_options(options)
 
 
-def _parts_of(dataset: Any) -> set[str]:
-    """Return the kinds of datasets that a dataset is made from."""
+def _list_kinds(dataset: Any) -> set[str]:
+    """Return the kinds of a dataset and of all its inputs."""
     kinds = {type(dataset).__name__}
     for source in dataset._inputs():
-        kinds |= _parts_of(source)
+        kinds |= _list_kinds(source)
     return kinds
 
 
 def _begins_a_shuffle_late(dataset: Any) -> bool:
-    """Whether a shuffle may draw its seeds later than when the iterator is made.
+    """Whether a shuffle may draw its seeds after the iterator was created.
 
-    In that case the seeds of earlier epochs cannot be drawn without reading them, and a fresh
-    iterator's state does not contain all seeds. This happens for nested shuffles, for repeat(), and
-    for datasets in functions or elements, whose shuffles cannot be seen.
+    The seeds of earlier epochs can then be drawn only by reading these epochs, and the state of a
+    fresh iterator does not contain all seeds. This happens for nested shuffles, for ``repeat()``,
+    and for datasets in functions or elements, whose shuffles are invisible.
     """
     if _holds_datasets(dataset):
         return True
-    begins_at_once = any(f"_{kind}Dataset" == type(dataset).__name__ for kind in _BEGIN_AT_ONCE)
+    is_eager = any(f"_{kind}Dataset" == type(dataset).__name__ for kind in _EAGER_KINDS)
     sources = dataset._inputs()
-    if not begins_at_once and any("Shuffle" in kind for s in sources for kind in _parts_of(s)):
+    if not is_eager and any("Shuffle" in kind for s in sources for kind in _list_kinds(s)):
         return True
     return any(_begins_a_shuffle_late(source) for source in sources)
 
 
 def _holds_datasets(part: Any) -> bool:
-    """Whether the functions of a dataset capture others, or a source has some as elements."""
+    """Whether the functions of a dataset capture datasets, or a source has datasets as elements."""
     specs = tf.nest.flatten(part.element_spec) if not part._inputs() else []
     return any(isinstance(spec, tf.data.DatasetSpec) for spec in specs) or any(
         tensor.dtype == tf.variant
@@ -370,32 +370,33 @@ def check_dataset(
         dataset: Result of the loader.
         wrapped: The datasets that ``context.wrap_dataset`` returned.
         role: "training" or "validation", for messages.
-        may_be_empty: Whether the dataset may have no batches, because other workers have some.
+        may_be_empty: Whether the dataset may have no batches because other workers have some.
 
     Raises:
-        InvalidExperimentError: If it does not come from a wrapped dataset.
-        DataError: If it has no batches.
+        InvalidExperimentError: If the dataset does not come from a wrapped dataset.
+        DataError: If the dataset has no batches.
     """
     if not is_wrapped(dataset, wrapped):
         raise InvalidExperimentError(
             f"build_{role}_data_loader returned a tf.data.Dataset that was not wrapped.\n"
-            "detcore shards datasets between workers, and has to know which ones.\n"
+            "detcore shards wrapped datasets between the workers.\n"
             "Wrap it right after it is created: dataset = self.context.wrap_dataset(dataset)"
         )
     if int(dataset.cardinality()) == 0 and not may_be_empty:
         raise DataError(
             f"build_{role}_data_loader returned an empty tf.data.Dataset: it has 0 batches.\n"
-            "A batch size larger than the data, together with drop_remainder=True, does that too."
+            "Check its filters. With drop_remainder=True, a batch size larger than the data also "
+            "leaves no batch."
         )
 
 
 def is_wrapped(dataset: Any, wrapped: Iterable[Any]) -> bool:
-    """Whether a dataset was wrapped, or was derived from one that was."""
-    marks = {id(known) for known in wrapped}
+    """Whether a dataset was wrapped, or was derived from a wrapped dataset."""
+    wrapped_ids = {id(member) for member in wrapped}
     pending = [dataset]
     while pending:
         current = pending.pop()
-        if id(current) in marks:
+        if id(current) in wrapped_ids:
             return True
         pending.extend(current._inputs())
     return False
@@ -408,7 +409,8 @@ def _content_hashes(batch: Any) -> Any:
     if not parts:
         raise LedgerError(
             "data_ledger is on, but the batches of the tf.data.Dataset have no dense tensors.\n"
-            "Records are distinguished by a hash of their dense parts.\nSet data_ledger: false."
+            "The data ledger identifies records by a hash of their dense parts.\n"
+            "Set data_ledger: false."
         )
     hashes = tf.concat([tf.fingerprint(part) for part in parts], axis=1)
     return tf.bitcast(tf.fingerprint(hashes), tf.int64)

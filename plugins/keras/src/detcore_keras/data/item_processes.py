@@ -1,8 +1,8 @@
 """Processes that prepare the items of a Sequence.
 
-Forking the training process would copy TensorFlow's locks in whatever state its threads hold them.
-A server process therefore starts afresh, imports the user's module once, and has no such threads.
-The workers that it forks share its copy of the Sequence's data until they write to it.
+Forking the training process would copy TensorFlow's locks, which its threads may hold. A new server
+process has no such threads. It imports the user's module once. The workers that it forks share its
+copy of the Sequence's data until they write to it.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _logger = logging.getLogger("detcore.keras")
 
 _SLOW_ITEM_S = 60.0
 _REPORT_TIMEOUT_S = 30.0
-# The server has this process's module search path, whatever was done to sys.path.
+# The server gets this process's module search path.
 _SERVER = """\
 import json, sys
 sys.path[:], *arguments = json.loads(sys.argv[1])
-from detcore_keras.data.item_processes import serve
-serve(*arguments)
+from detcore_keras.data.item_processes import serve_items
+serve_items(*arguments)
 """
 
 
 class CannotSendError(DataError):
-    """The Sequence cannot be sent to another process."""
+    """Raised when a Sequence cannot be sent to another process."""
 
 
 class _Worker(NamedTuple):
@@ -57,12 +57,12 @@ class _Worker(NamedTuple):
 class ItemProcesses:
     """Worker processes of a Sequence.
 
-    Several threads may call `prepare`, each of which then waits for one worker. The arrays of an
-    item travel in memory that the worker shares with this process, everything else in a pickle.
+    Several threads may call `prepare_item`, each of which then waits for one worker. The arrays of
+    an item travel in memory that the worker shares with this process, everything else in a pickle.
 
     Args:
-        sequence: The Sequence. It is sent to the server process once, with pickle as
-            `multiprocessing` does it.
+        sequence: The Sequence. It is pickled as in `multiprocessing`, and sent to the server
+            process once.
         workers: Number of processes; >= 1.
         seed: Seed of each item's randomness.
         epochs_ended: Number of calls of ``on_epoch_end`` on this object so far.
@@ -76,14 +76,14 @@ class ItemProcesses:
         self._name = type(sequence).__name__
         payload = _pack_sequence(sequence)
         pairs = [multiprocessing.Pipe() for _ in range(workers)]
-        self._connections = [ours for ours, _ in pairs]
+        self._connections = [parent_end for parent_end, _ in pairs]
         self._memories = [_open_shared_memory() for _ in range(workers)]
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._failure: str | None = None
         self._lifeline, lifeline = multiprocessing.Pipe()
         self._lifeline_lock = threading.Lock()
-        passed = [lifeline, *(theirs for _, theirs in pairs)]
-        descriptors = [each.fileno() for each in passed]
+        child_ends = [lifeline, *(child_end for _, child_end in pairs)]
+        descriptors = [end.fileno() for end in child_ends]
         descriptors += [memory.fileno() for memory in self._memories]
         self._server = subprocess.Popen(
             [
@@ -96,8 +96,8 @@ class ItemProcesses:
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # so that `kill` reaches the workers
         )
-        for connection in passed:
-            connection.close()
+        for end in child_ends:
+            end.close()
         try:
             self._wait_until_ready(payload)
         except BaseException:
@@ -105,7 +105,7 @@ class ItemProcesses:
             self.close()
             raise
 
-    def prepare(self, index: int, epoch: int) -> Any:
+    def prepare_item(self, index: int, epoch: int) -> Any:
         """Return an item.
 
         Args:
@@ -117,7 +117,7 @@ class ItemProcesses:
         """
         worker = self._idle.get()
         try:
-            item, error = self._request(worker, index, epoch)
+            item, error = self._request_item(worker, index, epoch)
         finally:
             self._idle.put(worker)
         if error is not None:
@@ -125,13 +125,13 @@ class ItemProcesses:
         return item
 
     def kill(self) -> None:
-        """End all processes, whatever they do; threads in `prepare` get an error."""
+        """Kill all processes. Threads in `prepare_item` get an error."""
         if self._server.returncode is None:
             os.killpg(self._server.pid, signal.SIGKILL)
             self._server.wait()
 
     def close(self) -> None:
-        """Release the memory, once no thread is in `prepare`."""
+        """Release the memory. Call it when no thread is in `prepare_item`."""
         for connection in (self._lifeline, *self._connections):
             connection.close()
         for memory in self._memories:
@@ -141,10 +141,10 @@ class ItemProcesses:
         try:
             self._connections[0].send_bytes(payload)
             for connection, memory in zip(self._connections, self._memories, strict=True):
-                pid = self._receive(connection, f"the workers of {self._name} are starting")
+                pid = self._receive_message(connection, f"the workers of {self._name} are starting")
                 if isinstance(pid, str):
                     raise CannotSendError(
-                        f"{self._name} could not be made again in another process:\n{pid.rstrip()}"
+                        f"{self._name} could not be unpickled in another process:\n{pid.rstrip()}"
                     )
                 self._idle.put(_Worker(pid, connection, memory))
         except (EOFError, ConnectionError) as error:
@@ -154,12 +154,12 @@ class ItemProcesses:
                 "Resume the experiment; its latest checkpoint is not affected."
             ) from error
 
-    def _request(self, worker: _Worker, index: int, epoch: int) -> tuple[Any, str | None]:
+    def _request_item(self, worker: _Worker, index: int, epoch: int) -> tuple[Any, str | None]:
         if self._failure is not None:
             raise DataError(self._failure)
         try:
             worker.connection.send((index, epoch))
-            answer, sizes = self._receive(
+            answer, sizes = self._receive_message(
                 worker.connection, f"item {index} of {self._name} is in preparation"
             )
         except (EOFError, ConnectionError) as error:
@@ -167,8 +167,8 @@ class ItemProcesses:
                 f"worker process {worker.pid} of {self._name} ended at item {index}: "
                 f"{self._describe_end()}.\n"
                 "The item is lost, so training cannot continue exactly.\n"
-                "Resume the experiment; with fewer workers or a smaller max_queue_size if memory "
-                "is short."
+                "Resume the experiment. If memory is short, use fewer workers or a smaller "
+                "max_queue_size."
             )
             raise DataError(self._failure) from error
         buffers = [np.empty(size, np.uint8) for size in sizes]
@@ -177,10 +177,10 @@ class ItemProcesses:
             view = memoryview(buffer.data)
             while view:  # one call reads 2 GiB at most
                 view = view[worker.memory.readinto(view) :]
-        found: tuple[Any, str | None] = pickle.loads(answer, buffers=buffers)  # noqa: S301  (ours)
-        return found
+        item_and_error: tuple[Any, str | None] = pickle.loads(answer, buffers=buffers)  # noqa: S301  (ours)
+        return item_and_error
 
-    def _receive(self, connection: Any, doing: str) -> Any:
+    def _receive_message(self, connection: Any, doing: str) -> Any:
         while not connection.poll(_SLOW_ITEM_S):
             _logger.warning("%s for more than %.0f s", doing, _SLOW_ITEM_S)
         return connection.recv()
@@ -188,12 +188,12 @@ class ItemProcesses:
     def _describe_end(self) -> str:
         """Return how a worker ended, as the server reports it."""
         try:
-            # Several workers may end together, and each of them has its thread here.
+            # Several workers may end together, and each has a thread here.
             with self._lifeline_lock:
                 if self._lifeline.poll(_REPORT_TIMEOUT_S):
                     return _describe_code(self._lifeline.recv())
         except (EOFError, ConnectionError):
-            return "its server process has ended, too"
+            return "its server process has also ended"
         return f"its server process did not report how within {_REPORT_TIMEOUT_S:.0f} s"
 
 
@@ -203,8 +203,8 @@ def _describe_code(code: int) -> str:
     number = -code
     if number == signal.SIGKILL:
         return "killed by SIGKILL (the kernel does so when memory runs out)"
-    known = number in {each.value for each in signal.Signals}
-    return f"killed by {signal.Signals(number).name if known else f'signal {number}'}"
+    is_known = number in {member.value for member in signal.Signals}
+    return f"killed by {signal.Signals(number).name if is_known else f'signal {number}'}"
 
 
 def make_item_error(place: str, text: str, pid: int | None = None) -> DataError:
@@ -246,8 +246,8 @@ def _pack_sequence(sequence: Any) -> Any:
 def _open_shared_memory() -> io.FileIO:
     """Return memory that processes share by inheriting its descriptor.
 
-    It has no name, so it disappears with the last process that uses it, however that ends. Named
-    shared memory would survive a SIGKILL of all of them.
+    It has no name, so it disappears with the last process that uses it, even after a SIGKILL. Named
+    shared memory would remain.
     """
     if hasattr(os, "memfd_create"):
         return io.FileIO(os.memfd_create("detcore-loader"), "r+")
@@ -255,17 +255,18 @@ def _open_shared_memory() -> io.FileIO:
         return io.FileIO(os.dup(file.fileno()), "r+")
 
 
-def serve(seed: int, epochs_ended: int, descriptors: list[int]) -> None:
+def serve_items(seed: int, epochs_ended: int, descriptors: list[int]) -> None:
     """Receive the Sequence, fork the workers, and report how each of them ends.
 
     Args:
         seed: Seed of each item's randomness.
         epochs_ended: Number of calls of ``on_epoch_end`` before the Sequence was sent.
-        descriptors: Those of a connection that closes when the parent ends, of each worker's
-            connection, of which the first brings the Sequence, and of each worker's memory.
+        descriptors: File descriptors of a connection that closes when the parent ends, then of each
+            worker's connection (the first one receives the Sequence), then of each worker's memory.
     """
-    # Sent to all processes of a job, these signals ask the parent to checkpoint, for which it may
-    # still need items. The workers end with the parent, and the server with them.
+    # These signals request a checkpoint from the parent, which may still need items for it. A
+    # scheduler sends them to all processes of a job. The workers end with the parent, and the
+    # server with them.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # Preparing data must not use the memory of a GPU that trains.
@@ -279,12 +280,12 @@ def serve(seed: int, epochs_ended: int, descriptors: list[int]) -> None:
         connections[0].send(traceback.format_exc())
         raise SystemExit(1) from None
     for connection, memory in zip(connections, descriptors[1 + workers :], strict=True):
-        if not _fork():
-            _end_with_the_parent(lifeline)
+        if not _fork_worker():
+            _exit_with_parent(lifeline)
             for other in connections:
                 if other is not connection:
                     other.close()
-            _work(sequence, seed, epochs_ended, connection, memory)
+            _run_worker(sequence, seed, epochs_ended, connection, memory)
     for connection in connections:
         connection.close()
     for _ in connections:
@@ -294,15 +295,15 @@ def serve(seed: int, epochs_ended: int, descriptors: list[int]) -> None:
     os._exit(0)  # tearing down the user's imports can take a second
 
 
-def _fork() -> int:
+def _fork_worker() -> int:
     with warnings.catch_warnings():
-        # Python 3.12 and later warn about threads; those here are idle pools of BLAS libraries.
+        # Python 3.12 and later warn about threads. The threads here are idle BLAS thread pools.
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
 
-def _end_with_the_parent(lifeline: Connection) -> None:
-    """Let this process end when the parent does, even in the middle of an item."""
+def _exit_with_parent(lifeline: Connection) -> None:
+    """End this process when the parent ends, even in the middle of an item."""
 
     def wait() -> None:
         os.read(lifeline.fileno(), 1)
@@ -311,7 +312,7 @@ def _end_with_the_parent(lifeline: Connection) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _work(
+def _run_worker(
     sequence: Any, seed: int, epochs_ended: int, connection: Connection, descriptor: int
 ) -> NoReturn:
     """Prepare items until the parent ends."""

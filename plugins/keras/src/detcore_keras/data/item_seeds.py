@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 _WORD = 0xFFFFFFFF
-# Purposes of seeds; they also keep Python's and NumPy's generators (both MT19937) on two streams.
+# Purposes of seeds. Python's and NumPy's generators (both MT19937) get different streams.
 _ITEM, _EPOCH_END = 1, 2
 _PYTHON, _NUMPY = 1, 2
 _MAX_DEPTH = 4
@@ -43,7 +43,7 @@ class HeldGenerator:
         """Restore a result of `get_state`.
 
         Raises:
-            ValueError, TypeError, KeyError: If it is the state of another kind of generator.
+            ValueError, TypeError, KeyError: If the state is for another kind of generator.
         """
         if isinstance(self._value, random.Random):
             version, words, gauss = state
@@ -54,7 +54,7 @@ class HeldGenerator:
             self._value.bit_generator.state = state
 
     def seed(self, words: Sequence[int]) -> None:
-        """Seed the generator from words and from its present state."""
+        """Seed the generator from words and its current state."""
         digest = hashlib.blake2b(json.dumps(self.get_state()).encode(), digest_size=16).digest()
         words = [*words, *np.frombuffer(digest, np.uint32).tolist()]
         if isinstance(self._value, random.Random):
@@ -67,31 +67,31 @@ class HeldGenerator:
 
 
 def find_generators(sequence: Any) -> list[HeldGenerator]:
-    """Return the random generators in the attributes of a Sequence, in an order of the code.
+    """Return the random generators in a Sequence's attributes, in an order fixed by the code.
 
     Attributes are followed through lists, tuples, dictionaries and objects, four levels deep.
     """
-    found: list[HeldGenerator] = []
-    seen: dict[int, Any] = {}
+    generators: list[HeldGenerator] = []
+    visited: dict[int, Any] = {}
     pending: list[tuple[Any, int]] = [(sequence, 0)]
-    while pending and len(seen) < _MAX_OBJECTS:
+    while pending and len(visited) < _MAX_OBJECTS:
         value, depth = pending.pop(0)
-        if isinstance(value, _ATOMS) or id(value) in seen:
+        if isinstance(value, _ATOMS) or id(value) in visited:
             continue
-        seen[id(value)] = value
+        visited[id(value)] = value
         if type(value) is random.Random or isinstance(
             value, np.random.Generator | np.random.RandomState
         ):
-            found.append(HeldGenerator(value))
+            generators.append(HeldGenerator(value))
         elif depth < _MAX_DEPTH:
-            pending += [(child, depth + 1) for child in _children(value)]
-    return found
+            pending += [(child, depth + 1) for child in _list_children(value)]
+    return generators
 
 
 @contextlib.contextmanager
 def seeded_item(sequence: Any, seed: int, epoch: int, index: int) -> Iterator[None]:
     """Seed the generators for one item, and restore them afterwards."""
-    with _seeded(sequence, (_ITEM, seed, epoch, index)):
+    with _seed_generators(sequence, (_ITEM, seed, epoch, index)):
         yield
 
 
@@ -99,32 +99,32 @@ def end_epoch(sequence: Any, seed: int, epoch: int) -> None:
     """Call ``on_epoch_end`` with generators seeded for this epoch, and restore them."""
     hook: Callable[[], None] | None = getattr(sequence, "on_epoch_end", None)
     if hook is not None:
-        with _seeded(sequence, (_EPOCH_END, seed, epoch, 0)):
+        with _seed_generators(sequence, (_EPOCH_END, seed, epoch, 0)):
             hook()
 
 
 @contextlib.contextmanager
-def _seeded(sequence: Any, numbers: Sequence[int]) -> Iterator[None]:
+def _seed_generators(sequence: Any, numbers: Sequence[int]) -> Iterator[None]:
     purpose, *values = numbers
     words = [purpose, *(part for v in values for part in (v & _WORD, v >> 32 & _WORD))]
-    held = find_generators(sequence)
+    generators = find_generators(sequence)
     python, numpy = random.getstate(), np.random.get_state()
-    states = [generator.get_state() for generator in held]
+    states = [generator.get_state() for generator in generators]
     try:
-        for generator in held:
+        for generator in generators:
             generator.seed(words)
         np.random.seed([_NUMPY, *words])
         random.seed(_python_seed([_PYTHON, *words]))
         yield
     finally:
-        for generator, state in zip(held, states, strict=True):
+        for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
         random.setstate(python)
         np.random.set_state(numpy)
 
 
-def _children(value: Any) -> list[Any]:
-    # Only these: an open HDF5 file, for one, is a mapping, too.
+def _list_children(value: Any) -> list[Any]:
+    # Only built-in containers. An open HDF5 file, for example, is also a mapping.
     if isinstance(value, dict | list | tuple):
         items = value.values() if isinstance(value, dict) else value
         return list(items) if len(value) <= _MAX_OBJECTS else []

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from detcore.data import IdKind, IndexSampler
 from detcore.errors import DataError
-from detcore_keras.data.batches import batch_records, batch_spec, batch_tensors, leaves
+from detcore_keras.data.batches import batch_records, batch_spec, batch_tensors, list_leaves
 from detcore_keras.data.data_settings import DataSettings, SequenceAdapter
-from detcore_keras.data.feed import Feed, Identified, check_saved
+from detcore_keras.data.feed import BatchIdentity, Feed, check_saved
 from detcore_keras.data.sequence_loader import SequenceLoader
 from detcore_keras.frameworks import keras
 from detcore_keras.state.random_generators import preserved_rng
@@ -46,19 +46,19 @@ class SequenceFeed(Feed):
         self.element_spec = batch_spec(self._first)
         self.inputs_spec = self.element_spec
 
-    def block(self, limit: int) -> tuple[Any, int]:
+    def next_block(self, limit: int) -> tuple[Any, int]:
         """Take the next item."""
         if self._items is None:
-            self._items = self._open()
+            self._items = self._open_items()
         batch = batch_tensors(next(self._items), self._sequence)
         self._block_records = int(batch_records(batch))
         return batch, 1
 
-    def peek(self) -> Any:
-        """Return the first item, which was read before."""
+    def peek_block(self) -> Any:
+        """Return the first item, which the constructor read."""
         return self._first
 
-    def fetch(self, inputs: Any, index: Any) -> Any:
+    def fetch_batch(self, inputs: Any, index: Any) -> Any:
         """Return the block, which is one batch."""
         return inputs
 
@@ -70,11 +70,11 @@ class SequenceFeed(Feed):
             self._close_items()
             self._loader.end_epoch()
 
-    def describe(self, ledger: LedgerWriter) -> None:
+    def describe_records(self, ledger: LedgerWriter) -> None:
         """Declare that ids are the indices of items."""
         ledger.describe(IdKind.SEQUENCE_ITEM, num_records=self._sampler.num_records)
 
-    def log(
+    def log_records(
         self, ledger: LedgerWriter, outputs: Mapping[str, npt.NDArray[Any]], count: int
     ) -> None:
         """Log the index of the item."""
@@ -82,13 +82,13 @@ class SequenceFeed(Feed):
         indices, ends, epochs = self._sampler.joined_batches(first, self.position)
         ledger.log_batches(first + 1, epochs, ends, indices)
 
-    def identify(self, inputs: Any, indices: range) -> Sequence[Identified]:
+    def identify_batches(self, inputs: Any, indices: range) -> Sequence[BatchIdentity]:
         """Return the index of the item, and its arrays."""
-        arrays = [each.numpy() for each in leaves(inputs)]
+        arrays = [leaf.numpy() for leaf in list_leaves(inputs)]
         return [(self._sampler.batch(self.position), arrays) for _ in indices]
 
     def save(self, directory: Path) -> dict[str, Any]:
-        """Return the position and the Sequence's generators; there are no files."""
+        """Return the position and the Sequence's generators, without writing files."""
         return {
             "kind": "sequence",
             "num_records": len(self._sequence),
@@ -118,17 +118,17 @@ class SequenceFeed(Feed):
             self._items.close()
         self._items = None
 
-    def _open(self) -> Generator[Any, None, None]:
+    def _open_items(self) -> Generator[Any, None, None]:
         epoch = self._loader.epochs_ended
         stop = self.position
         while self._sampler.epoch(stop) == epoch:
             stop += 1
         indices = np.concatenate(list(self._sampler.batches(self.position, stop)))
-        return self._loader.batches(indices)
+        return self._loader.read_items(indices)
 
 
 def as_sequence(data: Any) -> SequenceAdapter | None:
-    """Return a Sequence or a `SequenceAdapter` as the latter; None for other kinds."""
+    """Return a Sequence as a `SequenceAdapter`; None for other kinds of data."""
     if isinstance(data, SequenceAdapter):
         return data
     kinds = tuple(

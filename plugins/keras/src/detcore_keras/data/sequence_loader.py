@@ -1,7 +1,6 @@
 """Prepare the items of a Sequence in the calling thread, in threads or in processes.
 
-Imports only NumPy and the standard library, so that the worker processes stay light until the
-user's own code makes them import more.
+This module imports only NumPy and the standard library, which keeps the worker processes small.
 """
 
 from __future__ import annotations
@@ -29,12 +28,13 @@ _logger = logging.getLogger("detcore.keras")
 class SequenceLoader:
     """Prepares the items of a Sequence ahead of training and yields them in order.
 
-    If items are prepared by processes or in the calling thread, Python's and NumPy's generators and
-    those in the Sequence's attributes are seeded for each of them from seed, epoch and index: items
-    do not depend on the number of workers, on timing, or on a restart. Threads share the generators
-    with everything else in the process, so there such randomness does depend on timing.
+    If processes or the calling thread prepare items, all generators are seeded for each item from
+    seed, epoch and index. These are Python's and NumPy's generators, and generators in the
+    Sequence's attributes. Items then do not depend on the number of workers, on timing, or on a
+    restart. Threads share the generators with all other code of the process, so randomness in
+    threads depends on timing.
 
-    One thread at a time may use a loader. It must be closed.
+    Only one thread at a time may use a loader. The owner must close it.
 
     Args:
         sequence: An object with ``__len__``, ``__getitem__`` and perhaps ``on_epoch_end``; each
@@ -66,28 +66,28 @@ class SequenceLoader:
         self._threads: concurrent.futures.ThreadPoolExecutor | None = None
         self._processes: ItemProcesses | None = None
         self.epochs_ended = 0
-        self._first_generators = [each.get_state() for each in find_generators(sequence)]
+        self._first_generators = [generator.get_state() for generator in find_generators(sequence)]
 
-    def batches(self, indices: Iterable[int]) -> Generator[Any, None, None]:
-        """Yield the items of the present epoch at some indices, in that order.
+    def read_items(self, indices: Iterable[int]) -> Generator[Any, None, None]:
+        """Yield the items of the current epoch at some indices, in that order.
 
         The first call starts the workers. Closing the iterator drops the remaining items.
 
         Raises:
-            DataError: If an item cannot be prepared: the message contains the user's traceback and
-                the index. If a worker process ended.
+            DataError: If an item cannot be prepared (the message contains the user's traceback and
+                the index), or if a worker process ended.
         """
         numbers = map(int, indices)
         if self._workers == 0:
-            yield from map(self._prepare, numbers)
+            yield from map(self._prepare_item, numbers)
             return
         if self._threads is None:
-            self._threads = self._start()
+            self._threads = self._start_workers()
         pending: deque[concurrent.futures.Future[Any]] = deque()
         try:
             while True:
                 for index in itertools.islice(numbers, self._max_queue_size - len(pending)):
-                    pending.append(self._threads.submit(self._prepare, index))
+                    pending.append(self._threads.submit(self._prepare_item, index))
                 if not pending:
                     return
                 yield pending.popleft().result()
@@ -106,7 +106,7 @@ class SequenceLoader:
         return {
             "epochs_ended": self.epochs_ended,
             "first_generators": self._first_generators,
-            "generators": [each.get_state() for each in find_generators(self._sequence)],
+            "generators": [generator.get_state() for generator in find_generators(self._sequence)],
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -128,17 +128,17 @@ class SequenceLoader:
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"the checkpoint has the states of {len(states)} random generator(s) of "
-                f"{type(self._sequence).__name__}, which do not fit the {len(generators)} in its "
-                f"attributes now: {error}.\n"
+                f"{type(self._sequence).__name__}, which do not match the {len(generators)} "
+                f"generator(s) in its attributes: {error}.\n"
                 "Create the same generators as when the checkpoint was saved."
             ) from error
 
     def end_epoch(self) -> None:
         """Call the Sequence's ``on_epoch_end``, here and in the worker processes.
 
-        Generators are seeded for it from seed and epoch, and restored afterwards, so a resumed run
-        that repeats these calls finds the Sequence in the same state. Close the epoch's iterator
-        first.
+        Generators are seeded from seed and epoch for the call, and restored afterwards. A resumed
+        run that repeats these calls therefore reaches the same state of the Sequence. Close the
+        epoch's iterator first.
         """
         end_epoch(self._sequence, self._seed, self.epochs_ended)
         self.epochs_ended += 1
@@ -153,8 +153,8 @@ class SequenceLoader:
             self._processes.close()
         self._threads = self._processes = None
 
-    def _start(self) -> concurrent.futures.ThreadPoolExecutor:
-        """Return threads that prepare items, each by means of a process if there are processes."""
+    def _start_workers(self) -> concurrent.futures.ThreadPoolExecutor:
+        """Return threads that prepare items. With processes, each thread drives one process."""
         name = type(self._sequence).__name__
         if self._use_multiprocessing:
             try:
@@ -166,25 +166,25 @@ class SequenceLoader:
                 )
             except CannotSendError as error:
                 _logger.warning(
-                    "use_multiprocessing=True: %s\nThreads prepare the items of %s instead: they "
-                    "share one core's worth of Python, and randomness in them depends on timing.\n"
-                    "Make the Sequence of things that can be pickled (no lambdas, open files or "
-                    "tensors), or set use_multiprocessing=False.",
+                    "use_multiprocessing=True: %s\nThreads prepare the items of %s instead. They "
+                    "share Python's interpreter lock, and their random numbers depend on timing.\n"
+                    "Give the Sequence only attributes that can be pickled (no lambdas, open files "
+                    "or tensors), or set use_multiprocessing=False.",
                     error,
                     name,
                 )
         if self._processes is None and find_generators(self._sequence):
             _logger.warning(
-                "%s draws from random generators in its attributes, and threads prepare its items: "
-                "the numbers depend on timing, and a resumed run draws other numbers.\n"
+                "%s draws from random generators in its attributes, and threads prepare its items. "
+                "The numbers depend on timing, and a resumed run draws other numbers.\n"
                 "Set workers=0 or use_multiprocessing=True.",
                 name,
             )
         return concurrent.futures.ThreadPoolExecutor(self._workers, "detcore-loader")
 
-    def _prepare(self, index: int) -> Any:
+    def _prepare_item(self, index: int) -> Any:
         if self._processes is not None:
-            return self._processes.prepare(index, self.epochs_ended)
+            return self._processes.prepare_item(index, self.epochs_ended)
         seeded = seeded_item(self._sequence, self._seed, self.epochs_ended, index)
         try:
             with contextlib.nullcontext() if self._workers else seeded:

@@ -1,4 +1,4 @@
-"""Cache datasets, written once and read again by every later trial."""
+"""Cache datasets. One trial writes a dataset, and later trials read it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from detcore_keras.frameworks import tf
 from detcore_keras.state.random_generators import preserved_rng
 
 
-def open_cached(
+def open_cached_dataset(
     key: CacheKey,
     make_dataset: Callable[[], Any],
     *,
@@ -22,12 +22,12 @@ def open_cached(
     shard: tuple[int, int],
     drop_remainder: bool,
 ) -> Any:
-    """Return a dataset of records that is made at most once, sharded, and shuffled if requested.
+    """Return a cached dataset of records, sharded, and shuffled if requested.
 
     Args:
-        key: Its name.
-        make_dataset: Makes it, if it does not exist yet.
-        root: Cache folder; None to keep nothing.
+        key: Name of the dataset.
+        make_dataset: Creates the dataset if the cache does not have it.
+        root: Cache directory; None to cache nothing.
         shuffle_seed: Seed of the order; None for the order of writing.
         reshuffle: Whether each epoch has a different order.
         shard: Rank and number of workers.
@@ -35,24 +35,24 @@ def open_cached(
 
     Raises:
         InvalidDataTypeError: If the function did not return a ``tf.data.Dataset``.
-        DataError: If it has no records, or no end.
+        DataError: If the dataset has no records, or no end.
     """
 
-    def write(folder: Path) -> tuple[int, Any]:
+    def write_dataset(folder: Path) -> tuple[int, Any]:
         # A trial that finds the dataset in the cache must continue with the same random numbers.
         with preserved_rng():
             dataset = _check_dataset(key, make_dataset())
             dataset.save(str(folder))
-        return _count(tf.data.Dataset.load(str(folder))), dataset.element_spec
+        return _count_records(tf.data.Dataset.load(str(folder))), dataset.element_spec
 
     if root is None:
         dataset = _check_dataset(key, make_dataset())
-        num_records = _count(dataset)
+        num_records = _count_records(dataset)
     else:
-        cached = DatasetCache(root).open(key, write)
+        cached = DatasetCache(root).open(key, write_dataset)
         num_records = cached.num_records
         dataset = tf.data.Dataset.load(str(cached.folder))
-        # TensorFlow's file loses the order of a record's keys, differently in each process.
+        # TensorFlow's file does not keep the order of a record's keys.
         spec = with_key_order(dataset.element_spec, cached.keys)
         dataset = tf.data.Dataset.load(str(cached.folder), spec)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(num_records))
@@ -77,12 +77,12 @@ def _check_dataset(key: CacheKey, dataset: Any) -> Any:
     if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
         raise DataError(
             f"the dataset {key.dataset_id!r} has no end, so caching it would fill the disk.\n"
-            "Leave out repeat() in the decorated function: detcore repeats it."
+            "Remove repeat() from the decorated function. detcore repeats the dataset."
         )
     return dataset
 
 
-def _count(dataset: Any) -> int:
+def _count_records(dataset: Any) -> int:
     count = int(dataset.reduce(tf.constant(0, tf.int64), lambda total, *_: total + 1))
     if count == 0:
         raise DataError("the dataset to cache is empty: it has 0 records.")

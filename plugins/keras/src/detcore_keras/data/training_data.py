@@ -1,4 +1,4 @@
-"""Make a feed from the result of ``build_training_data_loader``."""
+"""Create a feed from the result of ``build_training_data_loader``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from detcore.data import IndexSampler
 from detcore.errors import CheckFailedError
 from detcore_keras.data.array_feed import ArrayFeed
-from detcore_keras.data.batches import as_arrays, leaves
+from detcore_keras.data.batches import as_arrays, list_leaves
 from detcore_keras.data.data_settings import DataSettings
 from detcore_keras.data.dataset_feed import DatasetFeed, check_dataset
 from detcore_keras.data.feed import Feed
@@ -27,7 +27,7 @@ def make_feed(data: Any, settings: DataSettings, *, with_ledger: bool) -> Feed:
         InvalidDataTypeError: If the kind is not supported.
         InvalidExperimentError: If a dataset was not wrapped.
         CheckFailedError: If a batch is larger than the data.
-        DataError: If there is no data.
+        DataError: If the data is empty.
     """
     if isinstance(data, tf.data.Dataset):
         check_dataset(data, settings.wrapped, "training")
@@ -35,19 +35,19 @@ def make_feed(data: Any, settings: DataSettings, *, with_ledger: bool) -> Feed:
     sequence = as_sequence(data)
     if sequence is not None:
         loader = make_loader(data, sequence, settings)
-        return SequenceFeed(sequence.sequence, _sampler(settings, len(sequence), 1), loader)
+        return SequenceFeed(sequence.sequence, _make_sampler(settings, len(sequence), 1), loader)
     arrays = as_arrays(data, "training")
-    num_records, batch_size = len(leaves(arrays)[0]), settings.batch_size
+    num_records, batch_size = len(list_leaves(arrays)[0]), settings.batch_size
     if batch_size > num_records:
         raise CheckFailedError(
             f"a batch of {batch_size} records is larger than the training data, which has "
             f"{num_records}.\n"
-            "Lower hyperparameters.global_batch_size, or give more data."
+            "Lower hyperparameters.global_batch_size, or provide more data."
         )
-    return ArrayFeed(arrays, _sampler(settings, num_records, batch_size))
+    return ArrayFeed(arrays, _make_sampler(settings, num_records, batch_size))
 
 
-def _sampler(settings: DataSettings, num_records: int, batch_size: int) -> IndexSampler:
+def _make_sampler(settings: DataSettings, num_records: int, batch_size: int) -> IndexSampler:
     return IndexSampler(
         num_records,
         batch_size,

@@ -1,4 +1,4 @@
-"""Choose how workers exchange gradients: Horovod for Keras 2, our own collectives for Keras 3."""
+"""Choose how workers exchange gradients: Horovod for Keras 2, detcore's collectives for Keras 3."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class Collective(Protocol):
-    """Sums of gradients and broadcasts: Horovod's for Keras 2, our own for Keras 3.
+    """Sums of gradients, and broadcasts.
 
     All workers make the same calls in the same order.
 
     Attributes:
         size: Number of workers.
-        failure: Why no sum can succeed any more, if the error that a graph raised hides it.
+        failure: Error after which no sum can succeed, if the error that a graph raised hides it.
     """
 
     size: int
@@ -34,14 +34,14 @@ class Collective(Protocol):
         call within a graph.
 
         Args:
-            gradients: Dense tensors; the same shapes and types on all workers.
+            gradients: Dense tensors, with the same shapes and types on all workers.
         """
 
     def broadcast(self, variables: Sequence[Any]) -> None:
-        """Set variables to the chief's values; called eagerly.
+        """Set variables to the chief's values. Called eagerly.
 
         Args:
-            variables: ``tf.Variable`` objects; the same shapes and types on all workers.
+            variables: ``tf.Variable`` objects, with the same shapes and types on all workers.
         """
 
 

@@ -1,9 +1,9 @@
 """Sum gradients over batches and workers before an optimizer uses them.
 
-All training calls ``apply_gradients`` of an optimizer (Keras 3: ``apply``), whether from Keras's
-own ``train_step``, from ``minimize``, or from a training step of the user. The optimizer's class is
-therefore replaced by a subclass that passes on the mean. Later processing in the optimizer, such as
-clipping, works on the mean, as it would on one worker with the whole batch.
+All training calls ``apply_gradients`` of an optimizer (Keras 3: ``apply``), from Keras's own
+``train_step``, from ``minimize``, or from the user's training step. A subclass that passes on the
+mean therefore replaces the optimizer's class. Later processing in the optimizer, such as clipping,
+works on the mean, as on one worker with the whole batch.
 """
 
 from __future__ import annotations
@@ -29,19 +29,18 @@ _T = TypeVar("_T")
 def share_gradients(
     optimizers: Sequence[Any], settings: GradientSettings, collective: Collective | None
 ) -> None:
-    """Make optimizers sum gradients before they use them, if there is anything to sum.
+    """Make optimizers sum gradients before they use them.
 
-    An optimizer that is called by another one, such as the one inside a ``LossScaleOptimizer``,
-    receives gradients that were summed already, and sums nothing.
+    Does nothing for one worker without gradient aggregation. An inner optimizer, such as inside a
+    ``LossScaleOptimizer``, receives summed gradients and sums nothing.
 
     Args:
-        optimizers: Optimizers that have not been used yet; the same on all workers, in the same
-            order.
-        settings: How gradients are combined.
+        optimizers: Unused optimizers, in the same order on all workers.
+        settings: Rules for combining gradients.
         collective: Sums over the workers; None for a single worker.
 
     Raises:
-        InvalidExperimentError: If an optimizer sums the gradients of several batches by itself.
+        InvalidExperimentError: If an optimizer already sums the gradients of several batches.
     """
     frequency = settings.aggregation_frequency
     if frequency == 1 and collective is None:
@@ -51,7 +50,7 @@ def share_gradients(
         _check_not_twice(optimizer, frequency)
         exchange = _Exchange(f"optimizer_{index}", settings, collective, turns)
         make = _with_apply if KERAS_MAJOR == 3 else _with_apply_gradients
-        # Past Keras's own `__setattr__`, which looks for hyperparameters.
+        # Bypasses Keras's own `__setattr__`, which looks for hyperparameters.
         object.__setattr__(optimizer, "__class__", make(type(optimizer), exchange))
 
 
@@ -62,8 +61,9 @@ def sums_batches(optimizer: Any) -> bool:
 
 
 class _Turns:
-    """Order of the optimizers of a trial: nested ones sum nothing, and exchanges with other
-    workers happen in the order of the code.
+    """Orders the exchanges of a trial's optimizers with other workers, as in the code.
+
+    Also marks calls of inner optimizers, which sum nothing.
     """
 
     def __init__(self) -> None:
@@ -71,10 +71,10 @@ class _Turns:
         self._graph: weakref.ref[Any] | None = None
         self._latest: Any = None
 
-    def run(self, exchange: Callable[[], _T], marker: Callable[[_T], Any]) -> _T:
-        """Run an exchange after the previous one; `marker` returns a tensor of its result.
+    def run_in_order(self, exchange: Callable[[], _T], marker: Callable[[_T], Any]) -> _T:
+        """Run an exchange after the previous exchange. `marker` returns a tensor of its result.
 
-        Otherwise nothing would order two exchanges of one graph, such as updates by two optimizers.
+        A graph does not otherwise order two exchanges, such as updates by two optimizers.
         """
         if tf.executing_eagerly():
             return exchange()
@@ -85,7 +85,7 @@ class _Turns:
         self._graph, self._latest = weakref.ref(graph), marker(result)
         return result
 
-    def call(self, update: Callable[[Any], Any], gradients: Any) -> Any:
+    def call_update(self, update: Callable[[Any], Any], gradients: Any) -> Any:
         self.is_inside = True
         try:
             return update(gradients)
@@ -127,44 +127,46 @@ class _Exchange:
 
         Args:
             gradients: Tensors, possibly sparse, or None for variables without a gradient.
-            variables: Their variables.
+            variables: The variables of the gradients.
             update: Uses the gradients.
-            build: Makes the optimizer's variables.
-            over_workers: Whether to sum over the workers, too.
+            build: Creates the optimizer's variables.
+            over_workers: Whether to also sum over the workers.
         """
-        # Sparse gradients of embeddings, too: an optimizer then does the same for any number of
-        # workers and batches, and one message holds a whole step. Gathering the rows of all workers
-        # would be smaller if few rows of a large table are used.
+        # Sparse gradients of embeddings also become dense. An optimizer then does the same for any
+        # number of workers and batches, and one message holds a whole step. Gathering the rows of
+        # all workers would be smaller if few rows of a large table are used.
         dense = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
         if not dense:
-            self.turns.call(update, gradients)
+            self.turns.call_update(update, gradients)
             return
         if self.frequency == 1:
-            mean = self.turns.run(lambda: self._mean(dense, over_workers), lambda found: found[0])
-            self.turns.call(update, _with_missing(mean, gradients))
+            mean = self.turns.run_in_order(
+                lambda: self._compute_mean(dense, over_workers), lambda means: means[0]
+            )
+            self.turns.call_update(update, _with_missing(mean, gradients))
             return
         build()
         present = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
-        # A step may update several groups of variables, each with a separate call.
+        # A step may update several groups of variables with separate calls.
         key = tuple(id(variable) for variable in present)
         if key not in self._sums:
             self._sums[key] = _Sums(self._name, present, dense)
         sums = self._sums[key]
-        sums.add(dense)
+        sums.add_gradients(dense)
 
-        def use() -> Any:
-            mean = self._mean(sums.read(), over_workers)
-            self.turns.call(update, _with_missing(mean, gradients))
-            sums.reset()
+        def use_means() -> Any:
+            mean = self._compute_mean(sums.read_totals(), over_workers)
+            self.turns.call_update(update, _with_missing(mean, gradients))
+            sums.reset_totals()
             return tf.constant(True)
 
         def use_if_due() -> Any:
             is_due = sums.count >= self.frequency
-            return tf.cond(is_due, use, lambda: tf.constant(False))
+            return tf.cond(is_due, use_means, lambda: tf.constant(False))
 
-        self.turns.run(use_if_due, lambda done: done)
+        self.turns.run_in_order(use_if_due, lambda done: done)
 
-    def _mean(self, gradients: list[Any], over_workers: bool) -> list[Any]:
+    def _compute_mean(self, gradients: list[Any], over_workers: bool) -> list[Any]:
         divisor = self.frequency if self._averages else 1
         if self._collective is not None and over_workers:
             with tf.name_scope(self._name):
@@ -193,15 +195,15 @@ class _Sums:
                 for index, (variable, gradient) in enumerate(zip(variables, gradients, strict=True))
             ]
 
-    def add(self, gradients: Iterable[Any]) -> None:
+    def add_gradients(self, gradients: Iterable[Any]) -> None:
         for total, gradient in zip(self.totals, gradients, strict=True):
             total.assign_add(gradient)
         self.count.assign_add(1)
 
-    def read(self) -> list[Any]:
+    def read_totals(self) -> list[Any]:
         return [total.read_value() for total in self.totals]
 
-    def reset(self) -> None:
+    def reset_totals(self) -> None:
         for total in self.totals:
             total.assign(tf.zeros(total.shape, total.dtype))
         self.count.assign(0)
@@ -226,14 +228,14 @@ def _with_apply_gradients(kind: type, exchange: _Exchange) -> type:
         gradients = [gradient for gradient, _ in pairs]
         if exchange.turns.is_inside:
             return update(gradients)
-        given = {**kwargs, **signature.bind(self, pairs, *args, **kwargs).arguments}
-        over_workers = given.get("experimental_aggregate_gradients", True) and not given.get(
-            "skip_gradients_aggregation", False
-        )
+        arguments = {**kwargs, **signature.bind(self, pairs, *args, **kwargs).arguments}
+        over_workers = arguments.get(
+            "experimental_aggregate_gradients", True
+        ) and not arguments.get("skip_gradients_aggregation", False)
         exchange.apply(gradients, variables, update=update, build=build, over_workers=over_workers)
         return self.iterations
 
-    return _subclass(kind, exchange, apply_gradients=apply_gradients)
+    return _make_subclass(kind, exchange, apply_gradients=apply_gradients)
 
 
 def _with_apply(kind: type, exchange: _Exchange) -> type:
@@ -251,18 +253,20 @@ def _with_apply(kind: type, exchange: _Exchange) -> type:
         if exchange.turns.is_inside:
             update(gradients)
             return
-        given = self._trainable_variables if trainable_variables is None else trainable_variables
-        variables = list(given)
+        variables = (
+            self._trainable_variables if trainable_variables is None else trainable_variables
+        )
+        variables = list(variables)
         exchange.apply(gradients, variables, update=update, build=build)
 
-    return _subclass(kind, exchange, apply=apply)
+    return _make_subclass(kind, exchange, apply=apply)
 
 
-def _subclass(kind: type, exchange: _Exchange, **methods: Any) -> type:
+def _make_subclass(kind: type, exchange: _Exchange, **methods: Any) -> type:
     names = {
         **methods,
         SUMS_OF_GRADIENTS: exchange,
-        # Under its original name the optimizer is saved with a model, and loaded, correctly.
+        # With the original name, a saved model contains the optimizer and can be loaded.
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
         "__doc__": kind.__doc__,
@@ -277,13 +281,13 @@ def _check_not_twice(optimizer: Any, frequency: int) -> None:
     if inner.gradient_accumulation_steps:
         raise InvalidExperimentError(
             f"optimizations.aggregation_frequency is {frequency}, and the optimizer "
-            f"{inner.name!r} was given gradient_accumulation_steps="
+            f"{inner.name!r} has gradient_accumulation_steps="
             f"{inner.gradient_accumulation_steps}.\n"
-            "Gradients would be added up twice.\nSet only one of the two."
+            "Gradients would be accumulated twice.\nSet only one of the two."
         )
 
 
-def _with_missing(present: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+def _with_missing(present: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
     """Put None back for variables without a gradient."""
     following = iter(present)
-    return [None if gradient is None else next(following) for gradient in given]
+    return [None if gradient is None else next(following) for gradient in gradients]

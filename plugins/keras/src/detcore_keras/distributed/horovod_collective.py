@@ -15,29 +15,32 @@ if TYPE_CHECKING:
 
 
 def start_horovod(options: PrepareOptions) -> None:
-    """Join the other workers' Horovod.
+    """Initialize Horovod, and join the other workers.
 
     Args:
         options: This worker's ranks.
 
     Raises:
-        PluginNotFoundError: If Horovod, or its plugin of detcore, is not installed.
+        PluginNotFoundError: If Horovod or detcore-horovod is not installed.
         DistributedError: If Horovod's ranks differ from detcore's.
     """
-    hvd = _horovod()
+    hvd = _import_horovod()
     hvd.init()
-    seen, wanted = (hvd.rank(), hvd.size()), (options.rank, options.world_size)
-    if seen == (0, 1) and importlib.util.find_spec("detcore_horovod") is None:
+    horovod_rank_and_size, rank_and_size = (
+        (hvd.rank(), hvd.size()),
+        (options.rank, options.world_size),
+    )
+    if horovod_rank_and_size == (0, 1) and importlib.util.find_spec("detcore_horovod") is None:
         raise PluginNotFoundError(
-            "the workers of a Keras 2 model find each other through detcore-horovod, which is not "
+            "the workers of a Keras 2 model connect through detcore-horovod, which is not "
             "installed.\nInstall it with: pip install 'detcore[horovod]'\n"
             "Or set resources.slots_per_trial: 1."
         )
-    if seen != wanted:
+    if horovod_rank_and_size != rank_and_size:
         raise DistributedError(
-            f"Horovod says that this is rank {seen[0]} of {seen[1]}, but it is rank {wanted[0]} of "
-            f"{wanted[1]} of the trial.\n"
-            "Each worker would train with others than it shares its data with.\n"
+            f"Horovod reports rank {horovod_rank_and_size[0]} of {horovod_rank_and_size[1]} for "
+            f"this worker, but it is rank {rank_and_size[0]} of {rank_and_size[1]} of the trial.\n"
+            "The workers would exchange gradients with other workers than they share data with.\n"
             "Start the workers with `detcore run`, or with `detcore launch --launcher horovod`, "
             "which set Horovod's variables."
         )
@@ -51,7 +54,7 @@ class HorovodCollective:
     """
 
     def __init__(self, *, compress: bool) -> None:
-        self._hvd = _horovod()
+        self._hvd = _import_horovod()
         self.size: int = self._hvd.size()
         self.failure: DistributedError | None = None
         kinds = self._hvd.Compression
@@ -59,9 +62,9 @@ class HorovodCollective:
 
     def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
         """Return the sums over the workers."""
-        # Workers match operations by name. At run time the name begins with the names of the
-        # functions that inlined it, which may differ between workers if one of them was traced for
-        # another kind of input. Only the last part counts, and must therefore be unique.
+        # Workers match operations by name. At run time, the name begins with the names of the
+        # functions that inlined the operation. These may differ between workers if a function was
+        # traced for another kind of input. Only the last part counts, so it must be unique.
         scope = tf.get_current_name_scope().replace("/", ".")
         sums: list[Any] = self._hvd.grouped_allreduce(
             list(gradients),
@@ -77,14 +80,14 @@ class HorovodCollective:
         self._hvd.broadcast_variables(list(variables), root_rank=0)
 
 
-def _horovod() -> Any:
+def _import_horovod() -> Any:
     try:
         return importlib.import_module("horovod.tensorflow")
     except ImportError as error:
         raise PluginNotFoundError(
-            f"several workers train a Keras model over Horovod, which cannot be imported: {error}."
-            "\nHorovod is built against the TensorFlow that is installed; cmake and a C++17 "
-            "compiler must be there.\n"
+            f"several workers train a Keras 2 model over Horovod, which cannot be imported: "
+            f"{error}.\n"
+            "Build Horovod for the installed TensorFlow, with cmake and a C++17 compiler:\n"
             "  HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITH_GLOO=1 "
             "HOROVOD_WITHOUT_MPI=1 pip install --no-build-isolation horovod==0.28.1\n"
             "Or set resources.slots_per_trial: 1."

@@ -1,8 +1,8 @@
 """Sum and broadcast between plain processes, for Keras 3, whose TensorFlow has no Horovod.
 
-TensorFlow's own collectives between processes need a gRPC server in each worker, which listens on
-all network interfaces and lets anyone run graphs, so they are not used. Instead, gradients leave
-the graph for a Python function, once per step.
+TensorFlow's own collectives between processes need a gRPC server in each worker. It listens on all
+network interfaces and lets anyone run graphs, so detcore does not use these collectives. Instead,
+gradients leave the graph for a Python function once per step.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class TensorFlowCollective:
 
     Attributes:
         size: Number of workers.
-        failure: Why no sum can succeed any more, or None. TensorFlow hides the error that a
-            function of a graph has raised.
+        failure: Error after which no sum can succeed, or None. TensorFlow hides the error that a
+            Python function in a graph has raised.
     """
 
     def __init__(self, distributed: DistributedContext, *, compress: bool) -> None:
-        """Use the other workers' connections.
+        """Set up the collectives.
 
         Args:
             distributed: The workers.
@@ -70,15 +70,17 @@ class TensorFlowCollective:
         if not gradients:
             return []
         label = tf.get_current_name_scope()
-        sent = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        tensors = [tf.convert_to_tensor(gradient) for gradient in gradients]
         if self._compress:
-            sent = [tf.cast(g, tf.float16) if g.dtype.is_floating else g for g in sent]
+            tensors = [tf.cast(g, tf.float16) if g.dtype.is_floating else g for g in tensors]
         sums = tf.nest.flatten(
             tf.numpy_function(
-                functools.partial(self._sum, label), sent, [part.dtype for part in sent]
+                functools.partial(self._sum_arrays, label),
+                tensors,
+                [part.dtype for part in tensors],
             )
         )
-        for part, total in zip(sent, sums, strict=True):
+        for part, total in zip(tensors, sums, strict=True):
             total.set_shape(part.shape)
         return [
             tf.cast(total, gradient.dtype) for total, gradient in zip(sums, gradients, strict=True)
@@ -93,13 +95,13 @@ class TensorFlowCollective:
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
 
-    def _sum(self, label: str, *parts: Any) -> list[Any]:
+    def _sum_arrays(self, label: str, *parts: Any) -> list[Any]:
         if self.failure is not None:
             raise self.failure
         try:
             sums = [np.asarray(part) for part in parts]
             if self._shared is not None:
-                sums = self._shared.sum(sums, label)
+                sums = self._shared.sum_arrays(sums, label)
             return self._sum_nodes(sums) if self._distributed.cross_size > 1 else sums
         except DistributedError as error:
             self.failure = error

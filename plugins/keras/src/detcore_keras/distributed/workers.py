@@ -12,10 +12,10 @@ from detcore.errors import CheckFailedError, DataError, InvalidModelError
 from detcore.metrics import weighted_mean
 from detcore.storage import Digester
 from detcore_keras.distributed.collective import Collective, open_collective
-from detcore_keras.state.array_files import encoded
+from detcore_keras.state.array_files import encode_array
 from detcore_keras.state.npz_files import bytes_of
 from detcore_keras.state.variables import (
-    Found,
+    NamedVariable,
     raw_variable,
     read_variable,
     training_variables,
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 
 _T = TypeVar("_T")
-# Groups with the chief's values on all workers; generators and metrics belong to each worker.
+# Groups with the chief's values on all workers. Each worker has its own generators and metrics.
 _SHARED = frozenset({"weights", "extra", "optimizer", "hyperparameters", "counters"})
 
 
 class Workers:
-    """All workers of a trial, as one of them sees them. With one worker nothing is exchanged.
+    """All workers of a trial, from the perspective of one worker. One worker exchanges nothing.
 
     All workers call the same methods, in the same order.
 
     Args:
         distributed: The workers.
-        settings: How they combine their gradients and metrics.
+        settings: Rules for combining gradients and metrics.
 
     Attributes:
         rank: Rank of this worker.
@@ -59,110 +59,114 @@ class Workers:
             self.collective = open_collective(distributed, compress=settings.gradient_compression)
 
     def all_gather(self, value: _T) -> list[_T]:
-        """Return every worker's value, in the order of their ranks."""
+        """Return every worker's value, in rank order."""
         return [value] if self.size == 1 else self._distributed.allgather(value)
 
     # -- data -------------------------------------------------------------------------------------
 
     def steps_per_epoch(self, feed: Feed) -> int | None:
-        """Return the steps in which every worker has seen all of its data once; None if unknown.
+        """Return the steps after which every worker has seen all its data once; None if unknown.
 
-        A worker with less data than another begins its next pass while that one finishes.
+        A worker with less data begins its next pass while other workers finish theirs.
 
         Raises:
-            CheckFailedError: If there are fewer batches than workers.
+            CheckFailedError: If the data has fewer batches than workers.
             DataError: If the workers have different data to take their shares from.
         """
         if self.size == 1:
             return feed.batches_per_epoch
-        told = self.all_gather((feed.shared_records, feed.batches_per_epoch))
-        shared = [records for records, _ in told]
-        if len(set(shared)) > 1:
-            listed = ", ".join(f"rank {rank}: {count}" for rank, count in enumerate(shared))
+        counts_by_rank = self.all_gather((feed.shared_records, feed.batches_per_epoch))
+        shared_records = [records for records, _ in counts_by_rank]
+        if len(set(shared_records)) > 1:
+            listed = ", ".join(f"rank {rank}: {count}" for rank, count in enumerate(shared_records))
             raise DataError(
-                f"the workers were given training data of different lengths ({listed}).\n"
-                "Each takes its share of the batches of one order, so all of them need all of the "
-                "data.\nReturn the whole data on every worker, or a tf.data.Dataset with "
-                "context.wrap_dataset(dataset, shard_dataset=False), where each has its own."
+                f"the workers received training data of different lengths ({listed}).\n"
+                "Each worker takes its share of the batches of one order, so all workers need all "
+                "the data.\nReturn the whole data on every worker. Or return different data on "
+                "each worker: a tf.data.Dataset with "
+                "context.wrap_dataset(dataset, shard_dataset=False)."
             )
-        lengths = [batches for _, batches in told]
-        if shared[0] is None:
-            known = [batches for batches in lengths if batches is not None]
-            return max(known) if len(known) == len(lengths) else None
+        lengths = [batches for _, batches in counts_by_rank]
+        if shared_records[0] is None:
+            known_lengths = [batches for batches in lengths if batches is not None]
+            return max(known_lengths) if len(known_lengths) == len(lengths) else None
         batches = lengths[0] or 0
         if batches < self.size:
             raise CheckFailedError(
                 f"the training data has {batches} batch(es) for {self.size} workers.\n"
-                "Each worker needs one at least.\n"
-                "Lower hyperparameters.global_batch_size, give more data, or use fewer workers."
+                "Each worker needs at least one batch.\n"
+                "Lower hyperparameters.global_batch_size, provide more data, or use fewer workers."
             )
         return -(-batches // self.size)
 
     # -- variables --------------------------------------------------------------------------------
 
-    def share_variables(self, variables: Sequence[Found]) -> None:
-        """Set weights, optimizer state and counters to the chief's, where they differ."""
+    def share_variables(self, variables: Sequence[NamedVariable]) -> None:
+        """Set weights, optimizer state and counters to the chief's values, where they differ."""
         if self.collective is not None:
-            self._broadcast(_shared(variables))
+            self._broadcast_variables(_select_shared(variables))
 
     @contextlib.contextmanager
     def chief_weights(self, model: Any) -> Iterator[None]:
         """Use the chief's model on every worker within the block.
 
-        Trained weights are the same anyway. Values that layers derive from their own batches, such
-        as the moving averages of batch normalization, differ: they are restored after the block.
+        Trained weights are the same on all workers. Values that layers derive from their own
+        batches, such as the moving averages of batch normalization, differ. They are restored after
+        the block.
         """
         if self.collective is None:
             yield
             return
         trained = {id(raw_variable(v).handle) for v in model.trainable_weights}
-        kept = [
+        candidates = [
             item
-            for item in _shared(training_variables(model, []))
+            for item in _select_shared(training_variables(model, []))
             if item.group in {"weights", "extra"} and id(item.variable.handle) not in trained
         ]
-        before = {id(item): item.variable.numpy() for item in kept}
-        changed = self._broadcast(kept)
+        before = {id(item): item.variable.numpy() for item in candidates}
+        replaced_variables = self._broadcast_variables(candidates)
         try:
             yield
         finally:
-            for item in [] if self.is_chief else changed:
+            for item in [] if self.is_chief else replaced_variables:
                 item.variable.assign(before[id(item)])
 
-    def own_variables(self, model: Any, variables: Sequence[Found]) -> list[int]:
-        """Return the indices of all variables whose value here differs from the chief's.
+    def own_variables(self, model: Any, variables: Sequence[NamedVariable]) -> list[int]:
+        """Return the indices of all variables whose value on this worker differs from the chief's.
 
         Raises:
-            InvalidModelError: If a trained weight differs: then the workers train different models.
+            InvalidModelError: If a trained weight differs, so the workers train different models.
         """
         if self.size == 1:
             return []
-        differing = self._differing(variables)
+        differing = self._find_differing(variables)
         _check_same_model(model, variables, set().union(*differing))
         return differing[self.rank]
 
-    def _broadcast(self, found: Sequence[Found]) -> list[Found]:
-        """Set variables to the chief's values; return those that differed on any worker."""
+    def _broadcast_variables(self, variables: Sequence[NamedVariable]) -> list[NamedVariable]:
+        """Set variables to the chief's values. Return variables that differed on any worker."""
         assert self.collective is not None
-        indices = sorted(set().union(*self._differing(found)))
-        changed = [found[index] for index in indices]
-        if changed:
-            self.collective.broadcast([item.variable for item in changed])
-        return changed
+        indices = sorted(set().union(*self._find_differing(variables)))
+        differing_variables = [variables[index] for index in indices]
+        if differing_variables:
+            self.collective.broadcast([item.variable for item in differing_variables])
+        return differing_variables
 
-    def _differing(self, found: Sequence[Found]) -> list[list[int]]:
+    def _find_differing(self, variables: Sequence[NamedVariable]) -> list[list[int]]:
         """Return, for each worker, the indices of variables that differ from the chief's."""
-        digests = self.all_gather([_digest(item.variable) for item in found])
-        if len({len(each) for each in digests}) > 1:
-            counts = ", ".join(f"rank {rank}: {len(each)}" for rank, each in enumerate(digests))
+        digests = self.all_gather([_digest_variable(item.variable) for item in variables])
+        if len({len(worker_digests) for worker_digests in digests}) > 1:
+            counts = ", ".join(
+                f"rank {rank}: {len(worker_digests)}" for rank, worker_digests in enumerate(digests)
+            )
             raise InvalidModelError(
                 f"the workers' models have different numbers of variables ({counts}).\n"
-                "They train one model, so build_model must make the same on all of them."
+                "They train one model, so build_model must build the same model on all workers."
             )
         chief = digests[0]
         return [
-            [index for index, digest in enumerate(each) if digest != chief[index]]
-            for each in digests
+            [index for index, digest in enumerate(worker_digests) if digest != chief[index]]
+            for worker_digests in digests
         ]
 
     # -- metrics ----------------------------------------------------------------------------------
@@ -172,49 +176,53 @@ class Workers:
     ) -> Mapping[str, float]:
         """Return training metrics over all workers, weighted by records if their number is known.
 
-        Return the chief's own if ``optimizations.average_training_metrics`` is false.
+        Return the chief's metrics if ``optimizations.average_training_metrics`` is false.
         """
-        told = self.all_gather((dict(metrics), n_records))
+        metrics_by_rank = self.all_gather((dict(metrics), n_records))
         if self.size == 1 or not self._averages_metrics:
-            return told[0][0]
-        counts = [count for _, count in told]
+            return metrics_by_rank[0][0]
+        counts = [count for _, count in metrics_by_rank]
         weights = [1.0 if count is None else float(count) for count in counts]
         if None in counts or not any(weights):
-            weights = [1.0] * len(told)
-        return weighted_mean([each for each, _ in told], weights)
+            weights = [1.0] * len(metrics_by_rank)
+        return weighted_mean([worker_metrics for worker_metrics, _ in metrics_by_rank], weights)
 
 
-def _shared(found: Sequence[Found]) -> list[Found]:
+def _select_shared(variables: Sequence[NamedVariable]) -> list[NamedVariable]:
     return [
         item
-        for item in found
+        for item in variables
         if item.group in _SHARED and not item.is_generator and item.variable.dtype != "string"
     ]
 
 
-def digest_weights(variables: Sequence[Found]) -> list[str]:
+def digest_weights(variables: Sequence[NamedVariable]) -> list[str]:
     """Return a digest of each floating-point variable of the training."""
-    return [_digest(item.variable) for item in variables if item.variable.dtype.is_floating]
+    return [
+        _digest_variable(item.variable) for item in variables if item.variable.dtype.is_floating
+    ]
 
 
-def _digest(variable: Any) -> str:
+def _digest_variable(variable: Any) -> str:
     value = read_variable(variable)
     digest = Digester()
     digest.update(f"{value.dtype} {value.shape} ".encode())
-    for part in encoded("", value).values():
+    for part in encode_array("", value).values():
         digest.update(bytes_of(np.asarray(part, order="C")))
     return digest.result().value
 
 
-def _check_same_model(model: Any, found: Sequence[Found], differing: set[int]) -> None:
+def _check_same_model(model: Any, variables: Sequence[NamedVariable], differing: set[int]) -> None:
     trained = {id(raw_variable(v).handle) for v in model.trainable_weights}
-    names = [found[i].name for i in sorted(differing) if id(found[i].variable.handle) in trained]
+    names = [
+        variables[i].name for i in sorted(differing) if id(variables[i].variable.handle) in trained
+    ]
     if not names:
         return
     raise InvalidModelError(
-        f"{len(names)} trained weight(s) of {model.name!r} have other values on other workers: "
+        f"{len(names)} trained weight(s) of {model.name!r} differ between the workers: "
         f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''}.\n"
         "Their gradients were not averaged over the workers, so each trains a different model.\n"
-        "Give every optimizer that is not an attribute of the model to context.wrap_optimizer, and "
-        "change weights through an optimizer's apply_gradients."
+        "Pass every optimizer that is not an attribute of the model to context.wrap_optimizer, and "
+        "change weights only through an optimizer's apply_gradients."
     )

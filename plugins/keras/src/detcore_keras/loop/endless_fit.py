@@ -1,8 +1,8 @@
 """Run one endless ``model.fit`` with a custom train function.
 
 Keras gets a stand-in dataset that is never read, and a train function that takes batches from a
-`Feed` until the clock's next boundary. This way detcore saves and restores the position in the
-data, and chooses the number of batches per call; everything else is Keras's own.
+`Feed` until the clock's next boundary. detcore can therefore save and restore the position in the
+data, and choose the number of batches per call. Keras does all other work.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def fit_until_stopped(model: Any, train: Callable[[], Mapping[str, float] | None
         train: Trains some batches and returns their metrics, or None to end.
     """
     last: Mapping[str, float] = {"loss": 0.0}
-    # Keras 2 counts the steps of a model and resets the count when `fit` begins; a restored model
-    # continues counting. Keras 3 has no such variable.
+    # Keras 2 counts the steps of a model, and resets the count when `fit` begins. A restored model
+    # must continue counting. Keras 3 has no such variable.
     counter = getattr(model, "_train_counter", None) if KERAS_MAJOR == 2 else None
     steps_before = None if counter is None else counter.numpy()
 
@@ -54,12 +54,12 @@ def fit_until_stopped(model: Any, train: Callable[[], Mapping[str, float] | None
 
 
 def keras_function(model: Any, kind: Literal["train", "test"]) -> Callable[[Any], Any]:
-    """Return the function of an iterator that the model's class makes for Keras to call."""
+    """Return the function of an iterator that the model's class creates for Keras."""
     attribute = f"{kind}_function"
     before = getattr(model, attribute)
-    made = getattr(type(model), f"make_{kind}_function")(model)
-    function: Callable[[Any], Any] = made if made is not None else getattr(model, attribute)
-    setattr(model, attribute, before)  # making it also sets it, perhaps over ours
+    returned = getattr(type(model), f"make_{kind}_function")(model)
+    function: Callable[[Any], Any] = returned if returned is not None else getattr(model, attribute)
+    setattr(model, attribute, before)  # Keras also sets the attribute
     return function
 
 
@@ -69,29 +69,29 @@ def replaced_function(
 ) -> Iterator[None]:
     """Make ``model.fit`` or ``model.evaluate`` over the stand-in data call `function`.
 
-    Sets instance attributes, bypassing Keras's tracking, so the user's class stays unchanged and
-    nothing of this is saved with the model. Calls with other data than the stand-in, such as a
+    Sets instance attributes, bypassing Keras's tracking. The user's class stays unchanged, and a
+    saved model does not contain the replacement. Calls with other data than the stand-in, such as a
     callback's own ``model.train_on_batch``, behave as usual.
     """
     maker = f"make_{kind}_function"
     attributes = vars(model)
-    own = {name: attributes.pop(name) for name in (maker,) if name in attributes}
+    instance_attributes = {name: attributes.pop(name) for name in (maker,) if name in attributes}
     replacement = _Replacement(model, kind, function)
     attributes[maker] = replacement.make_function
     try:
         yield
     finally:
         del attributes[maker]
-        attributes.update(own)
+        attributes.update(instance_attributes)
         setattr(model, f"{kind}_function", replacement.before)
 
 
 class _Replacement:
-    """The function that a model calls meanwhile.
+    """The function that a model calls while its own function is replaced.
 
-    An object, because functions that refer to each other are freed by the garbage collector only:
-    an iterator that `function` refers to keeps five threads of TensorFlow until then, and the end
-    of a process waited for those of all of its validations.
+    This is a class because only the garbage collector frees functions that refer to each other. An
+    iterator that `function` refers to would keep five TensorFlow threads until then, and the end of
+    a process would wait for the threads of all validations.
     """
 
     def __init__(

@@ -11,16 +11,17 @@ from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.state.variables import OPTIMIZERS, layer_generators
 
 
-def checked_model(returned: Any, wrapped: Sequence[Any]) -> Any:
+def check_model(returned: Any, wrapped: Sequence[Any]) -> Any:
     """Return the model to train.
 
     Args:
         returned: Result of ``build_model``.
-        wrapped: The models that ``wrap_model`` was given.
+        wrapped: The arguments of ``wrap_model``.
 
     Raises:
-        InvalidModelError: If it is not a Keras model, was not wrapped or not compiled, overrides
-            what Keras calls for each batch, or belongs to a distribution strategy.
+        InvalidModelError: If the result is not a Keras model, was not wrapped or not compiled,
+            replaces the functions that Keras calls for each batch, or belongs to a distribution
+            strategy.
     """
     if returned is not None and not isinstance(returned, keras.Model):
         raise InvalidModelError(
@@ -30,7 +31,7 @@ def checked_model(returned: Any, wrapped: Sequence[Any]) -> Any:
     if not wrapped or (returned is not None and not any(returned is m for m in wrapped)):
         raise InvalidModelError(
             "build_model did not wrap the model that it returned.\n"
-            "detcore trains the model that context.wrap_model was given.\n"
+            "detcore trains the model passed to context.wrap_model.\n"
             "Add this before model.compile(...): model = self.context.wrap_model(model)"
         )
     model = wrapped[-1] if returned is None else returned
@@ -65,15 +66,17 @@ def checked_model(returned: Any, wrapped: Sequence[Any]) -> Any:
 def list_optimizers(model: Any, wrapped: Iterable[Any]) -> list[Any]:
     """Return every optimizer whose state belongs to the training state.
 
-    The one given to ``compile``, those in `wrapped`, and those that are attributes of the model, in
-    this order.
+    These are, in this order, the optimizer of ``compile``, the optimizers in `wrapped`, and
+    optimizers that are attributes of the model.
     """
-    own = [value for _, value in sorted(vars(model).items())]
-    found: list[Any] = []
-    for optimizer in [getattr(model, "optimizer", None), *wrapped, *own]:
-        if isinstance(optimizer, OPTIMIZERS) and not any(optimizer is known for known in found):
-            found.append(optimizer)
-    return found
+    attributes = [value for _, value in sorted(vars(model).items())]
+    optimizers: list[Any] = []
+    for optimizer in [getattr(model, "optimizer", None), *wrapped, *attributes]:
+        if isinstance(optimizer, OPTIMIZERS) and not any(
+            optimizer is known_optimizer for known_optimizer in optimizers
+        ):
+            optimizers.append(optimizer)
+    return optimizers
 
 
 def model_generators(model: Any) -> list[Any]:
@@ -97,21 +100,21 @@ def set_trainable(model: Any, flags: Sequence[bool]) -> None:
     layers = list(model._flatten_layers())
     if len(layers) != len(flags):
         raise InvalidCheckpointError(
-            f"the checkpoint is for a model of {len(flags)} layers; {model.name!r} has "
+            f"the checkpoint is for a model with {len(flags)} layers, but {model.name!r} has "
             f"{len(layers)}.\nUse the code in the checkpoint's directory code/."
         )
-    # Outer layers come first, because setting the flag of a layer sets it for the layers inside.
+    # Outer layers come first, because setting a layer's flag also sets it for inner layers.
     for layer, flag in zip(layers, flags, strict=True):
         if bool(layer.trainable) is not flag:
             layer.trainable = flag
 
 
 def build_ahead(model: Any, element_spec: Any) -> None:
-    """Make the variables of the optimizer and the metrics, as the first step would.
+    """Create the variables of the optimizer and the metrics, as the first step would.
 
-    TensorFlow traces a step twice if its first trace makes variables. The same variables are made
-    here, with the same names, where all of the step is Keras's own: a functional or sequential
-    model with one output. Others are left to the trace.
+    TensorFlow traces a step twice if its first trace creates variables. This function creates the
+    same variables, with the same names, if the whole step is Keras's own, that is for a functional
+    or sequential model with one output. For other models, the trace creates them.
 
     Args:
         model: The compiled model.
@@ -132,10 +135,10 @@ def build_ahead(model: Any, element_spec: Any) -> None:
 
 
 def build_optimizer(model: Any) -> None:
-    """Create the variables of a model's optimizer, unless it exists already or is not Keras's."""
+    """Create the variables of a model's optimizer, unless they exist or it is not Keras's."""
     optimizer = model.optimizer
     is_plain = isinstance(optimizer, keras.optimizers.Optimizer) and _is_from_keras(optimizer)
-    # Sums of gradients are made by the trace in any case.
+    # The trace always creates the sums of gradients.
     if not is_plain or sums_batches(optimizer):
         return
     if has_built_optimizer(model):
@@ -148,7 +151,7 @@ def build_optimizer(model: Any) -> None:
 
 
 def has_built_optimizer(model: Any) -> bool:
-    """Whether the variables of a model's optimizer exist; a custom step may not use it."""
+    """Whether the variables of a model's optimizer exist. A custom step may not use them."""
     optimizer = model.optimizer
     if KERAS_MAJOR == 3:
         return bool(getattr(optimizer, "built", True))
@@ -157,19 +160,22 @@ def has_built_optimizer(model: Any) -> bool:
 
 def _only_output(model: Any) -> Any:
     """Return the symbolic output of a model whose step is Keras's own; None for other models."""
-    functional = getattr(model, "_functional", None) or model  # of a sequential model of Keras 3
-    # Neither Keras has a public name for the structure of the outputs; checked on 2.15 and 3.15.
+    # A sequential model of Keras 3 contains a functional model.
+    functional = getattr(model, "_functional", None) or model
+    # Keras has no public name for the structure of the outputs. Checked on 2.15 and 3.15.
     output = getattr(functional, "_outputs_struct" if KERAS_MAJOR == 3 else "_nested_outputs", None)
     steps = {"train_step", "compute_loss", "compute_metrics"}
     if not _is_from_keras(model) or steps & vars(model).keys() or tf.nest.is_nested(output):
         return None
-    # A layer of Keras 2 may make weights in the first step, and its optimizers keep to the first
-    # list of weights. Keras 3 builds its optimizers as early as this by itself.
+    # A Keras 2 layer may create weights in the first step, but Keras 2 optimizers keep the first
+    # list of weights. Keras 3 also builds its optimizers this early.
     if KERAS_MAJOR == 2 and not all(map(_is_from_keras, model._flatten_layers())):
         return None
     return output
 
 
 def _is_from_keras(value: Any) -> bool:
-    package, own = (kind.__module__.partition(".")[0] for kind in (keras.Model, type(value)))
-    return bool(package == own)
+    keras_package, value_package = (
+        kind.__module__.partition(".")[0] for kind in (keras.Model, type(value))
+    )
+    return bool(keras_package == value_package)

@@ -1,9 +1,9 @@
 """Run one training step as a graph, and many of them in one graph execution.
 
 `TrainSteps.run_many` calls ``model.train_step`` in a ``tf.while_loop`` and collects the results of
-each step. The loop spends its time in TensorFlow's executor, not in Python: for small models that
-is several times faster than one call for each batch. The arithmetic is the same, bit for bit,
-because both use the same traced step.
+each step. The loop runs in TensorFlow's executor instead of Python, which is several times faster
+than one call per batch for small models. The results are the same, bit for bit, because both use
+the same traced step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from detcore.errors import InvalidModelError
 from detcore_keras.data.batches import batch_records
 from detcore_keras.data.feed import RECORD_IDS
-from detcore_keras.distributed.metric_merging import Tested
+from detcore_keras.distributed.metric_merging import EvaluationOutputs
 from detcore_keras.frameworks import KERAS_MAJOR, keras, tf
 from detcore_keras.loop.model_setup import build_ahead
 from detcore_keras.state.random_generators import warn_of_unsaved_generators
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 
 class TrainSteps:
-    """The model's training step, traced once for the data it is fed.
+    """The model's training step, traced once for its data.
 
     Args:
         model: The compiled model.
         element_spec: Nested ``tf.TypeSpec`` of one batch, ``(x, y)`` or ``(x, y, sample_weight)``.
-        inputs_spec: The same of a block of inputs; None to take it from the blocks.
-        fetch: Makes batch `index` (int32 scalar) of a block of inputs, in the graph.
+        inputs_spec: The specification of a block of inputs; None to infer it from the blocks.
+        fetch: Returns batch `index` (int32 scalar) of a block of inputs, in the graph.
         weigh: Adds class weights to a batch; see `class_weighted`.
         split: Splits a fetched batch, in the graph, into extra outputs (such as the ids of its
-            records) and the model's training data; None if there are no extra outputs.
-        may_compile: Whether XLA may compile the step, if the model says so.
+            records) and the model's training data; None without extra outputs.
+        may_compile: Whether XLA may compile the step if the model requests it.
     """
 
     def __init__(
@@ -61,11 +61,10 @@ class TrainSteps:
         self._one: Any = None
         self._many: Any = None
 
-    def build(self) -> None:
-        """Trace the step, which makes the model's and the optimizer's variables.
+    def trace_step(self) -> None:
+        """Trace the step without running it. The trace creates model and optimizer variables.
 
-        No step is run. Does nothing for a model that runs eagerly: its variables are made by its
-        first step.
+        Does nothing for a model that runs eagerly, whose first step creates the variables.
 
         Raises:
             InvalidModelError: If ``train_step`` does not return a dict of tensors.
@@ -74,7 +73,7 @@ class TrainSteps:
             return
         with compiled_trainable_state(self._model):
             build_ahead(self._model, self._element_spec)
-            step = tf.function(self._run, autograph=False, reduce_retracing=True)
+            step = tf.function(self._run_step, autograph=False, reduce_retracing=True)
             concrete = step.get_concrete_function(self._element_spec)
         warn_of_unsaved_generators([concrete.graph])
         self._outputs = concrete.structured_outputs
@@ -89,9 +88,9 @@ class TrainSteps:
         )
 
     def run_one(self, inputs: Any, index: int) -> dict[str, Any]:
-        """Train on one batch and return the results of the step, as tensors."""
+        """Train on one batch, and return the results of the step as tensors."""
         if self._model.run_eagerly:
-            return self._run(self._fetch(inputs, tf.constant(index)))
+            return self._run_step(self._fetch(inputs, tf.constant(index)))
         if self._one is None:
             self._one = self._make_function(
                 lambda inputs, index: self._step(self._fetch(inputs, index))
@@ -103,17 +102,17 @@ class TrainSteps:
         """Train on the first `count` batches of a block, in one graph execution.
 
         Returns:
-            For each output of the step: its values, ``(count, ...)``. Record ids are flat,
-            ``(sum of the batch sizes,)``. The updates of the weights so far are one number.
+            The values of each output of the step, ``(count, ...)``. Record ids are flat,
+            ``(sum of the batch sizes,)``.
         """
         if self._many is None:
-            self._many = self._make_function(self._loop)
+            self._many = self._make_function(self._loop_steps)
         return {
             name: value.numpy() for name, value in self._many(inputs, tf.constant(count)).items()
         }
 
-    def _run(self, data: Any) -> dict[str, Any]:
-        """Run the step on a fetched batch; return its outputs, and those of `split`."""
+    def _run_step(self, data: Any) -> dict[str, Any]:
+        """Run the step on a fetched batch. Return its outputs and the extra outputs of `split`."""
         extra: Mapping[str, Any] = {}
         if self._split is not None:
             extra, data = self._split(data)
@@ -123,12 +122,12 @@ class TrainSteps:
 
     def _make_function(self, function: Callable[[Any, Any], Any]) -> Any:
         """Return a graph function of a block and a number, traced once for every batch size."""
-        made = tf.function(function, autograph=False, reduce_retracing=True)
+        graph_function = tf.function(function, autograph=False, reduce_retracing=True)
         if self._inputs_spec is not None:  # calls with concrete tensors find this trace
-            made.get_concrete_function(self._inputs_spec, tf.TensorSpec((), tf.int32))
-        return made
+            graph_function.get_concrete_function(self._inputs_spec, tf.TensorSpec((), tf.int32))
+        return graph_function
 
-    def _loop(self, inputs: Any, count: Any) -> dict[str, Any]:
+    def _loop_steps(self, inputs: Any, count: Any) -> dict[str, Any]:
         arrays = {
             name: tf.TensorArray(
                 spec.dtype,
@@ -141,8 +140,8 @@ class TrainSteps:
 
         def body(index: Any, arrays: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
             outputs = self._step(self._fetch(inputs, index))
-            written = {name: arrays[name].write(index, outputs[name]) for name in arrays}
-            return index + 1, written
+            updated_arrays = {name: arrays[name].write(index, outputs[name]) for name in arrays}
+            return index + 1, updated_arrays
 
         _, arrays = tf.while_loop(lambda index, _: index < count, body, (tf.constant(0), arrays))
         return {
@@ -159,7 +158,7 @@ class TestSteps:
         element_spec: Nested ``tf.TypeSpec`` of one batch.
     """
 
-    __test__ = False  # tells pytest that this is not a test class
+    __test__ = False  # not a pytest test class
 
     def __init__(self, model: Any, element_spec: Any) -> None:
         self._outputs: Mapping[str, Any] = {}
@@ -167,21 +166,21 @@ class TestSteps:
         if model.run_eagerly:
             return
         self._outputs = self._step.get_concrete_function(element_spec).structured_outputs
-        self._all = tf.function(self._loop, autograph=False, reduce_retracing=True)
+        self._all = tf.function(self._loop_steps, autograph=False, reduce_retracing=True)
 
     @property
     def can_run_all(self) -> bool:
-        """Whether a graph can loop over the step: each of its outputs has one fixed shape."""
+        """Whether a graph can loop over the step, because each output has a fixed shape."""
         return bool(self._outputs) and all(
             spec.shape.is_fully_defined() for spec in self._outputs.values()
         )
 
-    def run_all(self, iterator: Any, limit: int) -> Tested:
+    def run_all(self, iterator: Any, limit: int) -> EvaluationOutputs:
         """Test on the rest of an iterator, at most `limit` batches."""
         count, records, outputs = self._all(iterator, tf.constant(limit, tf.int64))
-        return Tested(outputs if int(count) else {}, int(count), int(records))
+        return EvaluationOutputs(outputs if int(count) else {}, int(count), int(records))
 
-    def run_each(self, iterator: Any, limit: int, callbacks: Sequence[Any]) -> Tested:
+    def run_each(self, iterator: Any, limit: int, callbacks: Sequence[Any]) -> EvaluationOutputs:
         """Test the same batches one at a time, with the callbacks' batch-level test hooks."""
         outputs: Mapping[str, Any] = {}
         count = records = 0
@@ -197,12 +196,12 @@ class TestSteps:
             count += 1
             if count >= limit:
                 break
-        return Tested(outputs, count, records)
+        return EvaluationOutputs(outputs, count, records)
 
-    def _loop(self, iterator: Any, limit: Any) -> Any:
+    def _loop_steps(self, iterator: Any, limit: Any) -> Any:
         zeros = {name: tf.zeros(spec.shape, spec.dtype) for name, spec in self._outputs.items()}
 
-        def going(count: Any, records: Any, batch: Any, outputs: Any) -> Any:
+        def has_batch(count: Any, records: Any, batch: Any, outputs: Any) -> Any:
             return tf.logical_and(count < limit, batch.has_value())
 
         def body(count: Any, records: Any, batch: Any, outputs: Any) -> Any:
@@ -214,7 +213,7 @@ class TestSteps:
 
         zero = tf.constant(0, tf.int64)
         first = iterator.get_next_as_optional()
-        count, records, _, outputs = tf.while_loop(going, body, (zero, zero, first, zeros))
+        count, records, _, outputs = tf.while_loop(has_batch, body, (zero, zero, first, zeros))
         return count, records, outputs
 
 
@@ -234,7 +233,7 @@ def slow_reason(model: Any, *, has_batch_hooks: bool) -> str | None:
 
 @contextlib.contextmanager
 def compiled_trainable_state(model: Any) -> Iterator[None]:
-    """Train variables that were trainable on compilation, as Keras 2 does inside ``fit``."""
+    """Train the variables that were trainable in ``compile``, as Keras 2 does inside ``fit``."""
     compiled = getattr(model, "_compiled_trainable_state", None)
     if KERAS_MAJOR != 2 or not compiled:
         yield
@@ -260,8 +259,8 @@ def class_weighted(class_weight: Mapping[int, float]) -> Callable[[Any], Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         if not isinstance(y, tf.Tensor):
             raise InvalidModelError(
-                "class_weight is only for models with one output; this model's targets are "
-                f"{type(y).__name__}.\nGive sample weights with the data instead."
+                "class_weight requires a model with one output, but this model's targets are "
+                f"{type(y).__name__}.\nReturn sample weights with the data instead."
             )
         if y.shape.rank is not None and y.shape.rank >= 2 and y.shape[-1] != 1:
             labels = tf.argmax(y, axis=-1, output_type=tf.int32)
@@ -292,7 +291,7 @@ def flat_tensors(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_optionals(data: Any) -> Any:
-    """Replace `tf.experimental.Optional`, a pipeline's None, by None, as Keras 3 does."""
+    """Replace `tf.experimental.Optional`, a pipeline's None, with None, as Keras 3 does."""
     if isinstance(data, tf.experimental.Optional):
         return None
     if isinstance(data, tuple | list):
@@ -304,20 +303,20 @@ def without_optionals(data: Any) -> Any:
 
 
 def _make_step(model: Any, kind: Literal["train", "test"], *, may_compile: bool = True) -> Any:
-    """Return the function of a batch that runs a step; a graph, unless the model runs eagerly.
+    """Return a function that runs a step on a batch, as a graph unless the model runs eagerly.
 
     Raises:
         InvalidModelError: When the step is traced or run, if ``train_step`` or ``test_step`` does
             not return a dict of tensors.
     """
 
-    def run(batch: Any) -> Any:
+    def run_step(batch: Any) -> Any:
         outputs = getattr(model, f"{kind}_step")(without_optionals(batch))
         if not isinstance(outputs, Mapping):
             raise InvalidModelError(
                 f"{type(model).__name__}.{kind}_step returned {type(outputs).__name__}, not a "
-                "dict.\nIts metrics are reported by name.\n"
-                "Return a dict such as {'loss': loss}, or what self.compute_metrics(...) returns."
+                "dict.\nMetrics need names.\n"
+                "Return a dict such as {'loss': loss}, or the result of self.compute_metrics(...)."
             )
         outputs = flat_tensors(outputs)
         counter = getattr(model, f"_{kind}_counter", None)
@@ -327,10 +326,10 @@ def _make_step(model: Any, kind: Literal["train", "test"], *, may_compile: bool 
         return outputs
 
     if model.run_eagerly:
-        return run
+        return run_step
     if KERAS_MAJOR == 3:
-        # Like Keras 3: the step is used as written. Keras 2 converts it with AutoGraph.
-        run = tf.autograph.experimental.do_not_convert(run)
-    # Compiled or not according to the model; surrounding operations (such as hashes) cannot be.
+        # Keras 3 uses the step as written. Keras 2 converts it with AutoGraph.
+        run_step = tf.autograph.experimental.do_not_convert(run_step)
+    # Only the step is compiled. XLA cannot compile surrounding operations, such as hashes.
     jit = getattr(model, "jit_compile", None) if may_compile else False
-    return tf.function(run, reduce_retracing=True, jit_compile=jit)
+    return tf.function(run_step, reduce_retracing=True, jit_compile=jit)

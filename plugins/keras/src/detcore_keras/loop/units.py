@@ -1,4 +1,4 @@
-"""Train one unit, up to a given batch, fast or batch by batch."""
+"""Train up to a batch, with many batches per graph call or batch by batch."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("detcore.keras")
 
-# A signal is seen between two calls of the graph, so no call should last longer than this.
+# Signals are handled between two graph calls, so no call should last longer than this.
 _MAX_CALL_S = 0.5
 _FIRST_CALL_BATCHES = 8
 _FIRST_GUESS_S = _MAX_CALL_S / (4 * _FIRST_CALL_BATCHES)
-# Training may become slower over time, so the pace is measured occasionally in any case.
+# Training may become slower over time, so the pace is measured at least this often.
 _CALLS_BETWEEN_POLLS = 10
 # Outputs of a step that are not the model's metrics.
 _PRIVATE = "detcore/"
@@ -36,11 +36,11 @@ _PRIVATE = "detcore/"
 
 @dataclasses.dataclass
 class UnitMetrics:
-    """Metrics of consecutive batches, as ``train_step`` returned them: oldest first.
+    """Metrics of consecutive batches, as ``train_step`` returned them, oldest first.
 
     Attributes:
         batches: Metrics of each batch.
-        means: Keras's running results over the unit; over all workers, if callbacks see them.
+        means: Keras's running results over the unit, and over all workers if callbacks see them.
         n_records: Records in this worker's batches; None if unknown.
     """
 
@@ -50,23 +50,21 @@ class UnitMetrics:
 
 
 class Units:
-    """Trains batches of a feed; subclasses implement the training.
+    """Trains batches of a feed. Subclasses implement the training.
 
-    Several workers train the same number of batches between two checks for an interrupt, and check
-    equally often, so the answer is the same for all of them.
+    All workers train the same number of batches between two checks for an interrupt, and check
+    equally often, so all of them get the same answer.
 
     Args:
         model: The model.
-        steps: Its training step.
+        steps: The model's training step.
         feed: Source of batches.
         callbacks: The user's callbacks.
         ledger: Log of record ids, or None.
         digests: Digests of each step, or None.
-        epoch_batches: Batches of an epoch, at whose end a callback of any worker may change
-            something; 0 if none does.
-        slowest: Returns the longest time in seconds of any worker.
-        mean_metrics: Converts this worker's metrics over its records to those over all workers;
-            None to keep them.
+        epoch_batches: Batches of an epoch if callbacks of any worker run at its end, otherwise 0.
+        slowest: Returns the longest time of any worker, in seconds.
+        mean_metrics: Averages this worker's metrics over all workers; None to keep them.
         after_first_batch: Called once, after the first batch, or None.
     """
 
@@ -97,7 +95,7 @@ class Units:
         self._loss_is_finite = True
         self._left_out: set[str] = set()
 
-    def train(self, until: int, interrupted: Callable[[], bool]) -> UnitMetrics:
+    def train_until(self, until: int, interrupted: Callable[[], bool]) -> UnitMetrics:
         """Train up to batch `until`, or to the batch at which `interrupted` becomes true.
 
         Raises:
@@ -119,7 +117,9 @@ class Units:
                 if self._epoch_batches:
                     epoch = self.feed.position // self._epoch_batches
                     target = min(until, (epoch + 1) * self._epoch_batches)
-                metrics.batches.extend(self.advance(target - self.feed.position, is_interrupted))
+                metrics.batches.extend(
+                    self.train_batches(target - self.feed.position, is_interrupted)
+                )
         except (StopIteration, tf.errors.OutOfRangeError) as error:
             if self.feed.position == 0:
                 raise DataError(
@@ -128,62 +128,62 @@ class Units:
             raise DataError(
                 f"the training data ended after batch {self.feed.position}, in the middle of an "
                 f"epoch of {self.feed.batches_per_epoch} batches.\n"
-                "Each epoch must have as many batches as the first one.\n"
-                "Look for parts of the pipeline that drop records by chance."
+                "Each epoch must have as many batches as the first epoch.\n"
+                "Check the pipeline for operations that drop records randomly."
             ) from error
         self._warn_of_nan(begin, metrics)
-        known = records is not None and self.feed.records is not None
-        metrics.n_records = (self.feed.records or 0) - (records or 0) if known else None
+        has_counts = records is not None and self.feed.records is not None
+        metrics.n_records = (self.feed.records or 0) - (records or 0) if has_counts else None
         metrics.means = metrics.batches[-1] if metrics.batches else {}
         if self._mean_metrics is not None:
             metrics.means = self._mean_metrics(metrics.means, metrics.n_records)
         self.callbacks.workload_end(self.feed.position, metrics.means)
         return metrics
 
-    def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
+    def train_batches(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
         """Train 1 to `limit` batches and return the metrics of each.
 
         `interrupted` was checked before the first of them.
         """
         raise NotImplementedError
 
-    def count(self, outputs: Mapping[str, Any], count: int) -> None:
-        """Record that batches were trained on; log their records."""
+    def count_batches(self, outputs: Mapping[str, Any], count: int) -> None:
+        """Record that batches were trained on, and log their records."""
         self.feed.advance(count, outputs)
         if self._after_first_batch is not None:
             self._after_first_batch()
             self._after_first_batch = None
         if self.ledger is not None:
             values = {name: np.asarray(value) for name, value in outputs.items()}
-            self.feed.log(self.ledger, values, count)
+            self.feed.log_records(self.ledger, values, count)
 
-    def digest(self, digests: StepDigests, inputs: Any, count: int) -> None:
-        """Record digests of the batches of the block that were not counted yet, if they are due."""
+    def digest_batches(self, digests: StepDigests, inputs: Any, count: int) -> None:
+        """Record the digests that are due for batches of the block not counted yet."""
         first, every = self.feed.position + 1, digests.every
         due = range(-first % every, count, every)
         steps = range(first + due.start, first + count, every)
         if steps:
-            batches = self.feed.identify(inputs, due)
+            batches = self.feed.identify_batches(inputs, due)
             for step, (record_ids, content) in zip(steps, batches, strict=True):
                 digests.log(step, record_ids, content)
 
-    def scalars(self, logs: Any) -> dict[str, float]:
-        """Return a batch's metrics as numbers; warn once about values that are not numbers."""
-        found: dict[str, float] = {}
+    def list_scalars(self, logs: Any) -> dict[str, float]:
+        """Return a batch's metrics as numbers. Warn once about values that are not numbers."""
+        numbers: dict[str, float] = {}
         for name, value in (logs or {}).items():
             array = np.asarray(value)
             if array.ndim == 0:
-                found[name] = float(array)
+                numbers[name] = float(array)
             else:
                 self.leave_out(name, array.shape)
-        return found
+        return numbers
 
     def leave_out(self, name: str, shape: tuple[int, ...]) -> None:
         """Warn once that a metric is not reported."""
         if name not in self._left_out:
             self._left_out.add(name)
             _logger.warning(
-                "metric %r is not reported: its shape is %s, not one number", name, shape
+                "metric %r is not reported: its shape is %s, but it must be one number", name, shape
             )
 
     def _warn_of_nan(self, begin: int, metrics: UnitMetrics) -> None:
@@ -194,12 +194,12 @@ class Units:
                     raise NotANumberError(
                         f"the loss is {batch['loss']} at batch {begin + offset + 1}, and "
                         "keras.callbacks.TerminateOnNaN ends training there.\n"
-                        "The latest checkpoint is from before it. Lower the learning rate, clip "
-                        "the gradients, or look for NaN in the data."
+                        "The latest checkpoint is from an earlier batch. Lower the learning rate, "
+                        "clip the gradients, or look for NaN in the data."
                     )
                 _logger.warning(
-                    "the loss is %s at batch %d; training continues. A lower learning rate, "
-                    "gradient clipping, or a look for NaN in the data may help",
+                    "the loss is %s at batch %d; training continues. Lower the learning rate, clip "
+                    "the gradients, or look for NaN in the data",
                     batch["loss"],
                     begin + offset + 1,
                 )
@@ -214,33 +214,35 @@ class FastUnits(Units):
         self._pace: int | None = None
         self._calls = 0
 
-    def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
+    def train_batches(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
         """Train as many batches as fit into about half a second."""
         begin, pace = self.feed.position, self._pace or _FIRST_CALL_BATCHES
         target = begin + min(limit, pace)
         rows: list[dict[str, float]] = []
         seconds = 0.0
         while self.feed.position < target:
-            inputs, count = self.feed.block(target - self.feed.position)
+            inputs, count = self.feed.next_block(target - self.feed.position)
             started = time.perf_counter()
             outputs = self.steps.run_many(inputs, count)
             seconds += time.perf_counter() - started
             if self.digests is not None:
-                self.digest(self.digests, inputs, count)
-            self.count(outputs, count)
-            rows += self._rows(outputs, count)
+                self.digest_batches(self.digests, inputs, count)
+            self.count_batches(outputs, count)
+            rows += self._make_rows(outputs, count)
         self._calls += 1
-        # Asking the other workers is useless if the next stop is nearer than the pace. (This
-        # condition is the same for all of them.)
+        # Communication with other workers is useless if the next stop is nearer than the pace. The
+        # condition is the same on all workers.
         if target - begin == pace or self._calls % _CALLS_BETWEEN_POLLS == 0:
             seconds = self.slowest(seconds)
-            # The first call traces and compiles, so its duration does not predict the next ones.
+            # The first call traces and compiles, so its duration does not predict later calls.
             batch_s = max(seconds / (target - begin), 1e-6) if self._pace else _FIRST_GUESS_S
             self._pace = max(1, int(_MAX_CALL_S / batch_s))
         self.callbacks.batches_done(begin, target)
         return rows
 
-    def _rows(self, outputs: Mapping[str, npt.NDArray[Any]], count: int) -> list[dict[str, float]]:
+    def _make_rows(
+        self, outputs: Mapping[str, npt.NDArray[Any]], count: int
+    ) -> list[dict[str, float]]:
         columns: dict[str, list[float]] = {}
         for name, values in outputs.items():
             if name.startswith(_PRIVATE):
@@ -255,24 +257,24 @@ class FastUnits(Units):
 
 
 class SingleUnits(Units):
-    """One batch per call of the traced step, or of ``train_step`` itself if the model is eager."""
+    """One batch per call of the traced step, or of ``train_step`` if the model is eager."""
 
-    def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
+    def train_batches(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
         """Train one block, batch by batch, with the batch-level hooks around each."""
-        inputs, count = self.feed.block(limit)
+        inputs, count = self.feed.next_block(limit)
         feed, callbacks, run_one = self.feed, self.callbacks, self.steps.run_one
         collected = []
         for index in range(count):
             callbacks.batch_begin(feed.position)
             if self.digests is not None:
-                ((ids, arrays),) = feed.identify(inputs, range(1))
+                ((ids, arrays),) = feed.identify_batches(inputs, range(1))
                 self.digests.log(feed.position + 1, ids, arrays)
             outputs = run_one(inputs, index)
-            self.count(outputs, 1)
+            self.count_batches(outputs, 1)
             logs = {n: value for n, value in outputs.items() if not n.startswith(_PRIVATE)}
             collected.append(logs)
             callbacks.batch_end(feed.position, logs)
             if index + 1 < count and interrupted():
                 break
-        # Reading a value waits for its step, so it is postponed until all steps are under way.
-        return [self.scalars(logs) for logs in collected]
+        # Reading a value waits for its step, so values are read after all steps have started.
+        return [self.list_scalars(logs) for logs in collected]

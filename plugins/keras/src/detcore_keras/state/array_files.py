@@ -35,7 +35,7 @@ def read_json(path: Path, consequence: str) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(value, dict):
-            raise ValueError("it holds no object")
+            raise ValueError("it does not hold a JSON object")
     except FileNotFoundError as error:
         raise InvalidCheckpointError(
             f"the checkpoint has no {path.name} (looked in {path.parent}){consequence}"
@@ -46,7 +46,7 @@ def read_json(path: Path, consequence: str) -> dict[str, Any]:
 
 
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Read an array file of a checkpoint without decoding; `decoded` returns the values.
+    """Read an array file of a checkpoint. Pass its arrays to `decode_array`.
 
     Raises:
         InvalidCheckpointError: If the file is missing or damaged, or contains anything but arrays
@@ -61,11 +61,11 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
         ) from error
 
 
-def encoded(key: str, array: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+def encode_array(key: str, array: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
     """Return arrays of NumPy's own types with the same bits, without copying if possible.
 
-    Strings become their bytes and lengths; types that NumPy does not know (bfloat16, float8)
-    become unsigned integers of their size.
+    Strings become bytes and lengths. Types that NumPy does not know (bfloat16, float8) become
+    unsigned integers of the same size.
     """
     if array.dtype.kind in "OSU":
         texts = [t if isinstance(t, bytes) else str(t).encode() for t in array.reshape(-1)]
@@ -79,7 +79,7 @@ def encoded(key: str, array: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
     return {key: array}
 
 
-def decoded(arrays: Mapping[str, npt.NDArray[Any]], key: str, dtype: str) -> npt.NDArray[Any]:
+def decode_array(arrays: Mapping[str, npt.NDArray[Any]], key: str, dtype: str) -> npt.NDArray[Any]:
     """Return the values that were stored under a key.
 
     Args:
@@ -90,38 +90,38 @@ def decoded(arrays: Mapping[str, npt.NDArray[Any]], key: str, dtype: str) -> npt
     Raises:
         InvalidCheckpointError: If the key is missing, or holds values of another type.
     """
-    array = _entry(arrays, key)
+    array = _get_entry(arrays, key)
     if dtype == "string":
-        return _texts(array, _entry(arrays, key + _LENGTHS), key)
-    wanted = _numpy_type(dtype)
-    if array.dtype == wanted:
+        return _decode_strings(array, _get_entry(arrays, key + _LENGTHS), key)
+    numpy_type = _numpy_type(dtype)
+    if array.dtype == numpy_type:
         return array
-    if _is_foreign(wanted) and array.dtype == np.dtype(f"u{wanted.itemsize}"):
-        return array.view(wanted)
+    if _is_foreign(numpy_type) and array.dtype == np.dtype(f"u{numpy_type.itemsize}"):
+        return array.view(numpy_type)
     raise InvalidCheckpointError(
-        f"the checkpoint's entry {key!r} holds {array.dtype}, although it is said to be {dtype}; "
-        "the two were not written together"
+        f"the checkpoint's entry {key!r} holds {array.dtype}, but is declared as {dtype}. The "
+        "files were not written together"
     )
 
 
-def _entry(arrays: Mapping[str, npt.NDArray[Any]], key: str) -> npt.NDArray[Any]:
+def _get_entry(arrays: Mapping[str, npt.NDArray[Any]], key: str) -> npt.NDArray[Any]:
     if key not in arrays:
         raise InvalidCheckpointError(
-            f"the checkpoint's arrays have no entry {key!r}: its variables.json belongs to "
-            "another checkpoint, or a file was replaced"
+            f"the checkpoint's arrays have no entry {key!r}. Its variables.json belongs to another "
+            "checkpoint, or a file was replaced"
         )
     return arrays[key]
 
 
 def _numpy_type(dtype: str) -> np.dtype[Any]:
     try:
-        found: np.dtype[Any] = np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
+        numpy_type: np.dtype[Any] = np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
     except (TypeError, ValueError, KeyError) as error:
         raise InvalidCheckpointError(
-            f"the checkpoint names a type {dtype!r}, of which TensorFlow {tf.__version__} has no "
-            "arrays"
+            f"the checkpoint has the type {dtype!r}, which TensorFlow {tf.__version__} cannot "
+            "convert to an array"
         ) from error
-    return found
+    return numpy_type
 
 
 def _is_foreign(dtype: np.dtype[Any]) -> bool:
@@ -129,13 +129,15 @@ def _is_foreign(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "V" or dtype.isbuiltin != 1
 
 
-def _texts(joined: npt.NDArray[Any], lengths: npt.NDArray[Any], key: str) -> npt.NDArray[Any]:
-    there = joined.nbytes
-    fits = lengths.dtype == np.int64 and bool(np.all((lengths >= 0) & (lengths <= there)))
-    if not fits or sum(lengths.reshape(-1).tolist()) != there:
+def _decode_strings(
+    joined: npt.NDArray[Any], lengths: npt.NDArray[Any], key: str
+) -> npt.NDArray[Any]:
+    size_bytes = joined.nbytes
+    fits = lengths.dtype == np.int64 and bool(np.all((lengths >= 0) & (lengths <= size_bytes)))
+    if not fits or sum(lengths.reshape(-1).tolist()) != size_bytes:
         raise InvalidCheckpointError(
-            f"the checkpoint's entry {key!r} holds {there} bytes of strings, which is not what "
-            "their lengths come to; the two were not written together"
+            f"the checkpoint's entry {key!r} holds {size_bytes} bytes of strings, which do not "
+            "match their lengths. The files were not written together"
         )
     content = joined.tobytes()
     texts = np.empty(lengths.size, object)

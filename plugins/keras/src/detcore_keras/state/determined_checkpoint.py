@@ -17,7 +17,7 @@ _WEIGHTS = "determined-keras-model-weights"
 _H5_FILES = ("determined-keras-model.h5", "determined-keras-model")
 _DESCRIPTIONS = ("load_data.json", "metadata.json")
 _TRIAL_TYPE = "TFKerasTrial"
-# Modules of Determined, and ours with the same names.
+# Modules of Determined, and the detcore modules with the same names.
 _ALIASES = {
     "determined": "detcore",
     "determined.core": "detcore.core",
@@ -31,10 +31,10 @@ Build the model yourself, and load the weights into it:
 
 
 def check_legacy(folder: Path) -> None:
-    """Raise an error for a folder that is not a checkpoint of Determined.
+    """Raise an error for a directory that is not a checkpoint of Determined.
 
     Raises:
-        InvalidCheckpointError: If it has no weights of a ``TFKerasTrial``.
+        InvalidCheckpointError: If the directory has no weights of a ``TFKerasTrial``.
     """
     has_weights = (folder / f"{_WEIGHTS}.index").exists()
     if not has_weights and not any((folder / name).exists() for name in _H5_FILES):
@@ -57,9 +57,9 @@ def read_legacy_trial(folder: Path) -> tuple[str, dict[str, Any]]:
         if "experiment_config" in described:
             return _read_description(path, described)
     raise InvalidCheckpointError(
-        f"{folder} does not say which trial class wrote it: it has no load_data.json, and no "
+        f"the trial class of the checkpoint {folder} is unknown: it has no load_data.json, and no "
         "metadata.json with an experiment_config.\n"
-        "Determined 0.17.6 and earlier wrote that only when a checkpoint was downloaded.\n"
+        "Determined 0.17.6 and earlier wrote these only when a checkpoint was downloaded.\n"
         f"{LOAD_INSTEAD}"
     )
 
@@ -68,7 +68,7 @@ def load_legacy_weights(model: Any, folder: Path) -> None:
     """Load the weights into a built model.
 
     Raises:
-        InvalidCheckpointError: If they do not fit; the model stays unchanged.
+        InvalidCheckpointError: If the weights do not fit. The model then stays unchanged.
     """
     if (folder / f"{_WEIGHTS}.index").exists():
         load_object_graph_weights(model, folder / _WEIGHTS)
@@ -77,9 +77,9 @@ def load_legacy_weights(model: Any, folder: Path) -> None:
 
 
 def make_aliases() -> dict[str, ModuleType]:
-    """Return modules that provide ours under the names that code for Determined imports.
+    """Return modules that provide detcore under the names that code for Determined imports.
 
-    ``from determined.keras import TFKerasTrial`` in such code gives ``detcore_keras.TFKerasTrial``.
+    ``from determined.keras import TFKerasTrial`` then imports ``detcore_keras.TFKerasTrial``.
     """
     modules = {name: _make_alias(name, ours) for name, ours in _ALIASES.items()}
     for name, module in modules.items():
@@ -94,13 +94,13 @@ def _read_description(path: Path, described: Mapping[str, Any]) -> tuple[str, di
     kind = described.get("trial_type", _TRIAL_TYPE)
     if kind != _TRIAL_TYPE:
         raise InvalidCheckpointError(
-            f"{path} says that the checkpoint is of a {kind}, not of a {_TRIAL_TYPE}"
+            f"the checkpoint is from a {kind}, not from a {_TRIAL_TYPE}, according to {path}"
         )
     config = described["experiment_config"]
     entrypoint = described.get("trial_cls_spec") or config.get("entrypoint")
     if not isinstance(entrypoint, str) or ":" not in entrypoint:
         raise InvalidCheckpointError(
-            f"{path} names no trial class: its entrypoint is {entrypoint!r}.\n{LOAD_INSTEAD}"
+            f"{path} does not name a trial class: its entrypoint is {entrypoint!r}.\n{LOAD_INSTEAD}"
         )
     hparams = described.get("hparams") or config.get("hyperparameters") or {}
     return entrypoint, {**config, "hyperparameters": hparams}
@@ -110,13 +110,13 @@ def _make_alias(name: str, ours: str | None) -> ModuleType:
     module = ModuleType(name)
     vars(module)["__path__"] = []
 
-    def find(attribute: str) -> Any:
+    def find_attribute(attribute: str) -> Any:
         target = None if ours is None else importlib.import_module(ours)
         if target is not None and hasattr(target, attribute):
             return getattr(target, attribute)
         raise AttributeError(
-            f"the code in the checkpoint uses {name}.{attribute}, for which detcore has nothing"
+            f"the code in the checkpoint uses {name}.{attribute}, which detcore does not have"
         )
 
-    vars(module)["__getattr__"] = find
+    vars(module)["__getattr__"] = find_attribute
     return module

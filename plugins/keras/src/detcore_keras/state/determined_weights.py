@@ -1,4 +1,4 @@
-"""Load weights in Keras's older HDF5 layout."""
+"""Load weights in the formats of Determined's checkpoints: Keras's HDF5 and TensorFlow's format."""
 
 from __future__ import annotations
 
@@ -19,45 +19,47 @@ _VALUE = "VARIABLE_VALUE"
 
 
 def load_h5_weights(model: Any, path: Path) -> None:
-    """Load the weights of a model that Keras saved as HDF5; its configuration is not read.
+    """Load the weights of a model that Keras saved as HDF5, without its configuration.
 
     Args:
         model: A built model.
-        path: The file: a whole model, or its weights.
+        path: File with a whole model, or only its weights.
 
     Raises:
-        InvalidCheckpointError: If they do not fit; the model stays unchanged.
+        InvalidCheckpointError: If the weights do not fit. The model then stays unchanged.
         PluginNotFoundError: If h5py is not installed.
     """
-    saved = _read(path)
-    here = [
+    saved_weights = _read_h5_weights(path)
+    model_weights = [
         (variable.name, variable)
         for layer in model.layers
         # The order in which Keras writes them.
         for variable in [*layer.trainable_weights, *layer.non_trainable_weights]
     ]
     problems = []
-    if len(saved) != len(here):
+    if len(saved_weights) != len(model_weights):
+        saved_names = ", ".join(name for name, _ in saved_weights)
+        model_names = ", ".join(name for name, _ in model_weights)
         problems.append(
-            f"{len(saved)} weight(s) saved ({', '.join(name for name, _ in saved)}), "
-            f"{len(here)} in the model ({', '.join(name for name, _ in here)})"
+            f"{len(saved_weights)} weight(s) saved ({saved_names}), "
+            f"{len(model_weights)} in the model ({model_names})"
         )
-    for (saved_name, value), (name, variable) in zip(saved, here, strict=False):
+    for (saved_name, value), (name, variable) in zip(saved_weights, model_weights, strict=False):
         if not same_name(saved_name.rpartition("/")[2], name.rpartition("/")[2]):
-            problems.append(f"saved {saved_name!r}, in the model {name!r} in its place")
+            problems.append(f"saved {saved_name!r}, but the model has {name!r} at this position")
         elif tuple(variable.shape) != value.shape:
             problems.append(
-                f"{saved_name}: saved with shape {value.shape}, in the model "
+                f"{saved_name}: saved with shape {value.shape}, but the model has "
                 f"{tuple(variable.shape)}"
             )
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise InvalidCheckpointError(f"{path} does not fit this model:\n{listed}")
-    for (_, value), (_, variable) in zip(saved, here, strict=True):
+    for (_, value), (_, variable) in zip(saved_weights, model_weights, strict=True):
         raw_variable(variable).assign(value)
 
 
-def _read(path: Path) -> list[tuple[str, npt.NDArray[Any]]]:
+def _read_h5_weights(path: Path) -> list[tuple[str, npt.NDArray[Any]]]:
     try:
         import h5py
     except ModuleNotFoundError as error:
@@ -70,15 +72,15 @@ def _read(path: Path) -> list[tuple[str, npt.NDArray[Any]]]:
             group = file.get("model_weights", file)
             return [
                 (name, np.asarray(group[layer][name]))
-                for layer in _texts(group, "layer_names")
-                for name in _texts(group[layer], "weight_names")
+                for layer in _read_names(group, "layer_names")
+                for name in _read_names(group[layer], "weight_names")
             ]
     except (OSError, KeyError) as error:
         raise InvalidCheckpointError(f"{path} cannot be read as Keras HDF5: {error}") from error
 
 
-def _texts(group: Any, name: str) -> list[str]:
-    """Return an attribute that is a list of names; long ones are split into numbered parts."""
+def _read_names(group: Any, name: str) -> list[str]:
+    """Return an attribute that is a list of names. Long lists are split into numbered parts."""
     numbered = (f"{name}{number}" for number in itertools.count())
     present = itertools.takewhile(lambda part: part in group.attrs, numbered)
     parts = [name] if name in group.attrs else list(present)
@@ -99,11 +101,11 @@ def load_object_graph_weights(model: Any, prefix: Path) -> None:
         prefix: Path of the checkpoint without ``.index``.
 
     Raises:
-        InvalidCheckpointError: If the file is damaged, or any weight of the model is not found in
-            it with its shape and type; the model stays unchanged.
+        InvalidCheckpointError: If the file is damaged, or lacks a weight of the model with its
+            shape and type. The model then stays unchanged.
     """
-    reader, nodes = _open(prefix)
-    keys = dict(_matched(model, nodes))
+    reader, nodes = _open_checkpoint(prefix)
+    keys = dict(_match_variables(model, nodes))
     values: list[tuple[Any, npt.NDArray[Any]]] = []
     problems = []
     for variable in filter(is_variable, model.weights):
@@ -115,17 +117,17 @@ def load_object_graph_weights(model: Any, prefix: Path) -> None:
         value = reader.get_tensor(key)
         if value.shape != tuple(raw.shape) or value.dtype != raw.dtype.as_numpy_dtype:
             problems.append(
-                f"{name}: saved as {value.dtype} {value.shape}, in the model {raw.dtype.name} "
-                f"{tuple(raw.shape)}"
+                f"{name}: saved as {value.dtype} {value.shape}, but the model has "
+                f"{raw.dtype.name} {tuple(raw.shape)}"
             )
         values.append((raw, value))
     if problems:
-        raise _does_not_fit(prefix, problems, reader)
+        raise _mismatch_error(prefix, problems, reader)
     for raw, value in values:
         raw.assign(value)
 
 
-def _open(prefix: Path) -> tuple[Any, Any]:
+def _open_checkpoint(prefix: Path) -> tuple[Any, Any]:
     from tensorflow.core.protobuf import trackable_object_graph_pb2
 
     try:
@@ -139,27 +141,27 @@ def _open(prefix: Path) -> tuple[Any, Any]:
     return reader, graph.nodes
 
 
-def _matched(model: Any, nodes: Any) -> Iterator[tuple[int, str]]:
-    """Yield the variables that the names lead to, by their handle's id, with their keys."""
-    seen = {id(model)}
+def _match_variables(model: Any, nodes: Any) -> Iterator[tuple[int, str]]:
+    """Yield the handle id and the checkpoint key of each variable found by its attribute path."""
+    visited_ids = {id(model)}
     pending: list[tuple[Any, int]] = [(model, 0)]
     while pending:
         current, index = pending.pop()
-        saved: Mapping[str, int] = {c.local_name: c.node_id for c in nodes[index].children}
-        for name, part in _parts(current):
-            if name not in saved or id(part) in seen:
+        node_ids: Mapping[str, int] = {c.local_name: c.node_id for c in nodes[index].children}
+        for name, part in _list_parts(current):
+            if name not in node_ids or id(part) in visited_ids:
                 continue
-            node = nodes[saved[name]]
+            node = nodes[node_ids[name]]
             keys = [a.checkpoint_key for a in node.attributes if a.name == _VALUE]
             raw = raw_variable(part)
             if keys and isinstance(raw, tf.Variable):
                 yield id(raw.handle), keys[0]
             elif not keys:
-                seen.add(id(part))
-                pending.append((part, saved[name]))
+                visited_ids.add(id(part))
+                pending.append((part, node_ids[name]))
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+def _list_parts(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the parts of an object by their names in Keras 2."""
     if isinstance(value, dict):
         yield from ((str(key), part) for key, part in value.items())
@@ -175,23 +177,25 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     for name, part in getattr(value, "__dict__", {}).items():
         yield name, part
         if KERAS_MAJOR == 3 and isinstance(part, keras.Variable):
-            # Some layers expose them through a property of that name.
+            # Some layers expose variables through a property of that name.
             yield part.name, part
 
 
-def _does_not_fit(prefix: Path, problems: list[str], reader: Any) -> InvalidCheckpointError:
+def _mismatch_error(prefix: Path, problems: list[str], reader: Any) -> InvalidCheckpointError:
     listed = "\n".join(f"  {problem}" for problem in problems)
     shapes = reader.get_variable_to_shape_map()
     suffix = f"/.ATTRIBUTES/{_VALUE}"
-    saved = ", ".join(sorted(key.removesuffix(suffix) for key in shapes if key.endswith(suffix)))
+    saved_names = ", ".join(
+        sorted(key.removesuffix(suffix) for key in shapes if key.endswith(suffix))
+    )
     advice = "The code that builds the model has changed since the checkpoint was saved."
     if KERAS_MAJOR == 3:
         advice += (
-            "\nIf it is the same, Keras 3 arranges the model otherwise than Keras 2, which wrote "
-            "the checkpoint. Load it where TensorFlow 2.15 is installed:\n"
+            "\nIf it has not changed, Keras 3 structures the model differently from Keras 2, which "
+            "wrote the checkpoint. Load it with TensorFlow 2.15:\n"
             '  pip install "tensorflow==2.15.*"'
         )
     return InvalidCheckpointError(
-        f"{prefix}: {len(problems)} weight(s) of the model are not in the checkpoint as they "
-        f"should be:\n{listed}\nThe checkpoint has: {saved}.\n{advice}"
+        f"{prefix}: {len(problems)} weight(s) of the model do not match the checkpoint:\n"
+        f"{listed}\nThe checkpoint has: {saved_names}.\n{advice}"
     )

@@ -12,17 +12,16 @@ _KINDS = {"tensor": tf.TensorSpec, "sparse": tf.SparseTensorSpec, "ragged": tf.R
 
 
 def spec_to_json(spec: Any) -> Any:
-    """Turn a nested ``tf.TypeSpec`` into JSON values.
-
-    Parts of kinds without a JSON form here become None.
-    """
+    """Convert a nested ``tf.TypeSpec`` to JSON values. Unsupported kinds become None."""
     for kind, spec_class in _KINDS.items():
         if isinstance(spec, spec_class):
             shape = None if spec.shape.rank is None else spec.shape.as_list()
-            saved = {"kind": kind, "shape": shape, "dtype": spec.dtype.name}
+            json_spec = {"kind": kind, "shape": shape, "dtype": spec.dtype.name}
             if kind == "ragged":
-                saved.update(ragged_rank=spec.ragged_rank, row_splits=spec.row_splits_dtype.name)
-            return saved
+                json_spec.update(
+                    ragged_rank=spec.ragged_rank, row_splits=spec.row_splits_dtype.name
+                )
+            return json_spec
     if isinstance(spec, Mapping):
         return {"kind": "dict", "items": {name: spec_to_json(spec[name]) for name in spec}}
     if isinstance(spec, tuple | list):
@@ -32,7 +31,7 @@ def spec_to_json(spec: Any) -> Any:
 
 
 def build_from_record(model: Any, record: Mapping[str, Any]) -> bool:
-    """Make a model's weights, if its first call makes them; return whether they exist.
+    """Create a model's weights if its first call creates them. Return whether the weights exist.
 
     Args:
         model: The model.
@@ -62,28 +61,28 @@ def spec_from_json(value: Any) -> Any:
 
 
 def build_from_spec(model: Any, inputs: Any) -> None:
-    """Make a model's weights, without computing anything.
+    """Create a model's weights, without computing anything.
 
     Args:
-        model: A Keras model whose weights are made by its first call.
+        model: A Keras model whose first call creates its weights.
         inputs: Nested ``tf.TypeSpec`` of one batch of its inputs.
 
     Raises:
         InvalidCheckpointError: If the model cannot be called with such inputs.
     """
 
-    def call(x: Any) -> Any:
+    def call_model(x: Any) -> Any:
         return model(x, training=False)
 
     try:
-        tf.function(call, autograph=False).get_concrete_function(inputs)
+        tf.function(call_model, autograph=False).get_concrete_function(inputs)
     except (NotImplementedError, TypeError, ValueError) as error:
         raise InvalidCheckpointError(
-            f"the weights of {type(model).__name__} cannot be made by calling it with the inputs "
-            f"it was trained on ({inputs}): {type(error).__name__}: {error}\n"
+            f"the weights of {type(model).__name__} cannot be created by calling it with the "
+            f"inputs it was trained on ({inputs}): {type(error).__name__}: {error}\n"
             "Either the code that builds the model has changed since the checkpoint was "
             "saved, or the model has no call().\n"
-            "Make its weights in build_model, such as with model.build(input_shape)."
+            "Create its weights in build_model, for example with model.build(input_shape)."
         ) from error
 
 

@@ -20,42 +20,43 @@ def load_weights_from_checkpoint_path(path: str | os.PathLike[str], model: Any) 
     Runs no code from the checkpoint.
 
     Args:
-        path: The checkpoint's folder.
-        model: A Keras model of the same structure as the trial's. Layers may be numbered otherwise
+        path: The checkpoint's directory.
+        model: A Keras model with the same structure as the trial's model. Layer numbers may differ
             (``dense_1`` for ``dense``).
 
     Returns:
         The same model.
 
     Raises:
-        CheckpointNotFoundError: If the folder does not exist.
-        InvalidCheckpointError: If it is not a checkpoint of a ``TFKerasTrial``, or does not fit the
-            model; the model stays unchanged.
+        CheckpointNotFoundError: If the directory does not exist.
+        InvalidCheckpointError: If the directory is not a checkpoint of a ``TFKerasTrial``, or does
+            not fit the model. The model then stays unchanged.
         InvalidModelError: If `model` is not a Keras model.
     """
     folder = find_checkpoint_directory(path)
     if not isinstance(model, keras.Model):
         raise InvalidModelError(
-            f"load_weights_from_checkpoint_path was given {describe(model)}, not a Keras model"
+            f"load_weights_from_checkpoint_path received {describe(model)}, not a Keras model"
         )
     load_weights(model, folder)
     return model
 
 
 def load_weights(model: Any, folder: Path) -> None:
-    """Load the weights of a checkpoint of detcore or Determined, in a local folder.
+    """Load the weights of a checkpoint of detcore or Determined from a local directory.
 
     Raises:
-        InvalidCheckpointError: If the checkpoint does not fit the model; the model stays unchanged.
+        InvalidCheckpointError: If the checkpoint does not fit the model. The model then stays
+            unchanged.
     """
     is_legacy = not (folder / VARIABLES_FILE).exists()
     if is_legacy:
         check_legacy(folder)
     if not build_from_record(model, {} if is_legacy else read_variables(folder)):
         raise InvalidCheckpointError(
-            f"the weights of {type(model).__name__} are made by its first call, and the "
-            f"checkpoint in {folder} does not say what its inputs are.\n"
-            "Call the model on a batch first, then load the weights into it:\n"
+            f"the first call of {type(model).__name__} creates its weights, but the checkpoint in "
+            f"{folder} has no specification of its inputs.\n"
+            "Call the model on a batch first, then load the weights:\n"
             "  detcore_keras.load_weights_from_checkpoint_path(path, model)"
         )
     if is_legacy:

@@ -1,8 +1,8 @@
-"""Write array files (``.npz``) as a stream, and read them without trusting them.
+"""Write array files (``.npz``) as a stream, and read untrusted array files safely.
 
-``numpy.load`` would be sufficient for our own files. However, a checkpoint may come from another
-person, and ``numpy.load`` trusts the sizes declared in such a file. Here every declaration is
-compared with the size of the file before memory is allocated, and nothing is ever unpickled.
+A checkpoint may come from another person, and ``numpy.load`` trusts the sizes declared in a file.
+This module compares every declared size with the size of the file before it allocates memory, and
+never unpickles.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import numpy.typing as npt
 
 from detcore.errors import InvalidCheckpointError
 
-# Small enough for Linux to have the pages available, large enough that the interpreter's lock,
+# Small enough for Linux to have the pages available. Large enough that the interpreter's lock,
 # which is released while a piece is written, is seldom needed.
 _PIECE_BYTES = 1 << 20
 _SUFFIX = ".npy"
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-# Booleans, whole numbers, floats, complex numbers; no objects, texts, dates, structures.
+# Booleans, integers, floats and complex numbers, but not objects, strings, dates or structures.
 _KINDS = frozenset("biufc")
 _ENCRYPTED = 0x1
 _NPY_MAGIC = b"\x93NUMPY"
@@ -38,14 +38,13 @@ class _RefusedError(ValueError):
 
 
 def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write arrays to a file that ``numpy.load`` reads; the same arrays give the same bytes.
+    """Write arrays to a file that ``numpy.load`` reads. The same arrays give the same bytes.
 
-    Needs a few MB of memory in addition to the arrays, and leaves the interpreter to other
-    threads nearly all of the time.
+    Needs a few MB of memory in addition to the arrays, and rarely holds the interpreter's lock.
 
     Args:
         path: File to write; replaced if it exists.
-        arrays: Arrays by key, of types that NumPy knows. Those in Fortran's order are copied.
+        arrays: Arrays by key, of types that NumPy knows. Arrays in Fortran order are copied.
     """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for key, array in arrays.items():
@@ -61,7 +60,7 @@ def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Read a file of `write_npz`.
 
-    Takes no more memory than the file is large. Nothing in the file is executed or unpickled.
+    Uses no more memory than the size of the file. Nothing in the file is executed or unpickled.
 
     Args:
         path: The file.
@@ -71,13 +70,13 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        InvalidCheckpointError: If it is damaged, or contains anything that `write_npz` does not
+        InvalidCheckpointError: If the file is damaged, or contains data that `write_npz` does not
             write.
     """
     status = path.stat()
     try:
         if not stat.S_ISREG(status.st_mode):
-            raise _RefusedError("it is not a file but a folder, a pipe or a device")
+            raise _RefusedError("it is a directory, a pipe or a device, not a file")
         with zipfile.ZipFile(path) as archive:
             members = _check_members(archive, status.st_size)
             return {key: _read_array(archive, member) for key, member in members.items()}
@@ -89,42 +88,42 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
         OverflowError,
         ValueError,
     ) as error:
-        is_told = isinstance(error, _RefusedError)
-        reason = error if is_told else f"it is damaged, or no array file ({error})"
+        is_explained = isinstance(error, _RefusedError)
+        reason = error if is_explained else f"it is damaged, or not an array file ({error})"
         raise InvalidCheckpointError(
-            f"{path} cannot be read: {reason}.\nNothing of it was used.\n"
+            f"{path} cannot be read: {reason}.\nNo data from it was used.\n"
             "Restore another checkpoint, or download this one again."
         ) from error
 
 
 def _check_members(archive: zipfile.ZipFile, size_bytes: int) -> dict[str, zipfile.ZipInfo]:
-    """Return the members by key; refuse the file if its table of contents is invalid."""
-    found: dict[str, zipfile.ZipInfo] = {}
+    """Return the members by key. Reject the file if its table of contents is invalid."""
+    members: dict[str, zipfile.ZipInfo] = {}
     for member in archive.infolist():
         key = member.filename.removesuffix(_SUFFIX)
         if key == member.filename or not _KEY.fullmatch(key) or ".." in key:
-            raise _RefusedError(f"it has a member {member.filename!r}, which is no array's name")
-        if key in found:
+            raise _RefusedError(
+                f"its member {member.filename!r} does not have the name of an array"
+            )
+        if key in members:
             raise _RefusedError(f"it has two members {member.filename!r}")
         if member.flag_bits & _ENCRYPTED:
             raise _RefusedError(f"its member {member.filename!r} is encrypted")
         if member.compress_type != zipfile.ZIP_STORED:
             raise _RefusedError(
-                f"its member {member.filename!r} is compressed, so that a small file could ask for "
-                "any amount of memory; detcore-keras writes none like that",
+                f"its member {member.filename!r} is compressed. A small compressed file could "
+                "require any amount of memory, so detcore-keras does not write or read them",
             )
         if member.file_size != member.compress_size:
             raise _RefusedError(
-                f"its member {member.filename!r} is said to have {member.file_size} bytes, stored "
-                f"as {member.compress_size}",
+                f"its member {member.filename!r} declares {member.file_size} bytes, stored as "
+                f"{member.compress_size}",
             )
-        found[key] = member
-    claimed = sum(member.file_size for member in found.values())
+        members[key] = member
+    claimed = sum(member.file_size for member in members.values())
     if claimed > size_bytes:
-        raise _RefusedError(
-            f"its members are said to have {claimed} bytes, but it has {size_bytes}"
-        )
-    return found
+        raise _RefusedError(f"its members declare {claimed} bytes, but the file has {size_bytes}")
+    return members
 
 
 def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[Any]:
@@ -132,11 +131,11 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArra
         shape, dtype = _read_header(member, source)
         _check_type(member, dtype)
         size_bytes = math.prod(shape) * dtype.itemsize
-        there = member.file_size - source.tell()
-        if size_bytes != there:
+        available_bytes = member.file_size - source.tell()
+        if size_bytes != available_bytes:
             raise _RefusedError(
-                f"its member {member.filename!r} is said to hold {dtype} {shape}, which is "
-                f"{size_bytes} bytes, but has {there}",
+                f"its member {member.filename!r} declares {dtype} {shape}, which is {size_bytes} "
+                f"bytes, but has {available_bytes}",
             )
         source.seek(0)
         array: npt.NDArray[Any] = np.lib.format.read_array(source, allow_pickle=False)
@@ -151,8 +150,8 @@ def _read_header(
     start = source.read(len(_NPY_MAGIC))
     if start != _NPY_MAGIC:
         raise _RefusedError(
-            f"its member {member.filename!r} is no array: it begins with {start!r}. Should it be a "
-            "pickle, it is not loaded: pickles can run code",
+            f"its member {member.filename!r} is not an array: it begins with {start!r}. Pickles "
+            "are never loaded, because they can run code",
         )
     source.seek(0)
     try:
@@ -162,7 +161,7 @@ def _read_header(
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
         shape, _, dtype = read(source)
-    # Includes the exceptions of Python's parser for malicious text.
+    # Python's parser raises some of these for malicious headers.
     except (
         ValueError,
         TypeError,
@@ -177,27 +176,27 @@ def _read_header(
             f"the header of its member {member.filename!r} cannot be used ({error!r:.200})"
         ) from error
     if any(type(size) is not int or size < 0 for size in shape):
-        raise _RefusedError(f"its member {member.filename!r} is said to have the shape {shape}")
+        raise _RefusedError(f"its member {member.filename!r} declares the shape {shape}")
     return shape, dtype
 
 
 def _check_type(member: zipfile.ZipInfo, dtype: np.dtype[Any]) -> None:
     if dtype.hasobject:
         raise _RefusedError(
-            f"its member {member.filename!r} holds Python objects, which is a pickle; it is not "
-            "loaded: pickles can run code",
+            f"its member {member.filename!r} holds Python objects as a pickle. Pickles are never "
+            "loaded, because they can run code",
         )
     if dtype.kind not in _KINDS or dtype.subdtype is not None:
         raise _RefusedError(
-            f"its member {member.filename!r} holds {dtype}, which is no type of numbers"
+            f"its member {member.filename!r} holds {dtype}, which is not a numeric type"
         )
     if not dtype.isnative:
         raise _RefusedError(
-            f"its member {member.filename!r} holds {dtype.str}, in the byte order of others"
+            f"its member {member.filename!r} holds {dtype.str}, in a foreign byte order"
         )
 
 
 def bytes_of(array: npt.NDArray[Any]) -> memoryview:
-    """Return the memory of an array in C's order, as bytes."""
+    """Return the memory of an array in C order, as bytes."""
     content: Any = array.reshape(-1).view(np.uint8)
     return memoryview(content)

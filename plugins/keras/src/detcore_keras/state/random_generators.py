@@ -22,9 +22,9 @@ _logger = logging.getLogger("detcore.keras")
 
 RNG_FILE = "rng.json"
 _VERSION = 1
-# Odd and large, so that consecutive ranks and steps give unrelated seeds.
+# Odd and large, so that consecutive ranks and steps get unrelated seeds.
 _STRIDE = 0x9E3779B1
-# Operations of a graph that keep the state of their random generator themselves.
+# Graph operations that contain the state of their random generator.
 _STATEFUL_OPERATIONS = frozenset(
     {
         "Multinomial",
@@ -46,10 +46,10 @@ def capture_rng(directory: Path) -> None:
     These are ``random``, ``numpy.random``, TensorFlow's global generator and its eager seeds, and
     the seed generator that Keras 3 uses for layers and operations without a seed. Generators that
     are attributes of the model are saved with the model. The state inside operations such as
-    ``tf.random.normal`` in a graph is not saved, because TensorFlow provides no way to read it.
+    ``tf.random.normal`` in a graph is not saved, because TensorFlow cannot read it.
 
     Args:
-        directory: Folder to write into.
+        directory: Directory to write into.
     """
     eager, generator = _eager_context(), _find_tensorflow_generator()
     keras_seed = _find_keras_generator()
@@ -70,7 +70,7 @@ def capture_rng(directory: Path) -> None:
 
 
 def warn_of_unsaved_generators(graphs: Iterable[Any]) -> None:
-    """Warn of random operations in the graphs of a training step whose state cannot be saved.
+    """Warn about random operations in a training step's graphs whose state cannot be saved.
 
     Args:
         graphs: Instances of ``tf.Graph``.
@@ -90,7 +90,7 @@ def warn_of_unsaved_generators(graphs: Iterable[Any]) -> None:
         )
         _logger.warning(
             "the training step draws random numbers with TensorFlow operations whose state cannot "
-            "be saved (%s): a resumed run draws other numbers. Use keras.random with a "
+            "be saved (%s). A resumed run draws other numbers. Use keras.random with a "
             "keras.random.SeedGenerator (Keras 3), tf.random.Generator or tf.random.stateless_*.%s",
             ", ".join(sorted(names)),
             keras_2 if KERAS_MAJOR == 2 else "",
@@ -98,15 +98,18 @@ def warn_of_unsaved_generators(graphs: Iterable[Any]) -> None:
 
 
 def find_graphs(function: Any, *, depth: int = 3) -> Iterator[Any]:
-    """Yield the graphs of a ``tf.function``, or of those that a Python function calls.
+    """Yield the graphs of a ``tf.function``, or of functions that a Python function calls.
 
     Args:
-        function: Such as ``model.train_function``, in which Keras 3 wraps a ``tf.function``.
-        depth: Closures to look into.
+        function: A function such as ``model.train_function``, in which Keras 3 wraps a
+            ``tf.function``.
+        depth: Number of nested closures to search.
     """
     # TensorFlow has no public list of the traces of a function. Checked on 2.15 and 2.21.
     if hasattr(function, "_list_all_concrete_functions"):
-        yield from (each.graph for each in function._list_all_concrete_functions())
+        yield from (
+            concrete_function.graph for concrete_function in function._list_all_concrete_functions()
+        )
     elif depth:
         for cell in getattr(function, "__closure__", None) or ():
             if cell != types.CellType() and callable(cell.cell_contents):  # an empty cell raises
@@ -114,22 +117,26 @@ def find_graphs(function: Any, *, depth: int = 3) -> Iterator[Any]:
 
 
 def find_process_generators() -> dict[str, tf.Variable]:
-    """Return the states of TensorFlow's and Keras's process-wide generators that exist, by name."""
-    found = {"tensorflow": _find_tensorflow_generator(), "keras": _find_keras_generator()}
-    return {name: raw_variable(each.state) for name, each in found.items() if each is not None}
+    """Return the states of TensorFlow's and Keras's existing process-wide generators, by name."""
+    generators = {"tensorflow": _find_tensorflow_generator(), "keras": _find_keras_generator()}
+    return {
+        name: raw_variable(generator.state)
+        for name, generator in generators.items()
+        if generator is not None
+    }
 
 
 def restore_rng(directory: Path) -> None:
     """Restore the random generators from a file of `capture_rng`.
 
     Args:
-        directory: The folder of the file.
+        directory: The directory of the file.
 
     Raises:
         InvalidCheckpointError: If the file is missing or damaged.
     """
     path = directory / RNG_FILE
-    state = read_json(path, ", so random numbers cannot continue where they were")
+    state = read_json(path, ", so the random generators cannot be restored")
     try:
         if state["version"] != _VERSION:
             raise ValueError(f"version {state['version']!r}, but this is version {_VERSION}")
@@ -139,7 +146,7 @@ def restore_rng(directory: Path) -> None:
             _eager_context()._rng.setstate((version, tuple(words), gauss))
         _restore_global_generator(state["tensorflow_global_generator"])
         _restore_keras_seed(state["keras_global_seed"])
-        # Last: making a generator for Keras draws from Python's.
+        # Last, because creating a generator for Keras draws from Python's generator.
         restore_random_state(state)
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidCheckpointError(f"{path} cannot be used: {error}") from error
@@ -149,7 +156,7 @@ class RandomState:
     """The state of every random generator, held in memory.
 
     Args:
-        variables: Variables with generators of the model (dropout and similar layers).
+        variables: Variables with the model's generators (of dropout and similar layers).
     """
 
     def __init__(self, variables: Sequence[Any] = ()) -> None:
@@ -168,7 +175,7 @@ class RandomState:
 
 @contextlib.contextmanager
 def preserved_rng(variables: Sequence[Any] = ()) -> Iterator[None]:
-    """Restore the generators after the block to their state before it.
+    """Restore the generators after the block to their state before the block.
 
     Args:
         variables: See `RandomState`.
@@ -216,7 +223,7 @@ def _eager_context() -> Any:
 def _find_tensorflow_generator() -> Any:
     from tensorflow.python.ops import stateful_random_ops
 
-    # The public `tf.random.get_global_generator` would make one with a random seed.
+    # The public `tf.random.get_global_generator` would create a generator with a random seed.
     return stateful_random_ops.global_generator
 
 
@@ -226,7 +233,7 @@ def _restore_global_generator(state: dict[str, Any] | None) -> None:
     words = np.array(state["state"], np.int64)
     generator = _find_tensorflow_generator()
     if generator is not None and int(generator.algorithm) == state["algorithm"]:
-        # The same variable: traced graphs read this one.
+        # Keep the variable, because traced graphs read it.
         generator.state.assign(words)
     else:
         tf.random.set_global_generator(
@@ -237,7 +244,7 @@ def _restore_global_generator(state: dict[str, Any] | None) -> None:
 def _find_keras_generator() -> Any:
     if KERAS_MAJOR != 3:
         return None
-    # Keras has no public name for it. Checked on 3.15.
+    # Keras has no public name for its global generator. Checked on 3.15.
     from keras.src.backend.common import global_state
     from keras.src.random import seed_generator
 
@@ -253,7 +260,7 @@ def _restore_keras_seed(words: list[int] | None) -> None:
     from keras.src.random import seed_generator
 
     if words is None:
-        # The next use makes one, with a seed from Python's generator.
+        # Keras creates its generator on the next use, with a seed from Python's generator.
         global_state.set_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR, None)
         return
     state = seed_generator.global_seed_generator().state

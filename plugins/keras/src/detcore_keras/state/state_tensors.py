@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from detcore_keras.frameworks import tf
 from detcore_keras.state.random_generators import find_process_generators
-from detcore_keras.state.variables import Found, read_variable
+from detcore_keras.state.variables import NamedVariable, read_variable
 
 _Array: TypeAlias = npt.NDArray[Any]
 
@@ -30,52 +30,52 @@ _ORDER = ("random.", "gradient.", "model.", "optimizer.")
 class StateReader:
     """Reads generators, sums of gradients, weights and optimizers' variables as arrays by name.
 
-    Metrics and counters are left out: validations, which change nothing in training, change them.
+    Metrics and counters are left out, because validations change them without changing training.
 
     Args:
         variables: Result of `training_variables`.
     """
 
-    def __init__(self, variables: Iterable[Found]) -> None:
+    def __init__(self, variables: Iterable[NamedVariable]) -> None:
         self._named = _name_variables(variables)
 
-    def read(self) -> dict[str, _Array]:
+    def read_state(self) -> dict[str, _Array]:
         """Return copies of the values."""
         version, words, gauss = random.getstate()
-        kind, numpy_words, *rest = np.random.get_state()
-        found = {
-            "random.python": _pack(struct.pack(f"={len(words)}Q", *words), version, gauss),
-            "random.numpy": _pack(np.asarray(numpy_words).tobytes(), kind, *rest),
+        kind, numpy_words, *numpy_rest = np.random.get_state()
+        arrays = {
+            "random.python": _pack_state(struct.pack(f"={len(words)}Q", *words), version, gauss),
+            "random.numpy": _pack_state(np.asarray(numpy_words).tobytes(), kind, *numpy_rest),
         }
         for name, state in find_process_generators().items():
-            found[f"random.{name}"] = read_variable(state).astype(np.int64)
+            arrays[f"random.{name}"] = read_variable(state).astype(np.int64)
         for name, variable in self._named.items():
             value = read_variable(variable)
             if value.dtype.hasobject:
                 value = np.frombuffer(repr(value.tolist()).encode(), np.uint8)
-            found[name] = value
-        return found
+            arrays[name] = value
+        return arrays
 
 
-def _name_variables(variables: Iterable[Found]) -> dict[str, tf.Variable]:
-    named = []
+def _name_variables(variables: Iterable[NamedVariable]) -> dict[str, tf.Variable]:
+    prefixed_variables = []
     for item in variables:
         prefix = _PREFIXES.get(item.group)
         if prefix is not None:
-            named.append(("random." if item.is_generator else prefix, item))
-    found: dict[str, tf.Variable] = {}
-    for wanted in _ORDER:
-        for prefix, item in named:
-            if prefix == wanted:
+            prefixed_variables.append(("random." if item.is_generator else prefix, item))
+    variables_by_name: dict[str, tf.Variable] = {}
+    for current_prefix in _ORDER:
+        for prefix, item in prefixed_variables:
+            if prefix == current_prefix:
                 # Names of Keras 2 end with the number of an output.
                 name = f"{prefix}{item.name.removesuffix(':0')}"
                 number, unused = 1, name
-                while unused in found:
+                while unused in variables_by_name:
                     number += 1
                     unused = f"{name}#{number}"
-                found[unused] = item.variable
-    return found
+                variables_by_name[unused] = item.variable
+    return variables_by_name
 
 
-def _pack(words: bytes, *rest: object) -> _Array:
+def _pack_state(words: bytes, *rest: object) -> _Array:
     return np.frombuffer(words + repr(rest).encode(), np.uint8)

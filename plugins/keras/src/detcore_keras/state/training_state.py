@@ -14,15 +14,15 @@ from detcore.errors import InvalidCheckpointError, NotANumberError
 from detcore.types import TensorInfo
 from detcore_keras.frameworks import KERAS_MAJOR, tf
 from detcore_keras.state.array_files import (
-    decoded,
-    encoded,
+    decode_array,
+    encode_array,
     read_arrays,
     read_json,
     write_json,
 )
 from detcore_keras.state.input_spec import spec_to_json
 from detcore_keras.state.npz_files import write_npz
-from detcore_keras.state.variables import Found, model_variables, read_variable, same_name
+from detcore_keras.state.variables import NamedVariable, model_variables, read_variable, same_name
 
 # Arrays by file and key.
 ArrayFiles: TypeAlias = Mapping[str, Mapping[str, npt.NDArray[Any]]]
@@ -55,7 +55,7 @@ class TrainingState:
 
     Attributes:
         record_file: Name of the JSON file that lists the variables.
-        record: Its content.
+        record: Content of the JSON file.
         files: Copies of the variables' values, by file and key.
     """
 
@@ -75,7 +75,9 @@ class TrainingState:
         ]
 
 
-def capture_training_state(variables: Sequence[Found], *, input_spec: Any = None) -> TrainingState:
+def capture_training_state(
+    variables: Sequence[NamedVariable], *, input_spec: Any = None
+) -> TrainingState:
     """Return the current values of every variable that training changes.
 
     The files are ``weights.npz`` (needed for prediction), ``optimizer.npz``, ``state.npz`` (random
@@ -83,15 +85,15 @@ def capture_training_state(variables: Sequence[Found], *, input_spec: Any = None
 
     Args:
         variables: Result of `training_variables`.
-        input_spec: Nested ``tf.TypeSpec`` of a batch of the model's inputs, from which a model
-            whose first call makes its weights can be built when the checkpoint is loaded.
+        input_spec: Nested ``tf.TypeSpec`` of a batch of the model's inputs. Loading the checkpoint
+            needs it to build a model whose first call creates its weights.
     """
     files: dict[str, dict[str, npt.NDArray[Any]]] = {name: {} for name in sorted(_ARRAY_FILES)}
     rows = []
     for index, item in enumerate(variables):
         value = read_variable(item.variable)
-        row = _row(f"{index:05d}", item, value)
-        files[row["file"]].update(encoded(row["key"], value))
+        row = _make_row(f"{index:05d}", item, value)
+        files[row["file"]].update(encode_array(row["key"], value))
         rows.append(row)
     record = {
         "version": _VERSION,
@@ -107,7 +109,7 @@ def write_array_files(directory: Path, files: ArrayFiles) -> None:
     """Write arrays of NumPy's own types.
 
     Args:
-        directory: Folder to write into.
+        directory: Directory to write into.
         files: The arrays, by file and key.
     """
     for name, arrays in files.items():
@@ -115,21 +117,23 @@ def write_array_files(directory: Path, files: ArrayFiles) -> None:
 
 
 def restore_training_state(
-    variables: Sequence[Found], directory: Path, *, leave_out: Collection[str] = ()
+    variables: Sequence[NamedVariable], directory: Path, *, leave_out: Collection[str] = ()
 ) -> None:
     """Restore every variable that training changes, bit for bit.
 
     Args:
-        variables: Those of the same model, made by the same code, and of the same optimizers.
-        directory: Folder with the files of `capture_training_state`.
+        variables: Variables of the same model and optimizers, created by the same code.
+        directory: Directory with the files of `capture_training_state`.
         leave_out: Groups of variables that are neither compared nor restored.
 
     Raises:
-        InvalidCheckpointError: If anything does not fit; the message lists all differences, and
-            nothing is changed.
+        InvalidCheckpointError: If a variable does not fit. The message lists all differences, and
+            all variables stay unchanged.
     """
-    rows = [row for row in _of_this_keras(directory)["variables"] if row["group"] not in leave_out]
-    _restore(rows, [item for item in variables if item.group not in leave_out], directory)
+    rows = [
+        row for row in _read_own_variables(directory)["variables"] if row["group"] not in leave_out
+    ]
+    _restore_rows(rows, [item for item in variables if item.group not in leave_out], directory)
 
 
 def find_nan(state: TrainingState) -> str | None:
@@ -143,7 +147,7 @@ def find_nan(state: TrainingState) -> str | None:
 
 
 def refuse_nan(state: TrainingState, step: int) -> None:
-    """Raise an error if a weight is not finite, so that no checkpoint of it is saved.
+    """Raise an error if a weight is not finite, so that no such checkpoint is saved.
 
     Args:
         state: The contents of the checkpoint.
@@ -156,51 +160,52 @@ def refuse_nan(state: TrainingState, step: int) -> None:
     if name is not None:
         raise NotANumberError(
             f"the weight {name} is not finite at batch {step}, and TerminateOnNaN ends training.\n"
-            "The latest checkpoint is from before it. Lower the learning rate, clip the "
+            "The latest checkpoint is from an earlier batch. Lower the learning rate, clip the "
             "gradients, or look for NaN in the data."
         )
 
 
-def capture_own_state(variables: Sequence[Found], indices: Sequence[int]) -> TrainingState:
+def capture_own_state(variables: Sequence[NamedVariable], indices: Sequence[int]) -> TrainingState:
     """Return the current values of one worker's variables that differ from the chief's.
 
     Args:
         variables: All variables of the training.
-        indices: Indices of those that differ.
+        indices: Indices of the variables that differ.
     """
     rows: list[dict[str, Any]] = []
     arrays: dict[str, npt.NDArray[Any]] = {}
     for index in indices:
         value = read_variable(variables[index].variable)
-        row = _row(f"{index:05d}", variables[index], value)
+        row = _make_row(f"{index:05d}", variables[index], value)
         rows.append({**row, "index": index, "file": _OWN_ARRAYS})
-        arrays.update(encoded(row["key"], value))
+        arrays.update(encode_array(row["key"], value))
     return TrainingState(_OWN_FILE, {"version": _VERSION, "variables": rows}, {_OWN_ARRAYS: arrays})
 
 
-def restore_own_state(variables: Sequence[Found], directory: Path) -> None:
-    """Restore the variables from `capture_own_state`; after `restore_training_state`.
+def restore_own_state(variables: Sequence[NamedVariable], directory: Path) -> None:
+    """Restore the variables of `capture_own_state`. Call it after `restore_training_state`.
 
     Raises:
-        InvalidCheckpointError: If they do not fit; nothing is changed then.
+        InvalidCheckpointError: If a variable does not fit. All variables then stay unchanged.
     """
     rows = _read_record(directory / _OWN_FILE)["variables"]
     count = len(variables)
     if any(row.get("index", count) >= count for row in rows):
         raise InvalidCheckpointError(
-            f"{directory / _OWN_FILE} is for a model of more than the {count} variables here"
+            f"{directory / _OWN_FILE} is for a model with more variables than the {count} of this "
+            "model"
         )
-    _restore(rows, [variables[row["index"]] for row in rows], directory)
+    _restore_rows(rows, [variables[row["index"]] for row in rows], directory)
 
 
-def restore_mean_gradients(variables: Sequence[Found], own_folders: Sequence[Path]) -> None:
-    """Set summed gradients in a checkpoint to their mean over the checkpoint's workers.
+def restore_mean_gradients(variables: Sequence[NamedVariable], own_folders: Sequence[Path]) -> None:
+    """Set restored sums of gradients to their mean over the checkpoint's workers.
 
-    For a different number of workers, all of which then take part in the next update.
+    Use it when the number of workers has changed. All workers then take part in the next update.
 
     Args:
         variables: Variables of the training, restored from the checkpoint.
-        own_folders: Folders of the values of each worker but the chief.
+        own_folders: Directories with the values of each worker except the chief.
     """
     parts = {
         index: [item.variable.numpy()]
@@ -212,21 +217,21 @@ def restore_mean_gradients(variables: Sequence[Found], own_folders: Sequence[Pat
         arrays = read_arrays(folder / _OWN_ARRAYS)
         for index, values in parts.items():
             row = rows.get(index)
-            own = None if row is None else decoded(arrays, row["key"], row["dtype"])
-            values.append(values[0] if own is None else own)
+            worker_value = None if row is None else decode_array(arrays, row["key"], row["dtype"])
+            values.append(values[0] if worker_value is None else worker_value)
     for index, values in parts.items():
         total = np.sum([value.astype(np.float64) for value in values], axis=0)
         mean = (total / len(values)).astype(values[0].dtype)
         variables[index].variable.assign(mean)
 
 
-def clear_step(model: Any, variables: Sequence[Found]) -> None:
-    """Undo the effects of a step that no checkpoint of another trial replaces.
+def clear_step(model: Any, variables: Sequence[NamedVariable]) -> None:
+    """Undo the effects of a step that a checkpoint of another trial does not replace.
 
     These are metrics, sums of gradients, and the states of recurrent layers.
 
     Args:
-        model: The model; it has trained one batch.
+        model: The model, which has trained one batch.
         variables: Variables of the training.
     """
     model.reset_metrics()
@@ -238,42 +243,42 @@ def clear_step(model: Any, variables: Sequence[Found]) -> None:
             (layer.reset_state if KERAS_MAJOR == 3 else layer.reset_states)()
 
 
-def _of_this_keras(directory: Path) -> dict[str, Any]:
+def _read_own_variables(directory: Path) -> dict[str, Any]:
     record = read_variables(directory)
     if record.get("keras_major") != KERAS_MAJOR:
         raise InvalidCheckpointError(
             f"the checkpoint was written with Keras {record.get('keras_major')} "
             f"(TensorFlow {record.get('tensorflow')}); this is Keras {KERAS_MAJOR} "
             f"(TensorFlow {tf.__version__}).\n"
-            "Their optimizers and random generators keep different state, so training cannot "
+            "Their optimizers and random generators have different state, so training cannot "
             "resume exactly.\n"
-            "Resume with the Keras that wrote it; the weights alone can be loaded here, with "
+            "Resume with the Keras version that wrote it. To load only the weights, use "
             "detcore_keras.load_model_from_checkpoint_path."
         )
     return record
 
 
 def restore_weights(model: Any, directory: Path) -> None:
-    """Load the variables that a model needs to predict; the rest of the checkpoint is not read.
+    """Load only the variables that a model needs to predict.
 
     Args:
-        model: A model of the same structure, with its weights made. Layers may be numbered
-            otherwise (``dense_1`` for ``dense``).
-        directory: Folder with the files of `capture_training_state`.
+        model: A built model of the same structure. Layer numbers may differ (``dense_1`` for
+            ``dense``).
+        directory: Directory with the files of `capture_training_state`.
 
     Raises:
-        InvalidCheckpointError: If anything does not fit; nothing is changed then.
+        InvalidCheckpointError: If a variable does not fit. All variables then stay unchanged.
     """
     record = read_variables(directory)
     rows = [row for row in record["variables"] if row["group"] in {"weights", "extra"}]
-    _restore(rows, model_variables(model), directory)
+    _restore_rows(rows, model_variables(model), directory)
 
 
 def read_variables(directory: Path) -> dict[str, Any]:
     """Return the content of ``variables.json``.
 
     Raises:
-        InvalidCheckpointError: If it is missing, damaged, or of a newer version.
+        InvalidCheckpointError: If the file is missing, damaged, or has another version.
     """
     return _read_record(directory / VARIABLES_FILE)
 
@@ -282,15 +287,15 @@ def _read_record(path: Path) -> dict[str, Any]:
     record = read_json(path, ".\nA checkpoint of detcore-keras has trial.json and variables.json.")
     if record.get("version") != _VERSION:
         raise InvalidCheckpointError(
-            f"{path} has version {record.get('version')!r}; this detcore-keras reads version "
-            f"{_VERSION}.\nIt was written by another version.\n"
+            f"{path} has version {record.get('version')!r}, written by another detcore-keras. "
+            f"This detcore-keras reads version {_VERSION}.\n"
             "  pip install --upgrade detcore-keras"
         )
     rows = record.get("variables")
     if not isinstance(rows, list):
-        raise InvalidCheckpointError(f"{path} is damaged: it lists no variables")
+        raise InvalidCheckpointError(f"{path} is damaged: it has no list of variables")
     for number, row in enumerate(rows):
-        problem = _problem_of_row(row, path.name)
+        problem = _find_row_problem(row, path.name)
         if problem is not None:
             raise InvalidCheckpointError(
                 f"{path} is damaged: entry {number} of its variables {problem}"
@@ -298,28 +303,28 @@ def _read_record(path: Path) -> dict[str, Any]:
     return record
 
 
-def _problem_of_row(row: Any, record_file: str) -> str | None:
-    """Return the fault of an entry of a record, which may be malicious; None if it is valid."""
+def _find_row_problem(row: Any, record_file: str) -> str | None:
+    """Return the problem of a record entry, which may be malicious; None if it is valid."""
     if not isinstance(row, dict):
-        return "is no object"
+        return "is not an object"
     for field, kind in _ROW_TYPES.items():
         if not isinstance(row.get(field), kind):
-            return f"has no {field!r}, or one of another type"
+            return f"has no {field!r} of type {kind.__name__}"
     if not all(type(size) is int and size >= 0 for size in row["shape"]):
         return f"has the shape {row['shape']}"
     if row["group"] not in _FILES:
-        return f"has the group {row['group']!r}, which is none of {', '.join(_FILES)}"
+        return f"has the unknown group {row['group']!r}; known: {', '.join(_FILES)}"
     files = {_OWN_ARRAYS} if record_file == _OWN_FILE else _ARRAY_FILES
     if row["file"] not in files:
         # This also excludes paths that lead elsewhere.
-        return f"names the file {row['file']!r}, which is none of {', '.join(sorted(files))}"
+        return f"has the unknown file {row['file']!r}; known: {', '.join(sorted(files))}"
     index = row.get("index", 0)
     if type(index) is not int or index < 0:
         return f"has the index {index!r}"
     return None
 
 
-def _row(key: str, item: Found, value: npt.NDArray[Any]) -> dict[str, Any]:
+def _make_row(key: str, item: NamedVariable, value: npt.NDArray[Any]) -> dict[str, Any]:
     return {
         "key": key,
         "group": item.group,
@@ -330,17 +335,19 @@ def _row(key: str, item: Found, value: npt.NDArray[Any]) -> dict[str, Any]:
     }
 
 
-def _restore(rows: Sequence[Mapping[str, Any]], found: Sequence[Found], directory: Path) -> None:
+def _restore_rows(
+    rows: Sequence[Mapping[str, Any]], variables: Sequence[NamedVariable], directory: Path
+) -> None:
     problems: list[str] = []
-    pairs: list[tuple[Mapping[str, Any], Found]] = []
+    pairs: list[tuple[Mapping[str, Any], NamedVariable]] = []
     for group in _FILES:
-        saved = [row for row in rows if row["group"] == group]
-        here = [item for item in found if item.group == group]
-        if len(saved) == len(here):
-            pairs += zip(saved, here, strict=True)
+        saved_rows = [row for row in rows if row["group"] == group]
+        group_variables = [item for item in variables if item.group == group]
+        if len(saved_rows) == len(group_variables):
+            pairs += zip(saved_rows, group_variables, strict=True)
         else:
-            problems += _unmatched(group, saved, here)
-    problems += [problem for row, item in pairs if (problem := _difference(row, item))]
+            problems += _describe_unmatched(group, saved_rows, group_variables)
+    problems += [problem for row, item in pairs if (problem := _describe_difference(row, item))]
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise InvalidCheckpointError(
@@ -348,44 +355,53 @@ def _restore(rows: Sequence[Mapping[str, Any]], found: Sequence[Found], director
             f"difference(s):\n{listed}\n"
             "The code that builds the model or the optimizer, or a hyperparameter it uses, has "
             "changed since the checkpoint was saved.\n"
-            "Use the code in the checkpoint's folder code/, or start training again."
+            "Use the code in the checkpoint's directory code/, or start training again."
         )
     files = {row["file"]: read_arrays(directory / row["file"]) for row in rows}
-    values = [decoded(files[row["file"]], row["key"], row["dtype"]) for row, _ in pairs]
+    values = [decode_array(files[row["file"]], row["key"], row["dtype"]) for row, _ in pairs]
     for value, (row, _) in zip(values, pairs, strict=True):
         if list(value.shape) != row["shape"]:
             raise InvalidCheckpointError(
                 f"{directory / row['file']}: {row['name']} has shape {list(value.shape)}, but "
-                f"{VARIABLES_FILE} says {row['shape']}; the two files do not belong together"
+                f"{VARIABLES_FILE} has {row['shape']}. The files were not written together"
             )
     for value, (row, item) in zip(values, pairs, strict=True):
         item.variable.assign(tf.constant(value, tf.as_dtype(row["dtype"])))
 
 
-def _difference(row: Mapping[str, Any], item: Found) -> str | None:
+def _describe_difference(row: Mapping[str, Any], item: NamedVariable) -> str | None:
     shape, dtype = item.variable.shape, tf.as_dtype(item.variable.dtype).name
     if not same_name(row["name"], item.name):
-        return f"{row['group']}: saved {row['name']!r}, here {item.name!r} in its place"
+        return f"{row['group']}: saved {row['name']!r}, but here {item.name!r} at this position"
     if not shape.is_compatible_with(row["shape"]):
-        return f"{row['name']}: saved with shape {_shape(row['shape'])}, here {_shape(shape)}"
+        saved_shape = _format_shape(row["shape"])
+        return f"{row['name']}: saved with shape {saved_shape}, here {_format_shape(shape)}"
     if dtype != row["dtype"]:
         return f"{row['name']}: saved as {row['dtype']}, here {dtype}"
     return None
 
 
-def _unmatched(group: str, saved: Sequence[Mapping[str, Any]], here: Sequence[Found]) -> list[str]:
+def _describe_unmatched(
+    group: str, saved: Sequence[Mapping[str, Any]], here: Sequence[NamedVariable]
+) -> list[str]:
     """Describe the variables without a counterpart on the other side."""
-    rest = list(here)
+    unmatched = list(here)
     problems = [f"{group}: {len(saved)} variable(s) saved, {len(here)} here"]
     for row in saved:
-        partner = next((item for item in rest if _difference(row, item) is None), None)
+        partner = next(
+            (item for item in unmatched if _describe_difference(row, item) is None), None
+        )
         if partner is None:
-            problems.append(f"{group}: {row['name']} {_shape(row['shape'])} only in the checkpoint")
+            problems.append(
+                f"{group}: {row['name']} {_format_shape(row['shape'])} only in the checkpoint"
+            )
         else:
-            rest.remove(partner)
-    problems += [f"{group}: {item.name} {_shape(item.variable.shape)} only here" for item in rest]
+            unmatched.remove(partner)
+    problems += [
+        f"{group}: {item.name} {_format_shape(item.variable.shape)} only here" for item in unmatched
+    ]
     return problems
 
 
-def _shape(shape: Any) -> str:
+def _format_shape(shape: Any) -> str:
     return str(tuple(shape))

@@ -40,26 +40,26 @@ _GENERATORS: tuple[type, ...] = (
     tf.random.Generator,
     *((keras.random.SeedGenerator,) if KERAS_MAJOR == 3 else ()),
 )
-# Owners of hyperparameters that may be variables.
+# Objects whose hyperparameters may be variables.
 _CONFIGURED: tuple[type, ...] = (*OPTIMIZERS, keras.optimizers.schedules.LearningRateSchedule)
 # Settings that Keras 2 keeps in variables; training never changes them.
 _NOT_STATE = frozenset({"_steps_per_execution"})
 _COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")
 _NUMBERING = re.compile(r"_\d+(?=[_/:]|$)")
-# Attribute of an optimizer's class that has the sums of gradients between two updates.
+# Attribute of an optimizer's class with the sums of gradients between two updates.
 SUMS_OF_GRADIENTS = "_detcore_sums_of_gradients"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found:
-    """One variable.
+class NamedVariable:
+    """A variable with its name and group.
 
     Attributes:
         group: "weights", "seeds", "metrics", "counters", "optimizer", "hyperparameters",
             "accumulated", "extra" or "functions".
-        name: Its name in Keras, or the attributes that lead to it.
+        name: The variable's name in Keras, or its attribute path.
         variable: The TensorFlow variable.
-        is_generator: Whether it is the state of a random generator.
+        is_generator: Whether the variable is the state of a random generator.
     """
 
     group: str
@@ -68,92 +68,99 @@ class Found:
     is_generator: bool = False
 
 
-def training_variables(model: Any, optimizers: Sequence[Any]) -> list[Found]:
-    """Return every variable of a training run, each once, in an order that depends only on code.
+def training_variables(model: Any, optimizers: Sequence[Any]) -> list[NamedVariable]:
+    """Return every variable of a training run once, in an order that depends only on the code.
 
     Args:
-        model: The model; its weights and its optimizers' variables exist already.
+        model: The model. Its weights and its optimizers' variables must exist.
         optimizers: Optimizers whose state belongs to the run.
     """
-    found: dict[int, Found] = {}
-    walked = _add_model(found, model)
+    variables: dict[int, NamedVariable] = {}
+    walked = _add_model(variables, model)
     for optimizer in optimizers:
         sums = getattr(type(optimizer), SUMS_OF_GRADIENTS, None)
-        _add(found, "accumulated", () if sums is None else sums.variables)
-        reachable = list(_walk(optimizer, "optimizer"))
-        _add(found, "hyperparameters", reachable)
-        own = optimizer.variables
-        _add(found, "optimizer", own() if callable(own) else own)
-        _add(found, "optimizer", reachable)
-    for group in ("hyperparameters", "optimizer"):  # of optimizers that were not registered
-        _add(found, group, walked)
-    _add(found, "functions", _walk_functions(model))
-    return list(found.values())
+        _add_variables(variables, "accumulated", () if sums is None else sums.variables)
+        reachable = list(_walk_attributes(optimizer, "optimizer"))
+        _add_variables(variables, "hyperparameters", reachable)
+        optimizer_variables = optimizer.variables
+        _add_variables(
+            variables,
+            "optimizer",
+            optimizer_variables() if callable(optimizer_variables) else optimizer_variables,
+        )
+        _add_variables(variables, "optimizer", reachable)
+    for group in ("hyperparameters", "optimizer"):  # unregistered optimizers
+        _add_variables(variables, group, walked)
+    _add_variables(variables, "functions", _walk_functions(model))
+    return list(variables.values())
 
 
-def model_variables(model: Any) -> list[Found]:
-    """Return the variables that a model needs to predict: its weights, and its attributes."""
-    found: dict[int, Found] = {}
-    _add_model(found, model)
-    return [item for item in found.values() if item.group in {"weights", "extra"}]
+def model_variables(model: Any) -> list[NamedVariable]:
+    """Return the variables that a model needs to predict: its weights and other attributes."""
+    variables: dict[int, NamedVariable] = {}
+    _add_model(variables, model)
+    return [item for item in variables.values() if item.group in {"weights", "extra"}]
 
 
 def raw_variable(variable: Any) -> Any:
-    """Return the TensorFlow variable behind a Keras 3 one; others unchanged."""
+    """Return the TensorFlow variable of a Keras 3 variable, and other variables unchanged."""
     if KERAS_MAJOR == 3 and isinstance(variable, keras.Variable):
         return variable.value
     return variable
 
 
 def read_variable(variable: Any) -> npt.NDArray[Any]:
-    """Return a copy of the value of a TensorFlow variable; strings as an array of bytes objects."""
+    """Return a copy of a TensorFlow variable's value. Strings become an array of bytes objects."""
     return np.asarray(variable.numpy())
 
 
-def same_name(one: str, other: str) -> bool:
+def same_name(first_name: str, second_name: str) -> bool:
     """Whether two variable names can mean the same variable.
 
-    Keras numbers layers in the order of their creation in a process, so ``dense_3/kernel:0`` may be
-    ``dense/kernel`` elsewhere. Versions also differ in how much of the path precedes the name.
+    Keras numbers layers in their order of creation, so ``dense_3/kernel:0`` may be
+    ``dense/kernel`` in another process. Versions also differ in how much of the path precedes the
+    name.
     """
-    return _tail(one) == _tail(other)
+    return _strip_name(first_name) == _strip_name(second_name)
 
 
-def _tail(name: str) -> tuple[str, ...]:
+def _strip_name(name: str) -> tuple[str, ...]:
     plain = _NUMBERING.sub("", name.partition(":")[0])
     return tuple(plain.split("/")[-2:])
 
 
-def _add(found: dict[int, Found], group: str, items: Iterable[Any]) -> None:
-    """Add the variables of a group that are new; `Found` ones only if they are of that group."""
+def _add_variables(variables: dict[int, NamedVariable], group: str, items: Iterable[Any]) -> None:
+    """Add new variables of a group. Skip `NamedVariable` objects of other groups."""
     for item in items:
-        if not isinstance(item, Found):
+        if not isinstance(item, NamedVariable):
             name = getattr(item, "path", None) or item.name
-            item = Found(group, name, raw_variable(item))
+            item = NamedVariable(group, name, raw_variable(item))
         if item.group == group:
-            # Wrappers of one variable (mixed precision) share its handle.
-            found.setdefault(id(item.variable.handle), item)
+            # Wrappers of a variable (mixed precision) share its handle.
+            variables.setdefault(id(item.variable.handle), item)
 
 
-def _add_model(found: dict[int, Found], model: Any) -> list[Found]:
-    """Add all of a model except its optimizers; return all that its attributes lead to."""
-    walked = list(_walk(model, "extra"))
-    # Metrics, generators and counters first: Keras 2 has some of them among the weights.
+def _add_model(variables: dict[int, NamedVariable], model: Any) -> list[NamedVariable]:
+    """Add a model's variables except its optimizers'. Return all variables in its attributes."""
+    walked = list(_walk_attributes(model, "extra"))
+    # Metrics, generators and counters come first, because Keras 2 lists some of them as weights.
     for metric in model.metrics:
-        _add(found, "metrics", metric.variables)
-    _add(found, "seeds", _seed_variables(model))
-    _add(found, "metrics", walked)
+        _add_variables(variables, "metrics", metric.variables)
+    _add_variables(variables, "seeds", _seed_variables(model))
+    _add_variables(variables, "metrics", walked)
     for name in _COUNTERS:
         if is_variable(counter := getattr(model, name, None)):
-            _add(found, "counters", [Found("counters", name, raw_variable(counter))])
-    _add(found, "counters", walked)
+            _add_variables(
+                variables, "counters", [NamedVariable("counters", name, raw_variable(counter))]
+            )
+    _add_variables(variables, "counters", walked)
     weights: Sequence[Any] = ()
-    with contextlib.suppress(ValueError):  # of Keras 2, if the first step is still to make them
+    with contextlib.suppress(ValueError):  # Keras 2, before the first step creates the weights
         weights = model.weights
-    # Keras 2 lists the vocabularies of preprocessing layers, too, which are no variables:
-    # ``build_model`` makes them, and training does not change them.
-    _add(found, "weights", filter(is_variable, weights))
-    _add(found, "extra", walked)
+    # Keras 2 also lists the vocabularies of preprocessing layers. These are not variables.
+    # ``build_model`` creates them, and training does not change them.
+    _add_variables(variables, "weights", filter(is_variable, weights))
+    _add_variables(variables, "extra", walked)
     return walked
 
 
@@ -172,27 +179,27 @@ def layer_generators(model: Any) -> Iterator[Any]:
             yield generator.state
 
 
-def _walk(root: Any, group: str) -> Iterator[Found]:
-    """Yield the variables that attributes lead to, by their path; breadth first, sorted.
+def _walk_attributes(root: Any, group: str) -> Iterator[NamedVariable]:
+    """Yield the variables in attributes, named by their path, breadth first and sorted.
 
     Args:
         root: The object to start from.
-        group: The group of variables that belong to no metric or optimizer and are not counters.
+        group: Group of variables that are not counters and do not belong to a metric or optimizer.
     """
-    kept = [root]  # kept alive, so that ids in `seen` are not reused
-    seen = {id(root)}
+    kept_alive = [root]  # kept alive, so that ids in `seen` are not reused
+    visited_ids = {id(root)}
     pending: list[tuple[str, Any, str]] = [("", root, group)]
     while pending:
         path, current, group = pending.pop(0)
-        for name, value in _children(current):
-            if id(value) in seen:
+        for name, value in _list_children(current):
+            if id(value) in visited_ids:
                 continue
-            seen.add(id(value))
-            kept.append(value)
+            visited_ids.add(id(value))
+            kept_alive.append(value)
             child = f"{path}/{name}" if path else name
             if is_variable(value):
-                yield Found(
-                    _group_of(current, name, group),
+                yield NamedVariable(
+                    _find_group(current, name, group),
                     child,
                     raw_variable(value),
                     isinstance(current, _GENERATORS),
@@ -202,27 +209,27 @@ def _walk(root: Any, group: str) -> Iterator[Found]:
             elif isinstance(value, keras.metrics.Metric):
                 pending.append((child, value, "metrics"))
             elif isinstance(value, (list, tuple, dict, *_CONTAINERS)):
-                pending.append((child, value, _group_of(current, name, group)))
+                pending.append((child, value, _find_group(current, name, group)))
 
 
 def step_functions(model: Any) -> dict[str, Any]:
-    """Return the owners of the functions that a training step runs: the losses and the model."""
+    """Return the objects whose functions a training step runs: the losses and the model."""
     losses = tf.nest.flatten(getattr(model, "loss", None))
     return {**{f"loss {index}": loss for index, loss in enumerate(losses)}, "model": model}
 
 
-def _walk_functions(model: Any) -> Iterator[Found]:
-    """Yield the variables that the user's loss and step refer to as global or enclosing names."""
+def _walk_functions(model: Any) -> Iterator[NamedVariable]:
+    """Yield the global and enclosing variables that the user's loss and step refer to."""
     for path, value in list_function_variables(step_functions(model)):
         if is_variable(value):
-            yield Found("functions", path, raw_variable(value))
+            yield NamedVariable("functions", path, raw_variable(value))
         elif isinstance(value, (list, tuple, dict, *_CONTAINERS)):
-            for item in _walk(value, "functions"):
+            for item in _walk_attributes(value, "functions"):
                 yield dataclasses.replace(item, group="functions", name=f"{path}/{item.name}")
 
 
-def _group_of(owner: Any, name: str, group: str) -> str:
-    """Return the group of an attribute, given the group of its owner."""
+def _find_group(owner: Any, name: str, group: str) -> str:
+    """Return the group of an attribute of an object in `group`."""
     if name in _COUNTERS:
         return "counters"
     if isinstance(owner, _CONFIGURED):
@@ -234,10 +241,10 @@ def _group_of(owner: Any, name: str, group: str) -> str:
 
 
 def _is_hyperparameter(kind: type, name: str) -> bool:
-    """Whether an attribute of an optimizer or a schedule keeps an argument of its constructor.
+    """Whether an attribute of an optimizer or a schedule holds an argument of its constructor.
 
-    ``_hyper`` is the dictionary of them in Keras 2's legacy optimizers. Its others have
-    ``_current_learning_rate`` for the present value of a schedule.
+    Keras 2's legacy optimizers hold them in a dictionary ``_hyper``. Its other optimizers have
+    ``_current_learning_rate`` for the current value of a schedule.
     """
     if name == "_hyper":
         return True
@@ -250,7 +257,7 @@ def _is_hyperparameter(kind: type, name: str) -> bool:
     return name.removeprefix("_").removeprefix("current_") in arguments
 
 
-def _children(value: Any) -> Iterator[tuple[str, Any]]:
+def _list_children(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         yield from ((str(key), child) for key, child in value.items())
         return
