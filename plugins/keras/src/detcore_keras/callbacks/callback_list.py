@@ -96,13 +96,13 @@ class CallbackMultiplexer:
         trial: object = None,
     ) -> None:
         used_callbacks = [callback for callback in callbacks if not is_replaced(callback)]
-        local_callbacks = [
+        active = [
             callback
             for callback in used_callbacks
             if is_chief
             or not (getattr(callback, "_chief_worker_only", None) or isinstance(callback, _WRITERS))
         ]
-        self.callbacks: list[Any] = local_callbacks
+        self.callbacks: list[Any] = active
         self._model = model
         self._params = {"steps": batches_per_epoch or None, **params}
         self._epoch_batches = batches_per_epoch
@@ -111,24 +111,20 @@ class CallbackMultiplexer:
         # Callbacks are named before any is left out, so all workers use the same names.
         callbacks_by_name = index_by_name(used_callbacks)
         self._names = frozenset({*callbacks_by_name, _TRIAL, _FUNCTIONS})
-        local_by_name = {
-            name: c
-            for name, c in callbacks_by_name.items()
-            if any(c is other for other in local_callbacks)
+        active_by_name = {
+            name: c for name, c in callbacks_by_name.items() if any(c is other for other in active)
         }
-        self._stateful = {name: c for name, c in local_by_name.items() if has_own_state(c)}
-        self._tracked = {name: c for name, c in local_by_name.items() if not has_own_state(c)}
+        self._stateful = {name: c for name, c in active_by_name.items() if has_own_state(c)}
+        self._tracked = {name: c for name, c in active_by_name.items() if not has_own_state(c)}
         self._saved_elsewhere = [model, trial, *used_callbacks, *saved_elsewhere]
         self._trial = trial
         self._trackers: dict[str, AttributeTracker] = {}
         self._compiled: FunctionTracker | None = None
-        self._batch_begin = _find_batch_hooks(
-            local_callbacks, "on_train_batch_begin", "on_batch_begin"
-        )
-        self._batch_end = _find_batch_hooks(local_callbacks, "on_train_batch_end", "on_batch_end")
+        self._batch_begin = _find_batch_hooks(active, "on_train_batch_begin", "on_batch_begin")
+        self._batch_end = _find_batch_hooks(active, "on_train_batch_end", "on_batch_end")
         self._checkpoint_hooks: list[Callable[[str], Any]] = [
             callback.on_checkpoint_end
-            for callback in local_callbacks
+            for callback in active
             if is_chief
             and (
                 "on_checkpoint_end" in vars(callback)
@@ -137,14 +133,12 @@ class CallbackMultiplexer:
             )
         ]
         self.reads_checkpoints = bool(self._checkpoint_hooks)
-        self.terminates_on_nan = any(
-            isinstance(c, keras.callbacks.TerminateOnNaN) for c in local_callbacks
-        )
+        self.terminates_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in active)
         self._until: int | None = None
         self._has_begun_epoch = False
         self._ended: tuple[int, dict[str, Any]] | None = None
         if not batches_per_epoch:
-            check_epoch_hooks(local_callbacks)
+            check_epoch_hooks(active)
 
     # -- training ---------------------------------------------------------------------------------
 
