@@ -1,6 +1,6 @@
 """detcore: a training job as a trial, the same on a laptop and under a search.
 
-The names below are imported on first use, so that ``import detcore`` costs next to nothing.
+The names below are imported on first use, so that ``import detcore`` is fast.
 """
 
 from __future__ import annotations

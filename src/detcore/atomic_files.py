@@ -1,4 +1,4 @@
-"""Write files whole or not at all, and see whether another process has one."""
+"""Write files atomically, and check whether another process holds a file's lock."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 
 def replace_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Write a file over one that may exist; readers see the old or the new content.
+    """Create or replace a file. Readers see the old or the new content.
 
     Args:
-        path: The file; its folder exists.
-        data: Its new content.
-        mode: Its permissions, before the umask.
+        path: The file. Its directory must exist.
+        data: New content.
+        mode: Permissions, before the umask.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -29,13 +29,13 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
 
 
 def is_file_locked(path: Path) -> bool:
-    """Whether a process holds the lock (``flock``) of a file; one that is not there has none."""
+    """Whether a process holds the lock (``flock``) of a file; False if the file is missing."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        # Shared: two processes that look at once do not see each other.
+        # A shared lock, so that two processes that check concurrently do not see each other.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -42,7 +42,7 @@ def detcore_register_searcher() -> list[SearcherType]:
 
 @hookimpl
 def detcore_register_storage() -> list[StorageType]:
-    """Register the storage types of local and shared folders."""
+    """Register the storage types of local and shared directories."""
     return [
         StorageType(
             name=name,

@@ -1,51 +1,51 @@
 """The one module that reads environment variables.
 
 DETCORE_HOME
-    Where records and default checkpoints live; default: the platform's user data directory.
+    Directory of records and default checkpoints; default: the platform's user data directory.
 DETCORE_DB
     SQLAlchemy URL of the record store; default: SQLite in ``DETCORE_HOME``.
 DETCORE_MASTER, DET_MASTER, DET_MASTER_ADDR
-    Address of a server that the client asks, the first that is set; default: the client reads the
-    records itself.
+    Address of the server for the client; the first variable that is set counts. Default: the client
+    reads the records directly.
 DETCORE_TOKEN
-    Proves to a server who asks. Set for the workers of a trial that report to one. Never kept,
+    Token for a server. Set for the workers of trials that report to a server. It is never stored,
     listed or logged.
 DETCORE_USER, DET_USER
-    Who asks a server, where nothing else says it; the first that is set.
+    User name for a server, if nothing else determines it; the first variable that is set counts.
 DETCORE_PASSWORD, DET_PASS
-    Password of that user, for where no token is at hand; the first that is set. Better log in
-    (``detcore user login``), which keeps a token and no password.
+    Password of this user, if no token is available; the first variable that is set counts. Prefer
+    ``detcore user login``, which stores a token and no password.
 DETCORE_MASTER_CERT, DET_MASTER_CERT_FILE
-    File of the authorities (PEM) that a server's certificate is checked against, the first that is
-    set; default: the system's.
+    File of certificate authorities (PEM) for the server's certificate; the first variable that is
+    set counts. Default: the system's authorities.
 DETCORE_PLUGINS
     Allow-list of plugin names, separated by commas; unset = all.
 DETCORE_DISABLE_PLUGINS
-    Plugin names to leave out, separated by commas.
+    Names of disabled plugins, separated by commas.
 DETCORE_CONFIG__SECTION__FIELD
     Sets a field of the experiment file, such as ``DETCORE_CONFIG__SEARCHER__MAX_LENGTH__BATCHES``.
 DETCORE_TRIAL_INFO
-    Set by the runner for its workers: path of a JSON file that says which trial this is.
+    Set by the runner for its workers: path of a JSON file that describes the trial.
 DETCORE_CHANNEL_FD
-    Set by the launcher for its workers: one end of a socket pair, over which rank 0 talks to the
-    runner. When the other end closes, the worker ends.
+    Set by the launcher for its workers: one end of a socket pair, over which rank 0 communicates
+    with the runner. When the other end closes, the worker exits.
 DETCORE_RANK, DETCORE_SIZE, DETCORE_LOCAL_RANK, DETCORE_LOCAL_SIZE, DETCORE_CROSS_RANK,
 DETCORE_CROSS_SIZE
-    Set by the launcher for each of several workers: its place among them.
+    Set by the launcher for each of several workers: its ranks.
 DETCORE_FORK_TRIALS
     ``0``: each trial of a search imports its framework. Otherwise trials are forked from a process
     that has imported it.
 DETCORE_GRACE_S
-    Seconds between SIGTERM (or SIGUSR1) and the kill, where nothing more exact says so.
+    Seconds between SIGTERM (or SIGUSR1) and the kill, if no more exact value is known.
 DETCORE_DELIVERY_WAIT_S
-    How long the end of a trial, or of a run, waits for undelivered observer events, in seconds;
-    default: 5. The remaining events are kept. See `detcore.plugins.delivery`.
+    Seconds for which the end of a trial or run waits for undelivered observer events; default: 5.
+    The remaining events are kept. See `detcore.plugins.delivery`.
 SLURM_JOB_ID, SLURM_JOB_END_TIME, KUBERNETES_SERVICE_HOST
-    Set by Slurm and Kubernetes: the system that ends this process, and (in seconds since 1970)
-    when. See `detcore.core.PreemptContext`.
+    Set by Slurm and Kubernetes: the system that ends this process, and the time at which it does so
+    (in seconds since 1970). See `detcore.core.PreemptContext`.
 DETCORE_JOB_KEY
-    Secret that the workers of one job share: tells jobs of one machine apart, and is proven by
-    every connection between machines. See `detcore.distributed`. The launcher makes a new one.
+    Secret that the workers of one job share. It separates jobs on one machine, and every connection
+    between machines must prove it. The launcher creates it. See `detcore.distributed`.
 DET_CHIEF_IP, DETCORE_CHIEF_PORT
     Set by launchers of several machines: address of rank 0's machine, and the port on which rank 0
     listens.
@@ -76,7 +76,7 @@ _CERTIFICATES = ("DETCORE_MASTER_CERT", "DET_MASTER_CERT_FILE")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The settings that detcore takes from environment variables; see the module's table."""
+    """The settings that detcore reads from environment variables; see the module's table."""
 
     home: Path
     database_url: str
@@ -104,42 +104,42 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     """Read the variables above.
 
     Args:
-        environ: The variables; default: those of this process, read now.
+        environ: The variables; default: the current variables of this process.
 
     Raises:
-        ConfigError: If ``DETCORE_GRACE_S`` is no number of seconds.
+        ConfigError: If a duration is not a number of seconds, or a path is not UTF-8.
     """
     env = os.environ if environ is None else environ
-    home = _home(env)
+    home = _find_home(env)
     allowed = env.get("DETCORE_PLUGINS")
     info, channel = env.get("DETCORE_TRIAL_INFO"), env.get("DETCORE_CHANNEL_FD")
-    delivery_wait_s = _seconds("DETCORE_DELIVERY_WAIT_S", env)
+    delivery_wait_s = _read_seconds("DETCORE_DELIVERY_WAIT_S", env)
     return Environment(
         home=home,
-        database_url=_database_url(env.get("DETCORE_DB"), home),
-        allowed_plugins=None if allowed is None else _names(allowed),
-        disabled_plugins=_names(env.get("DETCORE_DISABLE_PLUGINS", "")),
+        database_url=_find_database_url(env.get("DETCORE_DB"), home),
+        allowed_plugins=None if allowed is None else _split_names(allowed),
+        disabled_plugins=_split_names(env.get("DETCORE_DISABLE_PLUGINS", "")),
         trial_info=Path(info) if info else None,
         channel_fd=int(channel) if channel else None,
         num_workers=int(env.get("DETCORE_SIZE") or 0) or 1,
         search_path=env.get("PATH", os.defpath),
-        grace_s=_seconds("DETCORE_GRACE_S", env),
+        grace_s=_read_seconds("DETCORE_GRACE_S", env),
         forks_trials=env.get("DETCORE_FORK_TRIALS") != "0",
         delivery_wait_s=5.0 if delivery_wait_s is None else delivery_wait_s,
         is_slurm=bool(env.get("SLURM_JOB_ID")),
-        slurm_end_time=_seconds("SLURM_JOB_END_TIME", env),
+        slurm_end_time=_read_seconds("SLURM_JOB_END_TIME", env),
         is_kubernetes=bool(env.get("KUBERNETES_SERVICE_HOST")),
-        master=_first(_MASTERS, env),
-        master_certificate=_path(_first(_CERTIFICATES, env)),
+        master=_find_first(_MASTERS, env),
+        master_certificate=_read_path(_find_first(_CERTIFICATES, env)),
         token=env.get("DETCORE_TOKEN") or None,
-        user=_first(_USERS, env),
-        password=_first(_PASSWORDS, env),
+        user=_find_first(_USERS, env),
+        password=_find_first(_PASSWORDS, env),
         config_overrides={k: v for k, v in env.items() if k.startswith("DETCORE_CONFIG__")},
     )
 
 
 def read_variables(names: Iterable[str]) -> dict[str, str]:
-    """Return those of the named variables that are set, such as a launcher's rank variables."""
+    """Return the named variables that are set, such as a launcher's rank variables."""
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
@@ -152,17 +152,17 @@ def child_environment(
     """Return this process's variables, changed for a process that it starts.
 
     Args:
-        variables: Set, whatever they were.
-        defaults: Set where they are not set.
-        without: Left out.
+        variables: Variables to set.
+        defaults: Variables to set unless this process has them.
+        without: Variables to leave out.
     """
-    left_out = frozenset(without)
-    kept = {name: value for name, value in os.environ.items() if name not in left_out}
-    return {**(defaults or {}), **kept, **variables}
+    excluded = frozenset(without)
+    inherited = {name: value for name, value in os.environ.items() if name not in excluded}
+    return {**(defaults or {}), **inherited, **variables}
 
 
 def read_prefixed(prefixes: tuple[str, ...]) -> dict[str, str]:
-    """Return the variables whose names begin with one of several prefixes."""
+    """Return the variables whose names start with one of several prefixes."""
     return {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
 
 
@@ -170,26 +170,26 @@ def change_environment(variables: Mapping[str, str], without: Iterable[str] = ()
     """Change the variables of this process.
 
     Args:
-        variables: Set, whatever they were.
-        without: Removed first.
+        variables: Variables to set.
+        without: Variables to remove first.
     """
     for name in without:
         os.environ.pop(name, None)
     os.environ.update(variables)
 
 
-def _home(env: Mapping[str, str]) -> Path:
+def _find_home(env: Mapping[str, str]) -> Path:
     home = env.get("DETCORE_HOME")
     if home:
         path = Path(home).expanduser().absolute()
-        if ".." in path.parts:  # which no address of a checkpoint may have
+        if ".." in path.parts:  # which checkpoint URLs may not contain
             path = path.resolve()
         try:
             str(path).encode()
         except UnicodeEncodeError as error:
             raise ConfigError(
-                f"the folder DETCORE_HOME, {str(path)!r}, is not UTF-8.\n"
-                "Records hold paths as text.\nGive it another name."
+                f"the directory DETCORE_HOME, {str(path)!r}, is not valid UTF-8.\n"
+                "Records store paths as strings.\nUse a directory with a different name."
             ) from error
         return path
     import platformdirs
@@ -197,37 +197,37 @@ def _home(env: Mapping[str, str]) -> Path:
     return Path(platformdirs.user_data_dir("detcore", appauthor=False))
 
 
-def _database_url(url: str | None, home: Path) -> str:
+def _find_database_url(url: str | None, home: Path) -> str:
     if not url:
-        return f"sqlite:///{_quoted(home / 'detcore.db')}"
+        return f"sqlite:///{_quote_path(home / 'detcore.db')}"
     scheme, separator, path = url.partition(":///")
     if separator and scheme.startswith("sqlite") and path and not path.startswith((":", "/")):
-        # A worker runs in another folder and must open the same file.
-        return f"{scheme}:///{_quoted(Path.cwd())}/{path}"
+        # A worker runs in a different directory and must open the same file.
+        return f"{scheme}:///{_quote_path(Path.cwd())}/{path}"
     return url
 
 
-def _quoted(path: Path) -> str:
-    """Return a path for a URL, with the characters quoted that would end it there."""
+def _quote_path(path: Path) -> str:
+    """Return a path for a URL, with the characters quoted that would end the path."""
     text = str(path)
     for character in "%?#":  # "%" first, because quoting the others adds it
         text = text.replace(character, f"%{ord(character):02X}")
     return text
 
 
-def _first(names: Iterable[str], env: Mapping[str, str]) -> str | None:
+def _find_first(names: Iterable[str], env: Mapping[str, str]) -> str | None:
     return next((env[name] for name in names if env.get(name)), None)
 
 
-def _path(text: str | None) -> Path | None:
+def _read_path(text: str | None) -> Path | None:
     return Path(text).expanduser().absolute() if text else None
 
 
-def _names(text: str) -> frozenset[str]:
+def _split_names(text: str) -> frozenset[str]:
     return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
-def _seconds(name: str, env: Mapping[str, str]) -> float | None:
+def _read_seconds(name: str, env: Mapping[str, str]) -> float | None:
     text = env.get(name)
     if not text:
         return None
@@ -242,4 +242,4 @@ def _seconds(name: str, env: Mapping[str, str]) -> float | None:
             f"the variable {name} is {text!r}; expected a number of seconds, 0 or more.\n"
             "Correct it, or unset it."
         )
-    return None  # another system's own business
+    return None  # an invalid variable of Slurm is ignored

@@ -1,4 +1,4 @@
-"""Packages that import their names on first use, so that finding a plugin costs little."""
+"""Let packages import their names on first use, so that finding a plugin is cheap."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ def lazy_names(
 
     Args:
         package: Its ``__name__``.
-        homes: By module of the package: the names that it defines, separated by spaces. Names of
-            the empty module are those of modules. A key that begins with ``detcore.`` is a module
-            of detcore, in full.
+        homes: Names defined by each module of the package, separated by spaces. The empty module
+            name lists modules. A key that starts with ``detcore.`` is a full module name.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 
-    def find(name: str) -> object:
+    def find_name(name: str) -> object:
         home = home_of.get(name)
         if home is None:
-            # With the module, Python suggests the closest name.
+            # With the module as `obj`, Python suggests the closest name.
             text = f"module {package!r} has no attribute {name!r}"
             raise AttributeError(text, name=name, obj=sys.modules[package])
         path = home if home.startswith("detcore.") else f"{package}.{home or name}"
         module = importlib.import_module(path)
         return getattr(module, name) if home else module
 
-    return find, lambda: sorted(sys.modules[package].__all__)
+    return find_name, lambda: sorted(sys.modules[package].__all__)

@@ -35,7 +35,7 @@ _ASSIGNMENT = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?\s*[:=]")
 _PAIR = re.compile(r"(?<![\w.-])([\w.-]+=)([^&;\s'\"]+)")
 
 
-# Keys of AWS, GitHub, GitLab, Hugging Face, OpenAI and Slack; private keys.
+# Keys of AWS, GitHub, GitLab, Hugging Face, OpenAI and Slack, and private keys.
 _KNOWN_FORMS = re.compile(
     r"AKIA[0-9A-Z]{16}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|hf_[A-Za-z0-9]{20,}"
     r"|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
@@ -51,9 +51,9 @@ _IS_EXPERIMENT_FILE = re.compile(r"^[\"']?(entrypoint|searcher)[\"']?\s*:", re.M
 
 
 def is_secret_key(name: str) -> bool:
-    """Return whether the value of a setting of this name must be masked.
+    """Return whether the value of a setting with this name must be masked.
 
-    Misspelt names count, too: a message about the misspelling shows the line.
+    Misspelled names also count, because a message about the misspelling shows the line.
     """
     lower = name.lower().replace("-", "_").replace(" ", "_")
     if _PARTS.search(lower):
@@ -63,10 +63,10 @@ def is_secret_key(name: str) -> bool:
 
 
 def mask_text(text: str) -> str:
-    """Return `text` with secrets masked that it shows by itself.
+    """Return `text` with recognizable secrets masked.
 
-    These are passwords and signatures of URLs, keys of a known form, and ``name=value`` with the
-    name of a secret, as in queries of URLs and connection strings.
+    These are passwords and signatures in URLs, keys of a known form, and ``name=value`` with the
+    name of a secret, as in URL queries and connection strings.
     """
     for form in (_IN_URL, _KNOWN_FORMS):
         text = form.sub(lambda found: "*" * len(found[0]), text)
@@ -79,38 +79,42 @@ def mask_text(text: str) -> str:
 def mask_config(config: JSONValue) -> JSONValue:
     """Return a copy of a configuration with `MASK` in place of every secret.
 
-    Where the value of a secret is elsewhere, too, as behind an anchor, it is masked there as well.
+    If the value of a secret also occurs elsewhere, such as through an anchor, it is masked there
+    too.
 
     Args:
-        config: The configuration or a part of it, as `ExperimentConfig.model_dump` returns it.
+        config: The configuration or a part of it, from `ExperimentConfig.model_dump`.
     """
-    masked = _masked(config)
-    hidden = _hidden_texts(config, masked)
-    return _masked(config, known={*hidden}) if hidden else masked
+    masked = _mask_values(config)
+    hidden = _list_hidden_strings(config, masked)
+    return _mask_values(config, secrets={*hidden}) if hidden else masked
 
 
-def _masked(value: JSONValue, *, secret: bool = False, known: Set[str] = frozenset()) -> JSONValue:
+def _mask_values(
+    value: JSONValue, *, secret: bool = False, secrets: Set[str] = frozenset()
+) -> JSONValue:
     if isinstance(value, Mapping):
         return {
-            k: _masked(v, secret=secret or is_secret_key(k), known=known) for k, v in value.items()
+            k: _mask_values(v, secret=secret or is_secret_key(k), secrets=secrets)
+            for k, v in value.items()
         }
     if isinstance(value, list):
-        return [_masked(item, secret=secret, known=known) for item in value]
+        return [_mask_values(item, secret=secret, secrets=secrets) for item in value]
     if secret and value not in (None, ""):
         return MASK
     if isinstance(value, str):
         name, equals, _ = value.partition("=")
         if equals and re.fullmatch(r"\w+", name) and is_secret_key(name):
             return f"{name}={MASK}"
-        shown = mask_text(value)
-        return MASK if shown == value and value in known else shown
+        masked_text = mask_text(value)
+        return MASK if masked_text == value and value in secrets else masked_text
     return value
 
 
 def find_hidden(
     value: Any, hidden: Any, place: Sequence[str | int] = ()
 ) -> Iterator[tuple[list[str | int], Any]]:
-    """Yield each value that `mask_config` masked, with its place.
+    """Yield each value that `mask_config` masked, with its path.
 
     Args:
         value: The configuration or a part of it.
@@ -127,8 +131,8 @@ def find_hidden(
         yield list(place), value
 
 
-def _hidden_texts(value: object, hidden: object) -> list[str]:
-    """Return the texts that `find_hidden` yields and that are long enough to be recognized."""
+def _list_hidden_strings(value: object, hidden: object) -> list[str]:
+    """Return the strings from `find_hidden` that are long enough to be recognized."""
     # Shorter values, such as "abc", occur in any text by chance.
     return [
         text
@@ -144,7 +148,7 @@ def secret_values(config: Mapping[str, Any], hidden: object = None) -> list[str]
         config: The configuration, with its secrets.
         hidden: Its masked copy; None: that of `mask_config`.
     """
-    return _hidden_texts(config, mask_config(dict(config)) if hidden is None else hidden)
+    return _list_hidden_strings(config, mask_config(dict(config)) if hidden is None else hidden)
 
 
 def mask_code(text: str, secrets: Iterable[str]) -> str:
@@ -159,9 +163,9 @@ def mask_code(text: str, secrets: Iterable[str]) -> str:
     """
     if len({*_IS_EXPERIMENT_FILE.findall(text)}) == 2:
         text = _mask_yaml(text) or "\n".join(hide_lines(text.split("\n")))
-    shown = _replace_all(text, sorted({*secrets}, key=len, reverse=True))
+    masked = _replace_all(text, sorted({*secrets}, key=len, reverse=True))
     # A plain star begins an alias in YAML: the copy must stay readable.
-    return shown if shown == text else _PLAIN_STARS.sub(rf'\1"{MASK}"', shown)
+    return masked if masked == text else _PLAIN_STARS.sub(rf'\1"{MASK}"', masked)
 
 
 def _replace_all(text: str, secrets: Sequence[str]) -> str:
@@ -170,20 +174,20 @@ def _replace_all(text: str, secrets: Sequence[str]) -> str:
         for secret in secrets:
             text = text.replace(secret, MASK)
         return text
-    # Replacing one after the other takes quadratic time: one file may have all of them.
-    known, lengths = {*secrets}, dict[str, dict[int, None]]()
+    # Replacing secrets one after the other takes quadratic time in a file with all secrets.
+    secret_set, lengths = {*secrets}, dict[str, dict[int, None]]()
     for secret in secrets:
         lengths.setdefault(secret[:_MIN_SECRET_LENGTH], {})[len(secret)] = None
-    parts, begin, at = [], 0, 0
-    while at < len(text):
-        for length in lengths.get(text[at : at + _MIN_SECRET_LENGTH], ()):
-            if text[at : at + length] in known:
-                parts += [text[begin:at], MASK]
-                begin = at = at + length
+    parts, start, position = [], 0, 0
+    while position < len(text):
+        for length in lengths.get(text[position : position + _MIN_SECRET_LENGTH], ()):
+            if text[position : position + length] in secret_set:
+                parts += [text[start:position], MASK]
+                start = position = position + length
                 break
         else:
-            at += 1
-    return "".join([*parts, text[begin:]])
+            position += 1
+    return "".join([*parts, text[start:]])
 
 
 def _mask_yaml(text: str) -> str | None:
@@ -194,16 +198,16 @@ def _mask_yaml(text: str) -> str | None:
 
     parts, end = [], 0
     try:
-        nodes = _secret_nodes(yaml.compose(text, yaml.SafeLoader), set())
+        nodes = _find_secret_nodes(yaml.compose(text, yaml.SafeLoader), set())
         for start, stop in sorted({(n.start_mark.index, n.end_mark.index) for n in nodes}):
-            shown = text[start:stop].rstrip()
-            if start < end or not shown:  # a part of another secret
+            secret = text[start:stop].rstrip()
+            if start < end or not secret:  # a part of another secret
                 continue
             # A list may begin in the column of its name, but a string may not.
-            stars = f'  "{MASK}"' if shown.startswith("- ") else f'"{MASK}"'
-            anchor = _ANCHOR.match(shown)  # other values may refer to it
+            stars = f'  "{MASK}"' if secret.startswith("- ") else f'"{MASK}"'
+            anchor = _ANCHOR.match(secret)  # other values may refer to it
             parts += [text[end:start], anchor[0] if anchor else "", stars]
-            end = start + len(shown)
+            end = start + len(secret)
         text = "".join([*parts, text[end:]])
         text = _COMMENT.sub(lambda comment: hide_lines([comment.group()])[0], text)
         yaml.compose(text, yaml.SafeLoader)
@@ -212,28 +216,28 @@ def _mask_yaml(text: str) -> str | None:
     return text
 
 
-def _secret_nodes(node: yaml.Node | None, seen: set[int]) -> Iterator[yaml.Node]:
+def _find_secret_nodes(node: yaml.Node | None, seen: set[int]) -> Iterator[yaml.Node]:
     import yaml
 
-    if id(node) in seen:  # an alias; following all of them may take exponential time
+    if id(node) in seen:  # an alias: following all aliases may take exponential time
         return
     seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            yield from _secret_nodes(item, seen)
+            yield from _find_secret_nodes(item, seen)
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             if isinstance(key, yaml.ScalarNode) and is_secret_key(key.value):
                 yield value
             else:
-                yield from _secret_nodes(value, seen)
+                yield from _find_secret_nodes(value, seen)
 
 
 def hide_lines(lines: Sequence[str], spans: Iterable[tuple[int, int, int, int]] = ()) -> list[str]:
     """Return lines of a source with secrets masked, each as long as before.
 
-    Works without parsing, and therefore on invalid text: masks from the value of a secret name to
-    the end of its line, and every following line with a deeper indentation.
+    Works without parsing, and therefore also on invalid text: it masks everything from the value of
+    a secret name to the end of the line, and all following lines with a deeper indentation.
 
     Args:
         lines: The lines.
@@ -244,7 +248,7 @@ def hide_lines(lines: Sequence[str], spans: Iterable[tuple[int, int, int, int]] 
         for number in range(first, min(last + 1, len(lines))):
             start = column if number == first else 0
             end = end_column if number == last else len(lines[number])
-            lines[number] = _star(lines[number], start, end)
+            lines[number] = _replace_with_stars(lines[number], start, end)
     return _hide_by_name(lines)
 
 
@@ -256,24 +260,24 @@ def _hide_by_name(lines: Sequence[str]) -> list[str]:
         is_item = indent == secret_indent and line.lstrip().startswith("- ")
         below = secret_indent is not None and (not line.strip() or indent > secret_indent)
         if below or is_item:
-            hidden.append(_star(line, indent, len(line)))
+            hidden.append(_replace_with_stars(line, indent, len(line)))
             continue
         secret_indent = None
-        start = _secret_start(_ASSIGNMENT.finditer(line))
+        start = _find_secret_start(_ASSIGNMENT.finditer(line))
         if start is None:
             hidden.append(mask_text(line))
             continue
         secret_indent = indent
-        hidden.append(_star(line, start, len(line)))
+        hidden.append(_replace_with_stars(line, start, len(line)))
     return hidden
 
 
-def _star(line: str, start: int, end: int) -> str:
+def _replace_with_stars(line: str, start: int, end: int) -> str:
     return line[:start] + re.sub(r"\S", "*", line[start:end]) + line[end:]
 
 
-def _secret_start(assignments: Iterable[re.Match[str]]) -> int | None:
-    for found in assignments:
-        if is_secret_key(found.group(1).split(".")[-1].split("__")[-1]):
-            return found.end()
+def _find_secret_start(assignments: Iterable[re.Match[str]]) -> int | None:
+    for assignment in assignments:
+        if is_secret_key(assignment.group(1).split(".")[-1].split("__")[-1]):
+            return assignment.end()
     return None

@@ -1,4 +1,4 @@
-"""Packages of detcore's other distributions: imported by name, because the core needs none."""
+"""Import packages of detcore's other distributions by name, because the core needs none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import ModuleType
 
 from detcore.contract.errors import RunError
 
-# Names in experiment files that are documented, and that no installed plugin may provide.
+# Documented names in experiment files that may not be provided by an installed plugin.
 _ABSENT = {
     "optuna": "It is part of detcore-optuna. Install it with: pip install 'detcore[optuna]'",
     "custom": "Register the class by the hook detcore_register_searcher, and use its name.",
@@ -21,14 +21,14 @@ _ABSENT = {
 
 
 class MissingDistributionError(ModuleNotFoundError, RunError):
-    """A distribution of detcore is needed and not installed."""
+    """Raised when a required distribution of detcore is not installed."""
 
 
 def import_distribution(module: str, *, needed_by: str) -> ModuleType:
     """Import a module of another distribution of detcore.
 
     Args:
-        module: Such as ``"detcore_report"`` or ``"detcore_report.charts"``.
+        module: Module name, such as ``"detcore_report"`` or ``"detcore_report.charts"``.
         needed_by: Subject of the error's message, such as ``"'detcore trial plot'"``.
 
     Raises:
@@ -45,7 +45,7 @@ def import_distribution(module: str, *, needed_by: str) -> ModuleType:
 
 
 def describe_missing(distribution: str, *, needed_by: str) -> str:
-    """Return the message on something that a missing distribution contains."""
+    """Return the message about something that a missing distribution provides."""
     return (
         f"{needed_by} is part of {distribution}, which is not installed.\n"
         f"Install it with: {install_command(distribution)}"
@@ -53,7 +53,7 @@ def describe_missing(distribution: str, *, needed_by: str) -> str:
 
 
 def describe_missing_name(name: str) -> str:
-    """Return what to do where no plugin provides a documented name; empty for other names."""
+    """Return advice if no plugin provides a documented name; empty for other names."""
     return _ABSENT.get(name, "")
 
 

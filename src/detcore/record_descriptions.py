@@ -57,7 +57,7 @@ def format_number(value: object) -> str:
 
 
 def format_hparam(value: object) -> str:
-    """Return a hyperparameter's value, its middle left out if it is long."""
+    """Return a hyperparameter's value, without its middle if it is long."""
     text = str(value)
     if len(text) <= _MAX_HPARAM_LENGTH:
         return text
@@ -81,11 +81,11 @@ def format_duration(seconds: float | None) -> str:
     """Return a duration as ``1h 02m``, ``3m 05s`` or ``7s``, ``-`` for None."""
     if seconds is None:
         return "-"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours}h {minutes:02d}m"
-    return f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"
+    return f"{minutes}m {seconds_left:02d}s" if minutes else f"{seconds_left}s"
 
 
 def format_time(moment: datetime.datetime | None) -> str:
@@ -94,7 +94,7 @@ def format_time(moment: datetime.datetime | None) -> str:
 
 
 def describe_state(state: str, *, is_alive: bool) -> str:
-    """Return a recorded state for users: without a runner nothing is running."""
+    """Return a recorded state for users, with a note if the runner has exited."""
     return state if state != "RUNNING" or is_alive else "RUNNING (process gone)"
 
 
@@ -107,7 +107,7 @@ def trial_state(trial: Mapping[str, Any]) -> str:
 
 
 def describe_start(info: TrialInfo) -> str:
-    """Return from where a run of a trial starts, for users."""
+    """Return the starting point of a trial's run, for users."""
     if info.latest_checkpoint is not None:
         return f"from batch {info.steps_completed} (checkpoint {info.latest_checkpoint})"
     if info.source_checkpoint is not None:
@@ -121,7 +121,7 @@ def describe_start(info: TrialInfo) -> str:
 def describe_substitute(
     *, metric: str, value: float | None, value_steps: int, trial_id: int, steps_completed: int
 ) -> str:
-    """Return the note that a checkpoint does not lie at the best validation of its trial."""
+    """Return the note that a checkpoint is not at the best validation of its trial."""
     return (
         f"the checkpoint of trial {trial_id} is of step {steps_completed}, but its {metric} of "
         f"{format_number(value)} is of step {value_steps}. No checkpoint of this trial lies at a "
@@ -130,25 +130,25 @@ def describe_substitute(
 
 
 def is_loss(metric: str) -> bool | None:
-    """Return whether a metric is, by its name, a loss (True) or a score (False); else None."""
+    """Return True if a metric is a loss by its name, False for a score, or None if unknown."""
     return True if _LOSS.search(metric) else False if _SCORE.search(metric) else None
 
 
-def _decisive_metric(
+def _find_ranking_metric(
     database: Database, record: ExperimentRecord
 ) -> tuple[str | None, bool | None]:
     """Return the metric that ranks trials, and whether smaller is better.
 
-    A standalone script has no searcher: its first loss among the validation metrics is used, or
-    else its first score.
+    A standalone script has no searcher. The first loss among its validation metrics is used, or the
+    first score if it has no loss.
     """
     metric = record.searcher.metric
     if metric is None and record.config.get("is_standalone"):
         names = [name for kind, name in database.metric_names(record.id) if kind == "validation"]
         for smaller in (True, False):
-            found = next((name for name in names if is_loss(name) is smaller), None)
-            if found is not None:
-                return found, smaller
+            first_name = next((name for name in names if is_loss(name) is smaller), None)
+            if first_name is not None:
+                return first_name, smaller
         return None, None
     return metric, record.searcher.smaller_is_better
 
@@ -156,7 +156,7 @@ def _decisive_metric(
 def compute_duration_s(
     start: datetime.datetime | None, end: datetime.datetime | None
 ) -> float | None:
-    """Return the seconds between two moments, up to now if the end is open."""
+    """Return the seconds between two times, or until now if the end is None."""
     if start is None:
         return None
     end = end or datetime.datetime.now(datetime.timezone.utc)
@@ -164,7 +164,7 @@ def compute_duration_s(
 
 
 def get_duration_s(row: Mapping[str, Any]) -> float | None:
-    """Return the age of an experiment in seconds, or None if it died at an unknown time."""
+    """Return the duration of an experiment in seconds, or None if it died at an unknown time."""
     if row["state"] == "RUNNING" and not row["is_alive"]:
         return None
     return compute_duration_s(row["created_at"], row["ended_at"])
@@ -218,7 +218,7 @@ def describe_experiment(
     database: Database, record: ExperimentRecord, num_trials: int
 ) -> dict[str, Any]:
     """Return a summary of an experiment, with its best validation."""
-    metric, smaller = _decisive_metric(database, record)
+    metric, smaller = _find_ranking_metric(database, record)
     best = None
     if metric is not None:
         best = database.best_validation(record.id, metric, smaller_is_better=bool(smaller))
@@ -260,7 +260,7 @@ def describe_trials(
         trial_ids=[trial.id for trial in trials],
     )
     _, is_alive = database.observe_experiment(trials[0].experiment_id)
-    details = _state_details(database, trials, summaries)
+    details = _describe_state_details(database, trials, summaries)
     return [
         _describe_trial(trial, summaries[trial.id], details.get(trial.id))
         | {"is_alive": is_alive and trial.state.value == "RUNNING"}
@@ -268,7 +268,7 @@ def describe_trials(
     ]
 
 
-def _state_details(
+def _describe_state_details(
     database: Database, trials: Sequence[TrialRecord], summaries: Mapping[int, TrialSummary]
 ) -> dict[int, str]:
     """Return, by trial, the part of a search trial's state that its recorded state leaves out.
@@ -331,14 +331,14 @@ def _describe_trial(
 
 
 def visible_config(config: Mapping[str, object]) -> dict[str, object]:
-    """Return a recorded configuration with every secret starred out, to be shown."""
+    """Return a recorded configuration for users, with secrets masked."""
     recorded: Any = dict(config)
     masked: Any = mask_config(recorded)
     return dict(masked)
 
 
 def summarize_config(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that determine how training went."""
+    """Return the main settings of a training, for users."""
     from detcore.records.record_classes import RecordedSearcher, read_length
 
     fields: dict[str, str] = {}
@@ -349,12 +349,12 @@ def summarize_config(config: Mapping[str, Any]) -> dict[str, str]:
     if searcher.metric is not None:
         direction = "minimize" if searcher.smaller_is_better else "maximize"
         fields["searcher"] = f"{searcher.name}, {searcher.metric}, goal: {direction}"
-        fields["length"] = _length(searcher.max_length) or "-"
+        fields["length"] = _format_length(searcher.max_length) or "-"
     for name, key in (
         ("validation", "min_validation_period"),
         ("checkpoint", "min_checkpoint_period"),
     ):
-        period = _length(read_length(config.get(key)))
+        period = _format_length(read_length(config.get(key)))
         if period is not None:
             fields[name] = f"every {period.removeprefix('1 ')}"
     storage = config.get("checkpoint_storage")
@@ -367,7 +367,7 @@ def summarize_config(config: Mapping[str, Any]) -> dict[str, str]:
     return fields
 
 
-def _length(length: Length | None) -> str | None:
+def _format_length(length: Length | None) -> str | None:
     """Return a length as ``5 epochs``; None for a missing or zero length."""
     if length is None:
         return None

@@ -1,4 +1,4 @@
-"""Signals that ask a process to save its work and end."""
+"""Signals that request a process to save its work and exit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def find_stop_signals() -> tuple[signal.Signals, ...]:
 
 @contextlib.contextmanager
 def handle_signals(numbers: Iterable[int], handle: Callable[[int], object]) -> Iterator[None]:
-    """Call a function with the number of each signal during a block, in the main thread alone."""
+    """Call a function with the number of each signal during a block, only in the main thread."""
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in numbers:
@@ -37,8 +37,8 @@ def handle_signals(numbers: Iterable[int], handle: Callable[[int], object]) -> I
 def leave_closed_terminal() -> None:
     """Send the output of this process to the null device if its terminal has been closed.
 
-    Otherwise the next print after SIGHUP would fail, before the checkpoint is saved. The output of
-    a pipe goes there, too: its reader, such as ``tee``, ends with the terminal.
+    Otherwise the next print after SIGHUP would fail, before the checkpoint is saved. Output to a
+    pipe is also sent there, because its reader, such as ``tee``, exits with the terminal.
     """
     closed = [fd for fd in (0, 1, 2) if _is_closed_terminal(fd)]
     if not closed:

@@ -1,4 +1,4 @@
-"""Small values that cross the borders between parts: the names of `detcore.contract.values`."""
+"""Small values that several packages exchange: the names of `detcore.contract.values`."""
 
 from detcore.contract.values import *  # noqa: F403  (all of it, and nothing else)
 from detcore.contract.values import __all__ as __all__

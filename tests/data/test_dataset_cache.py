@@ -121,7 +121,7 @@ def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
     cache = DatasetCache(tmp_path)
     record = cache.open(KEY, writer()).folder / "detcore-records.json"
     record.write_text(text)
-    with pytest.raises(DataError, match=r"(?s)'numbers' cannot be read.*Remove the folder"):
+    with pytest.raises(DataError, match=r"(?s)'numbers' cannot be read.*Remove the directory"):
         cache.open(KEY, refuse)
 
 

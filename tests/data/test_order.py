@@ -145,7 +145,7 @@ def test_positions_outside_of_the_epoch_are_refused(num_records: int) -> None:
 
 
 def test_no_records_and_negative_epochs_are_refused() -> None:
-    with pytest.raises(DataError, match="order of 0 records: the data set is empty"):
+    with pytest.raises(DataError, match="cannot order 0 records: the data set is empty"):
         ShuffledOrder(0, 0, 0)
     with pytest.raises(DataError, match="epoch -1 is negative"):
         ShuffledOrder(5, 0, -1)

@@ -137,8 +137,8 @@ def test_a_batch_before_the_first_is_refused() -> None:
 @pytest.mark.parametrize(
     ("num_records", "batch_size", "message"),
     [
-        (0, 1, r"the data set has 0 records\.\n.*\nGive the training data"),
-        (5, 0, "a batch of 0 records is not a batch"),
+        (0, 1, r"the data set has 0 records\.\n.*\nPass training data"),
+        (5, 0, "a batch of 0 records is impossible"),
         (5, 6, r"a batch of 6 records is larger than the data set of 5\.\n.*\nLower hyperparam"),
     ],
 )

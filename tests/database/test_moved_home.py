@@ -78,7 +78,7 @@ def test_a_home_that_no_record_can_name_is_refused(monkeypatch: pytest.MonkeyPat
     use_home(monkeypatch, Path("/tmp/lat\udce9"))
     result = CliRunner().invoke(main, ["experiment", "list"])
     assert result.exit_code == 2
-    assert r"'/tmp/lat\udce9', is not UTF-8" in result.output
+    assert r"'/tmp/lat\udce9', is not valid UTF-8" in result.output
 
 
 def test_a_relative_database_may_lie_in_any_folder(

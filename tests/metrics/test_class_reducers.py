@@ -182,7 +182,7 @@ def test_without_records() -> None:
             Accuracy(),
             [0, 1],
             [0.2, 0.7],
-            "'predictions' has 0.2, which is no class index.\nPass th",
+            "'predictions' has 0.2, which is not a class index.\nPass th",
         ),
         (Accuracy(), [0.5], [1], "'labels' has 0.5"),
         (Accuracy(), [math.nan], [1], "'labels' has nan"),
@@ -195,7 +195,7 @@ def test_without_records() -> None:
         (Accuracy(), np.array([-1], np.int8), [0], "'labels' has the class -1"),
         (ConfusionMatrix(3), np.array([3], np.uint8), [0], "classes must be from 0 to 2"),
         (ConfusionMatrix(300), np.array([3], np.uint8), [300], "'predictions' has the class 300"),
-        (ConfusionMatrix(3), [0], [[0.5, 0.5]], "but there are 3 classes"),
+        (ConfusionMatrix(3), [0], [[0.5, 0.5]], "but num_classes is 3"),
         (F1Score(), [2], [1], "a label is 2"),
         (F1Score(), [1], [2], "'predictions' has the class 2"),
         (Recall("macro", num_classes=3), [1], [3], "from 0 to 2"),
@@ -220,5 +220,5 @@ def test_what_cannot_be_made() -> None:
         Accuracy(threshold="half")  # type: ignore[arg-type]
     with pytest.raises(MetricError, match="num_classes is 0"):
         ConfusionMatrix(0)
-    with pytest.raises(MetricError, match="but there are 3 classes"):
+    with pytest.raises(MetricError, match="but num_classes is 3"):
         ConfusionMatrix(3, threshold=0.5)

@@ -161,6 +161,6 @@ def test_a_full_disk_ends_the_digests_and_not_the_training(
             digests.log(step, [step])
             digests.flush()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "no room for" in caplog.text
+    assert "no space left for" in caplog.text
     digests.close()
     assert list(read(tmp_path).steps) == [1]

@@ -484,7 +484,9 @@ def test_no_room_left_is_a_storage_full_error(
     write = os.write
     monkeypatch.setattr(os, "write", lambda _, content: write(full, content))
     writer.log(2, 0, range(100))
-    with pytest.raises(StorageFullError, match=r"no room for 272 more bytes of the data") as caught:
+    with pytest.raises(
+        StorageFullError, match=r"no space left for 272 more bytes of the data"
+    ) as caught:
         writer.flush()
     assert caught.value.missing_bytes == 272
     monkeypatch.undo()

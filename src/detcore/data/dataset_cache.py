@@ -1,4 +1,4 @@
-"""Cache datasets in a folder, written once and read by every later trial; and the decorators."""
+"""Cache datasets in a directory, written once and read by every later trial; and the decorators."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VERSION = 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheKey:
-    """Name of a cached dataset: its folder is ``<dataset_id>/<dataset_version>_<part>``."""
+    """Name of a cached dataset: its directory is ``<dataset_id>/<dataset_version>_<part>``."""
 
     dataset_id: str
     dataset_version: str
@@ -33,23 +33,23 @@ class CacheKey:
 
     @classmethod
     def checked(cls, dataset_id: str, dataset_version: str, *, part: str) -> CacheKey:
-        """Make a key, or refuse names that are not valid file names.
+        """Create a key, and reject names that are not valid file names.
 
         Raises:
-            UnsafePathError: If a name is empty, or has other characters than letters, digits,
-                ``.``, ``_``, ``-``, or begins with ``.`` or ``-``.
+            UnsafePathError: If a name is empty, has other characters than letters, digits, ``.``,
+                ``_`` and ``-``, or starts with ``.`` or ``-``.
         """
-        for what, name in (("dataset_id", dataset_id), ("dataset_version", dataset_version)):
+        for label, name in (("dataset_id", dataset_id), ("dataset_version", dataset_version)):
             if not isinstance(name, str) or not _SAFE.fullmatch(name):
                 raise UnsafePathError(
-                    f"{what} is {name!r}, which cannot be part of a file name.\n"
-                    "A cached dataset is a folder of that name.\n"
-                    "Use letters, digits, '.', '_' and '-', not beginning with '.' or '-'."
+                    f"{label} is {name!r}, which cannot be part of a file name.\n"
+                    "A cached dataset is a directory with that name.\n"
+                    "Use letters, digits, '.', '_' and '-', and do not start with '.' or '-'."
                 )
         return cls(dataset_id, dataset_version, part)
 
     def folder(self, root: Path) -> Path:
-        """Return the folder below `root`."""
+        """Return the directory below `root`."""
         return root / "datasets" / self.dataset_id / f"{self.dataset_version}_{self.part}"
 
 
@@ -58,9 +58,9 @@ class CachedRecords:
     """A complete dataset in the cache.
 
     Attributes:
-        folder: Folder of its files.
-        num_records: Number of its records; >= 1.
-        keys: The order of the keys of a record, for `with_key_order`.
+        folder: Directory of the files.
+        num_records: Number of records; >= 1.
+        keys: The order of a record's keys, for `with_key_order`.
     """
 
     folder: Path
@@ -69,10 +69,10 @@ class CachedRecords:
 
 
 class DatasetCache:
-    """The cache folder, independent of the format in which a framework writes a dataset.
+    """The cache directory, independent of the format in which a framework writes a dataset.
 
     Args:
-        root: Folder below which the datasets are; it need not exist.
+        root: Directory of all cached datasets. It need not exist.
     """
 
     def __init__(self, root: Path) -> None:
@@ -82,7 +82,7 @@ class DatasetCache:
         """Return the dataset cached under `key`, or None.
 
         Raises:
-            DataError: If it exists but this version cannot read it.
+            DataError: If the dataset exists but this version cannot read it.
         """
         folder = key.folder(self._root)
         path = folder / _RECORD_FILE
@@ -99,36 +99,39 @@ class DatasetCache:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
                 f"the cached dataset {key.dataset_id!r} cannot be read: {path}: {error}\n"
-                f"Remove the folder {folder}, and it is made again."
+                f"Remove the directory, and the dataset is created again: rm -r {folder}"
             ) from error
 
     def open(self, key: CacheKey, write: Callable[[Path], tuple[int, Any]]) -> CachedRecords:
         """Return the dataset cached under `key`, writing it first if it does not exist.
 
-        It is written next to its folder, then renamed, so an existing dataset is complete. If
-        several processes write the same one, the first is kept, and all of them read it.
+        It is written to a temporary directory, which is then renamed, so an existing dataset is
+        complete. If several processes write the same dataset, the first is kept, and all processes
+        read it.
 
         Args:
             key: Names the dataset.
-            write: Writes the dataset into a folder, which does not exist yet. Returns the number
-                of records, and the structure of one (dicts, tuples and lists of anything).
+            write: Writes the dataset into a directory, which does not exist yet. Returns the number
+                of records, and the structure of a record (dicts, tuples and lists of anything).
 
         Raises:
-            DataError: If it has no records, or an existing one cannot be read.
+            DataError: If the dataset is empty, or if a cached dataset cannot be read.
         """
-        return self.find(key) or self._written(key, write)
+        return self.find(key) or self._write_dataset(key, write)
 
-    def _written(self, key: CacheKey, write: Callable[[Path], tuple[int, Any]]) -> CachedRecords:
+    def _write_dataset(
+        self, key: CacheKey, write: Callable[[Path], tuple[int, Any]]
+    ) -> CachedRecords:
         folder = key.folder(self._root)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _remove_left_overs(folder)
-        scratch = _scratch(folder, os.getpid())
+        _remove_leftovers(folder)
+        scratch = _get_scratch_path(folder, os.getpid())
         try:
             num_records, structure = write(scratch)
             if num_records < 1:
                 raise DataError(
-                    f"the dataset {key.dataset_id!r} is empty: it has {num_records} records, so "
-                    "there is nothing to cache."
+                    f"the dataset {key.dataset_id!r} is empty: it has {num_records} records.\n"
+                    "Only datasets with records can be cached."
                 )
             record = {"version": _VERSION, "num_records": num_records, "keys": key_order(structure)}
             text = json.dumps(record) + "\n"
@@ -136,25 +139,25 @@ class DatasetCache:
             try:
                 scratch.rename(folder)
             except OSError:
-                # Another process was first: its dataset of the same name and version is as good.
+                # Another process was first. Its dataset has the same name and version.
                 if not (folder / _RECORD_FILE).exists():
                     raise
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        found = self.find(key)
-        if found is None:
-            raise DataError(f"{folder} was removed while it was written; start again")
-        _logger.info("cached %d records of %s in %s", found.num_records, key.dataset_id, folder)
-        return found
+        dataset = self.find(key)
+        if dataset is None:
+            raise DataError(f"{folder} was removed while it was being written; start again")
+        _logger.info("cached %d records of %s in %s", dataset.num_records, key.dataset_id, folder)
+        return dataset
 
 
-def _scratch(folder: Path, pid: int) -> Path:
+def _get_scratch_path(folder: Path, pid: int) -> Path:
     return folder.with_name(f"{folder.name}.{socket.gethostname()}.{pid}.tmp")
 
 
-def _remove_left_overs(folder: Path) -> None:
-    """Remove leftovers of processes of this machine that were killed while writing."""
-    start, end = _scratch(folder, 0).name.split(".0.tmp")[0] + ".", ".tmp"
+def _remove_leftovers(folder: Path) -> None:
+    """Remove leftovers of processes on this machine that were killed while writing."""
+    start, end = _get_scratch_path(folder, 0).name.split(".0.tmp")[0] + ".", ".tmp"
     for path in folder.parent.iterdir():
         pid = path.name[len(start) : -len(end)]
         is_ours = path.name.startswith(start) and path.name.endswith(end) and pid.isdecimal()
@@ -170,12 +173,12 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # it belongs to another user
+        return True  # the process belongs to another user
     return True
 
 
 def key_order(structure: Any) -> JSONValue:
-    """Return the keys of all dicts in a structure of dicts, tuples and lists, in their order.
+    """Return the keys of all dicts in a structure of dicts, tuples and lists, in order.
 
     Example::
 
@@ -192,17 +195,20 @@ def key_order(structure: Any) -> JSONValue:
 def with_key_order(structure: Any, order: Any) -> Any:
     """Return a structure with the keys of its dicts in an order from `key_order`.
 
-    Keys that are not in `order` come last, sorted; without an order, all keys are sorted.
+    Keys that are not in `order` come last, sorted. Without an order, all keys are sorted.
     """
     if isinstance(structure, Mapping):
-        noted = dict(order or ())
-        names = [name for name in noted if name in structure]
-        names += sorted((name for name in structure if name not in noted), key=str)
-        return {name: with_key_order(structure[name], noted.get(name)) for name in names}
+        key_orders = dict(order or ())
+        names = [name for name in key_orders if name in structure]
+        names += sorted((name for name in structure if name not in key_orders), key=str)
+        return {name: with_key_order(structure[name], key_orders.get(name)) for name in names}
     if isinstance(structure, tuple | list):
-        below = list(order or ())
-        below += [None] * (len(structure) - len(below))
-        parts = [with_key_order(part, o) for part, o in zip(structure, below, strict=False)]
+        part_orders = list(order or ())
+        part_orders += [None] * (len(structure) - len(part_orders))
+        parts = [
+            with_key_order(part, part_order)
+            for part, part_order in zip(structure, part_orders, strict=False)
+        ]
         make = getattr(type(structure), "_make", type(structure))  # a namedtuple has _make
         return make(parts)
     return structure
@@ -216,7 +222,7 @@ class CachingContext(abc.ABC):
     """The part of a trial's context that caches datasets.
 
     Attributes:
-        may_repeat: Whether the training dataset may be named again, as by an input function that
+        may_repeat: Whether the training dataset may be cached again, for an input function that
             runs several times.
     """
 
@@ -238,21 +244,21 @@ class CachingContext(abc.ABC):
         shuffle: bool = False,
         skip_shuffle_at_epoch_end: bool = False,
     ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-        """Decorate a function that makes the training dataset, so that it runs once.
+        """Decorate a function that creates the training dataset, so that it runs once.
 
-        The first call writes the records to the cache folder, under `dataset_id` and
-        `dataset_version`; later calls, including those in other trials and experiments, read them
-        from there. The decorated function takes no arguments and returns a ``tf.data.Dataset`` of
-        records. Batch and augment the result of the decorated function, and never ``repeat()``
-        inside it. An Estimator's runs in a separate graph, so it must create everything it uses,
-        and the result is called inside ``input_fn``.
+        The first call writes the records to the cache directory, under `dataset_id` and
+        `dataset_version`. Later calls, also in other trials and experiments, read the records from
+        there. The function has no parameters and returns a ``tf.data.Dataset`` of records. Batch
+        and augment the result of the decorated function, and do not ``repeat()`` inside it. With an
+        Estimator, the function runs in a separate graph, so it must create everything it uses. Call
+        the decorated function inside ``input_fn``.
 
-        Like with every other dataset, training continues where a checkpoint left it. Nothing is
-        ever removed from the cache folder.
+        As with every other dataset, training continues at the position of a checkpoint. Nothing is
+        ever removed from the cache directory.
 
         Args:
             dataset_id: Name of the data; letters, digits, ``.``, ``_`` and ``-``.
-            dataset_version: Its version; change it when the function changes.
+            dataset_version: Version of the data. Change it when the function changes.
             shuffle: Whether to read the records in an order derived from the trial's seed.
             skip_shuffle_at_epoch_end: Whether all epochs have the same order.
 
@@ -262,7 +268,7 @@ class CachingContext(abc.ABC):
         Raises:
             CheckFailedError: If it is used twice (with Estimators: for two datasets), or together
                 with ``context.wrap_dataset``.
-            UnsafePathError: If a name has characters that do not belong in a file name.
+            UnsafePathError: If a name has characters that are invalid in a file name.
         """
         key = CacheKey.checked(dataset_id, dataset_version, part="train")
         if self._training_key is not None and not (self.may_repeat and self._training_key == key):
@@ -283,11 +289,11 @@ class CachingContext(abc.ABC):
     def cache_validation_dataset(
         self, dataset_id: str, dataset_version: str, shuffle: bool = False
     ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-        """Decorate a function that makes the validation dataset; see `cache_train_dataset`.
+        """Decorate a function that creates the validation dataset; see `cache_train_dataset`.
 
         Args:
             dataset_id: Name of the data; letters, digits, ``.``, ``_`` and ``-``.
-            dataset_version: Its version; change it when the function changes.
+            dataset_version: Version of the data. Change it when the function changes.
             shuffle: Whether to read the records in an order derived from the trial's seed, the same
                 in each validation.
 
@@ -295,7 +301,7 @@ class CachingContext(abc.ABC):
             A decorator.
 
         Raises:
-            UnsafePathError: If a name has characters that do not belong in a file name.
+            UnsafePathError: If a name has characters that are invalid in a file name.
         """
         key = CacheKey.checked(dataset_id, dataset_version, part="val")
         return self._decorator(key, shuffle, reshuffle=False, train=False)
@@ -304,4 +310,4 @@ class CachingContext(abc.ABC):
     def _decorator(
         self, key: CacheKey, shuffle: bool, *, reshuffle: bool, train: bool
     ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-        """Return the decorator of a function that makes a dataset."""
+        """Return the decorator of a function that creates a dataset."""

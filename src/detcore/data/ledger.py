@@ -1,4 +1,4 @@
-"""The ledger of the records that each batch of a trial used: its format, and writing it."""
+"""Write the ledger, which lists the records of each batch of a trial, and define its format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAGIC = b"DLG1"
 # magic, kind, 3 bytes of padding, body size, step, epoch, CRC of the body, CRC of all this
 _HEAD = struct.Struct("<4sB3xQqqII")
 _FORMAT_VERSION = 1
-# For large ids all 64 bits: content hashes.
+# Content hashes need all 64 bits.
 _ID_TYPES = {2: "<u2", 4: "<u4", 8: "<i8"}
 
 
@@ -44,13 +44,13 @@ class LedgerHeader:
     """The first frame of a ledger file.
 
     Attributes:
-        run_id: Counts the starts of the trial, from 1.
-        start_step: Steps of the checkpoint that the run started from; 0 without a checkpoint.
+        run_id: Number of this start of the trial, from 1.
+        start_step: Step of the checkpoint from which the run started; 0 without a checkpoint.
         ids: The kind of the ids.
         num_records: Ids are 0 to ``num_records - 1``; None if unknown, or not indices.
-        left_over: Ids that each epoch leaves out on purpose (a dropped last batch).
+        left_over: Number of ids that each epoch leaves out on purpose (a dropped last batch).
         rank: Index of the worker that wrote the file.
-        world_size: Number of workers that each wrote one.
+        world_size: Number of workers. Each writes a file.
     """
 
     run_id: int
@@ -72,11 +72,11 @@ def pack_batches(
 ) -> bytes:
     """Return a frame of the record ids of consecutive steps.
 
-    Its body has 64-bit integers: the bytes of an id, the number of steps, the epoch of each, and
-    where the ids of each end; then the ids. Made once in many steps, when none of its code is in a
-    cache: it calls few functions.
+    The body has 64-bit integers: the bytes per id, the number of steps, the epoch of each step, and
+    the end of each step's ids. The ids follow. This function runs once in many steps, when its code
+    is in no cache, so it calls few functions.
     """
-    largest = int(np.maximum.reduce(ids.view(np.uint64), initial=0))  # negative ones are large
+    largest = int(np.maximum.reduce(ids.view(np.uint64), initial=0))  # negative ids become large
     id_bytes = 2 if largest < 1 << 16 else 4 if largest < 1 << 32 else 8
     count = ends.size
     table = np.empty(2 + 2 * count, "<i8")
@@ -88,7 +88,7 @@ def pack_batches(
 
 
 def pack_frame(kind: FrameKind, step: int, epoch: int, *body: bytes | memoryview) -> bytes:
-    """Return a frame whose body consists of some parts."""
+    """Return a frame whose body is the concatenation of parts."""
     crc = size_bytes = 0
     for part in body:
         crc = zlib.crc32(part, crc)
@@ -100,16 +100,16 @@ def pack_frame(kind: FrameKind, step: int, epoch: int, *body: bytes | memoryview
 class LedgerWriter:
     """Logs the ids of the records that each step used, as input for ``detcore data verify``.
 
-    Data survives ``kill -9`` of the process once `flush` has returned (the kernel has it; a power
-    cut may lose it). The first flush creates the file. Calls must come from one thread.
+    After `flush` has returned, the kernel has the data. It survives ``kill -9`` of the process, but
+    not a power cut. The first flush creates the file. Calls must come from one thread.
 
     Args:
-        path: File to write, ``ledger-<run_id>.bin`` in the trial's folder, with the rank after the
-            run id if there are several workers; must not exist.
-        run_id: Counts the starts of the trial, from 1.
-        start_step: Steps completed when the run started: those of the checkpoint it restored.
+        path: File to write, ``ledger-<run_id>.bin`` in the trial's directory, with the rank after
+            the run id if the trial has several workers. The file must not exist.
+        run_id: Number of this start of the trial, from 1.
+        start_step: Number of steps completed when the run started.
         rank: Index of this worker.
-        world_size: Number of workers; each writes a separate file.
+        world_size: Number of workers. Each writes a separate file.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class LedgerWriter:
             run_id=run_id, start_step=start_step, rank=rank, world_size=world_size
         )
         self._last_step = start_step
-        # Of steps that are not in a frame yet: the first of them, their epochs, and their ids.
+        # The first step, the epochs and the ids of the steps that are not in a frame yet.
         self._first_step = 0
         self._epochs: list[int] = []
         self._ids: list[Indices] = []
@@ -138,20 +138,20 @@ class LedgerWriter:
         Args:
             ids: The kind of the ids.
             num_records: Number of ids in an epoch, if they are ``0 .. num_records-1``.
-            left_over: Ids that each epoch leaves out on purpose, as with ``drop_last``.
+            left_over: Number of ids that each epoch leaves out on purpose, as with ``drop_last``.
 
         Raises:
-            LedgerError: If something was logged already, or the ids are content hashes and there
-                are several workers.
+            LedgerError: If ids were logged already, or if the ids are content hashes and the trial
+                has several workers.
         """
-        if self._epochs or self._file.is_begun:
-            raise LedgerError("a ledger's ids are described before the first of them is logged")
+        if self._epochs or self._file.is_started:
+            raise LedgerError("describe() was called after ids were logged; call it before log()")
         previous = self._header
         if ids is IdKind.CONTENT_HASH and previous.world_size > 1:
             raise LedgerError(
                 f"data_ledger is true, the trial has {previous.world_size} workers, and the "
                 "training data is a pipeline, whose records have no indices.\n"
-                "Whether the workers divide such data or each reads all of it is unknown.\n"
+                "It is unknown whether the workers divide such data or each reads all of it.\n"
                 "Set data_ledger: false, or resources.slots_per_trial: 1, or train on arrays."
             )
         self._header = dataclasses.replace(
@@ -164,16 +164,16 @@ class LedgerWriter:
         The ids are copied. Consecutive steps become one frame.
 
         Args:
-            step: Batches completed once this step is done, so the first step of a trial is 1.
-                A step whose records belong to two epochs is logged once for each.
-            epoch: Pass over the data that the records belong to, from 0.
+            step: Number of batches completed after this step, so the first step of a trial is 1. A
+                step with records of two epochs is logged once for each epoch.
+            epoch: Epoch of the records, from 0.
             record_ids: Ids, ``(n,)``, integers of at most 64 bits.
 
         Raises:
-            DataError: If the step is lower than the last one, or the ids are not integers.
+            DataError: If the step is lower than the last logged step, or the ids are not integers.
         """
         self._check_step(step)
-        ids = np.array(_as_ids(record_ids))
+        ids = np.array(_convert_ids(record_ids))
         if step != self._last_step + 1:
             self._pack_steps()
         if not self._epochs:
@@ -196,35 +196,34 @@ class LedgerWriter:
 
         Args:
             first_step: The first of the steps.
-            epochs: For each step, the pass over the data that its records belong to, ``(steps,)``;
-                or one number for all.
-            ends: For each step, the end of its ids in `record_ids`, ``(steps,)``, ascending;
-                the last one is their number.
+            epochs: Epoch of each step's records, ``(steps,)``, or one number for all steps.
+            ends: End of each step's ids in `record_ids`, ``(steps,)``, ascending. The last end is
+                the number of ids.
             record_ids: Ids of all steps, ``(n,)``, integers of at most 64 bits.
 
         Raises:
-            DataError: If the first step is lower than the last one logged, the ids are not
-                integers, or the last end is not their number.
+            DataError: If the first step is lower than the last logged step, the ids are not
+                integers, or the last end is not the number of ids.
         """
         self._check_step(first_step)
-        ids, bounds = _as_ids(record_ids), np.asarray(ends)
+        ids, bounds = _convert_ids(record_ids), np.asarray(ends)
         if not bounds.size or bounds[-1] != ids.size:
             raise DataError(f"the batches end at {bounds[-1:]}, but there are {ids.size} ids")
         self._pack_steps()
         self._last_step = first_step + bounds.size - 1
-        self._append(pack_batches(first_step, epochs, bounds, ids))
+        self._append_frame(pack_batches(first_step, epochs, bounds, ids))
 
     def census(self, ids: npt.ArrayLike) -> None:
         """Log the ids of the whole data set, each as often as the data set contains it.
 
-        For ids that are not indices; call it any number of times before the first `log`, with a
+        For ids that are not indices. It may be called several times before the first `log`, with a
         part of the ids each time.
         """
         self._pack_steps()
-        self._append(pack_ids(FrameKind.CENSUS, 0, 0, _as_ids(ids)))
+        self._append_frame(pack_ids(FrameKind.CENSUS, 0, 0, _convert_ids(ids)))
 
     def _pack_steps(self) -> None:
-        """Make a frame of the steps that `log` has kept."""
+        """Create a frame of the steps that `log` has buffered."""
         if not self._epochs:
             return
         ends = np.cumsum([ids.size for ids in self._ids])
@@ -239,7 +238,7 @@ class LedgerWriter:
             raise DataError(
                 f"step {step} is logged after step {self._last_step} in a run that started at "
                 f"step {self._header.start_step}.\n"
-                "Steps are counted from 1 over the whole life of the trial, and never go back."
+                "Steps are counted from 1 over all runs of the trial, and never decrease."
             )
 
     def _pack_header(self) -> bytes:
@@ -247,7 +246,7 @@ class LedgerWriter:
         fields = {"format": _FORMAT_VERSION, **dataclasses.asdict(header), "ids": header.ids.value}
         return pack_frame(FrameKind.HEADER, 0, 0, json.dumps(fields).encode())
 
-    def _append(self, frame: bytes) -> None:
+    def _append_frame(self, frame: bytes) -> None:
         if self._file.append(frame):
             self.flush()
 
@@ -256,7 +255,7 @@ class LedgerWriter:
 
         Raises:
             StorageFullError: If the disk is full. The file then ends with the last complete frame,
-                and the next flush tries the rest again.
+                and the next flush tries the remaining frames again.
             LedgerError: If the file exists already.
         """
         self._pack_steps()
@@ -269,13 +268,13 @@ class LedgerWriter:
 
 
 class FrameFile:
-    """A file of frames that only grows; buffered, and written as whole frames.
+    """A file of frames that only grows. It is buffered, and only complete frames are written.
 
     Args:
-        path: File to write; must not exist. The first flush creates it.
+        path: File to write. It must not exist. The first flush creates it.
         header: Returns the first frame of the file.
         what: Name of the file in messages.
-        setting: Setting of the experiment file that turns it off.
+        setting: Setting of the experiment file that disables the file.
     """
 
     def __init__(self, path: Path, header: Callable[[], bytes], what: str, setting: str) -> None:
@@ -289,12 +288,12 @@ class FrameFile:
         self._size_bytes = 0  # of the file
 
     @property
-    def is_begun(self) -> bool:
+    def is_started(self) -> bool:
         """Whether a frame was added."""
         return bool(self._frames) or self._descriptor is not None
 
     def append(self, frame: bytes) -> bool:
-        """Add a frame to the buffer; return whether it is time to flush."""
+        """Add a frame to the buffer, and return whether it is time to flush."""
         self._frames.append(frame)
         self._buffered_bytes += len(frame)
         return self._buffered_bytes >= _FLUSH_AT_BYTES
@@ -302,18 +301,18 @@ class FrameFile:
     def flush(self) -> None:
         """Pass the buffered frames to the kernel, after the header in a new file."""
         if self._descriptor is None:
-            self._descriptor = self._open()
+            self._descriptor = self._create_file()
             self._frames.insert(0, self._header())
         if not self._frames:
             return
         frames = self._frames
-        self._write(self._descriptor, frames[0] if len(frames) == 1 else b"".join(frames))
+        self._write_bytes(self._descriptor, frames[0] if len(frames) == 1 else b"".join(frames))
         self._frames.clear()
         self._buffered_bytes = 0
 
     def close(self) -> None:
         """Flush and close; idempotent."""
-        if not self.is_begun:
+        if not self.is_started:
             return
         try:
             self.flush()
@@ -324,11 +323,11 @@ class FrameFile:
             self._frames.clear()
 
     def abandon(self) -> None:
-        """Close without the frames that are not written yet."""
+        """Close the file without writing the buffered frames."""
         self._frames.clear()
         self.close()
 
-    def _open(self) -> int:
+    def _create_file(self) -> int:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
             return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -339,7 +338,7 @@ class FrameFile:
                 "Start the run under a new run id."
             ) from error
 
-    def _write(self, descriptor: int, content: bytes) -> None:
+    def _write_bytes(self, descriptor: int, content: bytes) -> None:
         view = memoryview(content)
         try:
             while view:
@@ -351,20 +350,20 @@ class FrameFile:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise StorageFullError(
-                f"no room for {len(content)} more bytes of the {self._what} {self._path}.\n"
-                "Training stops, because its further steps could not be recorded there.\n"
+                f"no space left for {len(content)} more bytes of the {self._what} {self._path}.\n"
+                "Training stops, because further steps could not be recorded.\n"
                 f"Free some space and resume, or turn {self._setting} off.",
                 missing_bytes=len(view),
             ) from error
         self._size_bytes += len(content)
 
 
-def _as_ids(values: npt.ArrayLike) -> Indices:
+def _convert_ids(values: npt.ArrayLike) -> Indices:
     ids = np.asarray(values)
     if ids.dtype.kind == "u":
-        return ids.astype(np.uint64).view(np.int64).ravel()  # hashes: the same 64 bits
+        return ids.astype(np.uint64).view(np.int64).ravel()  # hashes keep their 64 bits
     if ids.dtype.kind != "i" and ids.size:
         raise DataError(
-            f"record ids are integers of at most 64 bits, not {ids.dtype}: {ids.ravel()[:3]}"
+            f"record ids must be integers of at most 64 bits, got {ids.dtype}: {ids.ravel()[:3]}"
         )
     return ids.astype(np.int64, copy=False).ravel()

@@ -15,26 +15,26 @@ _Words: TypeAlias = npt.NDArray[np.uint64]
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _ROUNDS = 8
-# For fewer records, a Feistel network has halves of a few bits and mixes visibly badly. Sorting
-# hashes gives any permutation with the same probability, in a tenth of a millisecond.
+# For fewer records, the halves of a Feistel network have only a few bits, so it mixes badly.
+# Sorting hashes returns each permutation with the same probability, in a tenth of a millisecond.
 _SMALL = 4096
 
 
 class ShuffledOrder:
     """The order of the records in one epoch: a permutation of ``range(num_records)``.
 
-    Any part of it can be computed separately, so starting in the middle of an epoch costs the same
-    as starting at its beginning, and a resume needs only the three arguments. It uses no random
-    generator, and is the same on every platform and with every version of NumPy. Instances are
-    immutable and may be shared between threads.
+    Any part of the order can be computed separately, so starting in the middle of an epoch costs
+    the same as starting at its beginning, and a resume needs only the three arguments. The order
+    uses no random generator, and is the same on every platform and with every version of NumPy.
+    Instances are immutable and may be shared between threads.
 
-    Large orders are a keyed Feistel network with cycle walking: the network permutes the next
-    power of two, and numbers that leave the range are permuted again until they are inside.
+    Large orders use a keyed Feistel network with cycle walking: the network permutes the next power
+    of two, and numbers outside the range are permuted again until they are inside.
 
     Args:
         num_records: Number of records; >= 1.
         seed: Seed of the whole training; any integer.
-        epoch: Pass over the data, from 0. Each has a different order.
+        epoch: Pass over the data, from 0. Each epoch has a different order.
 
     Raises:
         DataError: If an argument is out of its range.
@@ -53,8 +53,8 @@ class ShuffledOrder:
     def __init__(self, num_records: int, seed: int, epoch: int) -> None:
         if num_records < 1:
             raise DataError(
-                f"there is no order of {num_records} records: the data set is empty.\n"
-                "Give the training data at least one record."
+                f"cannot order {num_records} records: the data set is empty.\n"
+                "Pass training data with at least one record."
             )
         if epoch < 0:
             raise DataError(f"epoch {epoch} is negative; epochs count from 0")
@@ -63,7 +63,7 @@ class ShuffledOrder:
         self.epoch = epoch
         self._bits = max(2, (num_records - 1).bit_length())
         self._keys = _derive_keys(num_records, seed, epoch)
-        self._table = self._sorted_hashes() if num_records <= _SMALL else None
+        self._table = self._sort_hashes() if num_records <= _SMALL else None
 
     def __len__(self) -> int:
         return self.num_records
@@ -77,7 +77,7 @@ class ShuffledOrder:
 
         Args:
             positions: Positions within the epoch, ``(n,)``, integers from 0 to
-                ``num_records - 1``; in any order, repetitions allowed.
+                ``num_records - 1``, in any order and possibly repeated.
 
         Returns:
             Record indices, ``(n,), int64``.
@@ -85,46 +85,48 @@ class ShuffledOrder:
         Raises:
             DataError: If a position is outside the epoch.
         """
-        wanted = np.asarray(positions, dtype=np.int64)
-        if wanted.size and (wanted.min() < 0 or wanted.max() >= self.num_records):
+        indices = np.asarray(positions, dtype=np.int64)
+        if indices.size and (indices.min() < 0 or indices.max() >= self.num_records):
             raise DataError(
-                f"positions {wanted.min()} to {wanted.max()} are not all inside an epoch of "
+                f"positions {indices.min()} to {indices.max()} are not all inside an epoch of "
                 f"{self.num_records} records"
             )
         if self._table is not None:
-            return self._table[wanted]
-        records = self._permute(wanted.astype(np.uint64))
+            return self._table[indices]
+        records = self._permute_words(indices.astype(np.uint64))
         outside = np.flatnonzero(records >= self.num_records)
         # The network is a bijection, so iterating it from inside leads back inside. The next power
-        # of two is less than twice the range, so half of the outside values return each time.
+        # of two is less than twice the range, so about half of the outside values return each time.
         while outside.size:
-            walked = self._permute(records[outside])
+            walked = self._permute_words(records[outside])
             records[outside] = walked
             outside = outside[walked >= self.num_records]
         return records.astype(np.int64)
 
-    def _permute(self, words: _Words) -> _Words:
-        """Permute ``range(2**bits)``; the two halves differ by a bit if bits is odd."""
+    def _permute_words(self, words: _Words) -> _Words:
+        """Permute ``range(2**bits)``. The two halves differ by one bit if bits is odd."""
         low_bits = self._bits // 2
         high_bits = self._bits - low_bits
         right_shift = np.uint64(low_bits)
-        left = words >> right_shift
-        right = words & np.uint64((1 << low_bits) - 1)
-        left_mask = np.uint64((1 << high_bits) - 1)
-        right_mask = np.uint64((1 << low_bits) - 1)
+        high = words >> right_shift
+        low = words & np.uint64((1 << low_bits) - 1)
+        high_mask = np.uint64((1 << high_bits) - 1)
+        low_mask = np.uint64((1 << low_bits) - 1)
         for index in range(0, _ROUNDS, 2):
-            left = left ^ (_mix(right ^ self._keys[index]) & left_mask)
-            right = right ^ (_mix(left ^ self._keys[index + 1]) & right_mask)
-        permuted: _Words = (left << right_shift) | right
+            high = high ^ (_mix_words(low ^ self._keys[index]) & high_mask)
+            low = low ^ (_mix_words(high ^ self._keys[index + 1]) & low_mask)
+        permuted: _Words = (high << right_shift) | low
         return permuted
 
-    def _sorted_hashes(self) -> Indices:
-        ranks = _mix(np.arange(self.num_records, dtype=np.uint64) ^ self._keys[0]) ^ self._keys[1]
-        # Stable, so that the one-in-2**40 tie is broken the same way everywhere.
-        return np.argsort(_mix(ranks), kind="stable").astype(np.int64)
+    def _sort_hashes(self) -> Indices:
+        ranks = (
+            _mix_words(np.arange(self.num_records, dtype=np.uint64) ^ self._keys[0]) ^ self._keys[1]
+        )
+        # A stable sort breaks the one-in-2**40 tie in the same way everywhere.
+        return np.argsort(_mix_words(ranks), kind="stable").astype(np.int64)
 
 
-def _mix(words: _Words) -> _Words:
+def _mix_words(words: _Words) -> _Words:
     """Hash each 64-bit word so that every bit depends on every bit (the splitmix64 finalizer)."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -135,15 +137,15 @@ def _mix(words: _Words) -> _Words:
 def _derive_keys(num_records: int, seed: int, epoch: int) -> _Words:
     state = 0
     for value in (num_records, seed, epoch):
-        state = _scramble(state ^ (value & _MASK) ^ _scramble(value >> 64 & _MASK))
+        state = _scramble_word(state ^ (value & _MASK) ^ _scramble_word(value >> 64 & _MASK))
     keys = []
     for _ in range(_ROUNDS):
         state = (state + _GOLDEN) & _MASK
-        keys.append(_scramble(state))
+        keys.append(_scramble_word(state))
     return np.array(keys, dtype=np.uint64)
 
 
-def _scramble(word: int) -> int:
+def _scramble_word(word: int) -> int:
     word = (word + _GOLDEN) & _MASK
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK

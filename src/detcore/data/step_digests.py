@@ -1,7 +1,7 @@
-"""Write the digests of a trial's steps, by which two runs are compared.
+"""Write digests of a trial's steps, for comparing two runs.
 
-A file has the frames of a ledger: a header with facts about the run, then rows of digests of steps,
-lists of tensor names, and digests of the tensors in the list before.
+A file has the frames of a ledger: a header with facts about the run, then rows of step digests,
+lists of tensor names, and digests of the tensors in the preceding list.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("detcore.data")
 
-# A step, and the digests of its record ids, its content and its metrics; 0 where not known.
+# A step and the digests of its record ids, its content and its metrics; 0 if unknown.
 _ROW = struct.Struct("<QQQQ")
 _FORMAT_VERSION = 1
-# Digesting all tensors takes as long as a few short steps, so units that are shorter share one.
+# Digesting all tensors costs as much as a few short steps, so short units share a digest.
 _MIN_STATE_STEPS, _MIN_STATE_DIGESTS = 50, 20
 _MAX_STATE_PERIODS, _PERIODS_BEFORE_DOUBLING = 8, 4
-# Kinds of NumPy's types whose buffer is the values.
+# Kinds of NumPy types whose buffer contains the values.
 _WITH_BUFFER = frozenset("biufcmMSU")
 _Content: TypeAlias = Iterable[npt.ArrayLike] | Callable[[], Iterable[npt.ArrayLike]]
-# With another number of threads, or other kernels, sums are added in another order.
+# A different number of threads, or different kernels, change the order of sums.
 _NUMERIC_VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG", "MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS", "PYTHONHASHSEED", "TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS",
@@ -50,21 +50,21 @@ _NUMERIC_VARIABLES = (
 class StepDigests:
     """Records digests of 8 bytes of the batch, the metrics and the state of each step.
 
-    Written like the ledger: whole frames, passed to the kernel at each report. Calls must come from
-    one thread.
+    Like the ledger, the file consists of complete frames, which the kernel gets at each report.
+    Calls must come from one thread.
 
     Args:
-        path: File to write, ``digests-<run_id>.bin`` in the trial's folder; must not exist.
-        run_id: Counts the starts of the trial, from 1.
-        start_step: Steps completed when the run started.
-        every: Record every step of which this is a divisor; >= 1.
+        path: File to write, ``digests-<run_id>.bin`` in the trial's directory. It must not exist.
+        run_id: Number of this start of the trial, from 1.
+        start_step: Number of steps completed when the run started.
+        every: Record each step that is a multiple of this; >= 1.
         rank: Index of this worker.
-        world_size: Number of workers; each writes a separate file.
+        world_size: Number of workers. Each writes a separate file.
 
     Attributes:
-        every: As given.
+        every: The argument `every`.
         reads_each_state: Whether the state is read between any two steps, as in a replay. A
-            controller that trains many batches in one call trains them one by one then.
+            controller that trains many batches in one call then trains them one by one.
     """
 
     reads_each_state = False
@@ -80,7 +80,9 @@ class StepDigests:
         world_size: int = 1,
     ) -> None:
         self.every = every
-        self._file = FrameFile(path, self._header, "step digests", "reproducibility.step_digests")
+        self._file = FrameFile(
+            path, self._pack_header, "step digests", "reproducibility.step_digests"
+        )
         self._facts: dict[str, object] = {
             "run_id": run_id,
             "start_step": start_step,
@@ -99,11 +101,11 @@ class StepDigests:
     def for_trial(
         cls, info: TrialInfo, *, every: int, rank: int = 0, world_size: int = 1
     ) -> StepDigests:
-        """Return the step digests of a worker of a trial, in the trial's folder.
+        """Return the step digests of a trial's worker, in the trial's directory.
 
         Args:
             info: The trial.
-            every: Record every step of which this is a divisor; >= 1.
+            every: Record each step that is a multiple of this; >= 1.
             rank: Index of this worker.
             world_size: Number of workers.
         """
@@ -118,18 +120,18 @@ class StepDigests:
 
     @staticmethod
     def file_name(run_id: int, *, rank: int = 0) -> str:
-        """Return the name of a worker's file for a start of the trial, in its folder."""
+        """Return the name of a worker's file for a run of the trial."""
         return f"digests-{run_id}-{rank}.bin" if rank else f"digests-{run_id}.bin"
 
     def describe(self, **facts: object) -> None:
-        """Add facts about the run, such as ``threads=4``; JSON values. Before the first flush."""
+        """Add facts about the run, such as ``threads=4``, before the first flush; JSON values."""
         self._facts.update(facts)
 
     def watch(self, tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None) -> None:
-        """Set the function that returns the training state, and digest its present state.
+        """Set the function that returns the training state, and digest the current state.
 
         Args:
-            tensors: As `detcore.trial.SupportsStateTensors.state_tensors`; None: not known.
+            tensors: Such as `detcore.trial.SupportsStateTensors.state_tensors`; None if unknown.
         """
         self._tensors = tensors
         self.describe(has_state=tensors is not None)
@@ -144,22 +146,22 @@ class StepDigests:
         """Digest the batch of a step before it is trained on.
 
         Args:
-            step: Batches completed once this step is done, so the first step of a trial is 1.
-            record_ids: Integers, ``(n,)``; None: not known.
-            content: The batch's arrays, in a fixed order, or a function that returns them; none:
-                not known. Not read for a step that is not recorded.
+            step: Number of batches completed after this step, so the first step of a trial is 1.
+            record_ids: Integers, ``(n,)``; None if unknown.
+            content: The batch's arrays in a fixed order, or a function that returns them; empty if
+                unknown. It is not read for a step that is not recorded.
         """
         if step % self.every or self._is_full:
             return
         row = self._rows.setdefault(step, [0, 0, 0])
-        row[0] = 0 if record_ids is None else _digest((record_ids,))
-        row[1] = _digest(content() if callable(content) else content)
+        row[0] = 0 if record_ids is None else _digest_arrays((record_ids,))
+        row[1] = _digest_arrays(content() if callable(content) else content)
 
     def log_metrics(self, steps_completed: int, metrics: Sequence[Mapping[str, float]]) -> None:
         """Digest the metrics of the last steps, oldest first.
 
         Args:
-            steps_completed: The step that the last of them belongs to.
+            steps_completed: The step of the last metrics.
             metrics: Numbers by name.
         """
         if not self._is_full:
@@ -168,7 +170,8 @@ class StepDigests:
     def log_state(self, step: int) -> None:
         """Digest the state at a scheduling unit, if enough steps were trained since the last time.
 
-        At first at most once in 20 digests or 50 steps; the period doubles at 4, 8 and 16 of it.
+        The state is first digested at most once in 20 digests or 50 steps. This period doubles
+        after 4, 8 and 16 periods.
         """
         period = max(_MIN_STATE_STEPS, self.every * _MIN_STATE_DIGESTS)
         longest = period * _MAX_STATE_PERIODS
@@ -181,8 +184,8 @@ class StepDigests:
         """Digest the training state after a step, if its tensors are known.
 
         Args:
-            step: Batches completed.
-            tensors: The state; default: as the function given to `watch` returns it.
+            step: Number of completed batches.
+            tensors: The state; default: the result of the function passed to `watch`.
         """
         if self._is_full or (tensors is None and self._tensors is None):
             return
@@ -190,7 +193,7 @@ class StepDigests:
         if tensors is None:
             assert self._tensors is not None  # one of the two
             tensors = self._tensors()
-        digests = [_digest([value]) for value in tensors.values()]
+        digests = [_digest_arrays([value]) for value in tensors.values()]
         names = tuple(tensors)
         if names != self._names:
             self._names = names
@@ -199,7 +202,7 @@ class StepDigests:
         self._file.append(pack_frame(FrameKind.STATE, step, 0, body))
 
     def flush(self) -> None:
-        """Pass everything to the kernel; on a full disk, warn and record no further digests.
+        """Pass everything to the kernel. On a full disk, warn and record no further digests.
 
         Raises:
             LedgerError: If the file exists already.
@@ -207,16 +210,16 @@ class StepDigests:
         if self._is_full:
             return
         try:
-            self._flush()
+            self._write_frames()
         except (OSError, StorageFullError) as error:
             self._is_full = True
             _logger.warning(
-                "the digests of this run's further steps are not recorded, so detcore diverge has "
-                "to train them again: %s",
+                "the digests of further steps of this run are not recorded, so detcore diverge "
+                "must train them again: %s",
                 str(error).partition("\n")[0],
             )
 
-    def _flush(self) -> None:
+    def _write_frames(self) -> None:
         for steps_completed, metrics in self._metrics:
             self._digest_metrics(steps_completed, metrics)
         self._metrics.clear()
@@ -243,54 +246,58 @@ class StepDigests:
         else:
             self._file.close()
 
-    def _header(self) -> bytes:
+    def _pack_header(self) -> bytes:
         facts = {
             "format": _FORMAT_VERSION,
             **self._facts,
-            "versions": _loaded_versions(),  # by the first flush, the user's code is imported
+            "versions": _list_loaded_versions(),  # at the first flush, the user's code is imported
             "variables": read_variables(_NUMERIC_VARIABLES),
-            "machine": {"system": _system(), "cpu": _cpu_model(), "cpus": os.cpu_count()},
+            "machine": {
+                "system": _describe_system(),
+                "cpu": _read_cpu_model(),
+                "cpus": os.cpu_count(),
+            },
         }
         return pack_frame(FrameKind.HEADER, 0, 0, json.dumps(facts).encode())
 
 
-def _digest(arrays: Iterable[npt.ArrayLike]) -> int:
-    """Return a digest of the arrays' bytes; 0 without any."""
+def _digest_arrays(arrays: Iterable[npt.ArrayLike]) -> int:
+    """Return a digest of the arrays' bytes, or 0 without arrays."""
     hasher = None
     for value in arrays:
         hasher = hasher or xxhash.xxh3_64()
-        hasher.update(_content(value))  # type: ignore[arg-type]  # an array has a buffer
+        hasher.update(_get_bytes(value))  # type: ignore[arg-type]  # an array has a buffer
     return hasher.intdigest() if hasher else 0
 
 
-def _content(value: npt.ArrayLike) -> bytes | npt.NDArray[np.generic]:
+def _get_bytes(value: npt.ArrayLike) -> bytes | npt.NDArray[np.generic]:
     """Return the bytes of an array, or their buffer."""
     array = np.ascontiguousarray(value)
     if array.dtype.kind in _WITH_BUFFER:
         return array
-    # The buffer of objects, such as texts, holds their addresses; bfloat16 has none.
+    # The buffer of objects, such as strings, contains their addresses. bfloat16 has no buffer.
     return repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
 
 
-def _loaded_versions() -> dict[str, str]:
-    """Return the versions of all packages that are imported."""
+def _list_loaded_versions() -> dict[str, str]:
+    """Return the versions of all imported packages."""
     versions = {"python": platform.python_version()}
     for name, module in sorted(sys.modules.items()):
-        # Not getattr: a package's own __getattr__ may warn, or import more.
+        # Not getattr, because a package's __getattr__ may warn or import modules.
         version = None if "." in name else getattr(module, "__dict__", {}).get("__version__")
         if isinstance(version, str):
             versions[name] = version
     return versions
 
 
-def _system() -> str:
-    """Return the operating system as `platform.platform` does, which starts a process for it."""
+def _describe_system() -> str:
+    """Return the result of `platform.platform`, which would start a process, without a process."""
     libc = "".join(platform.libc_ver())
-    known = (platform.system(), platform.release(), platform.machine())
-    return "-".join([*known, *(["with", libc] if libc else [])])
+    parts = (platform.system(), platform.release(), platform.machine())
+    return "-".join([*parts, *(["with", libc] if libc else [])])
 
 
-def _cpu_model() -> str:
+def _read_cpu_model() -> str:
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

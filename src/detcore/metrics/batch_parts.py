@@ -1,4 +1,4 @@
-"""Check the arrays of a batch, given by name or in order."""
+"""Check the arrays of a batch, which are passed by name or in order."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 def take_parts(metric: Any, names: Sequence[str], *, optional: Sequence[str] = ()) -> list[Any]:
-    """Return the arrays of one batch, in the order of their names; None for an optional one.
+    """Return the arrays of a batch in the order of their names; None for missing optional arrays.
 
     Args:
-        metric: A dict with these names, or a list or tuple in this order; if one name is enough,
-            also that array alone.
-        names: The arrays that must be there.
-        optional: Those that may follow.
+        metric: A dict with these names, or a list or tuple in this order. If only one array is
+            required, also the array alone.
+        names: The required arrays.
+        optional: The optional arrays.
 
     Raises:
-        MetricTypeError: If a part is missing, unknown, or no array of numbers.
+        MetricTypeError: If a part is missing, unknown, or not an array of numbers.
     """
-    every = [*names, *optional]
+    all_names = [*names, *optional]
     if isinstance(metric, Mapping):
-        if not set(names) <= set(metric) <= set(every):
+        if not set(names) <= set(metric) <= set(all_names):
             raise _wrong_parts(f"a dict with {sorted(map(str, metric))}", names, optional)
-        return [_numbers(name, metric[name]) if name in metric else None for name in every]
+        return [_to_array(name, metric[name]) if name in metric else None for name in all_names]
     if isinstance(metric, list | tuple):
-        if not len(names) <= len(metric) <= len(every):
+        if not len(names) <= len(metric) <= len(all_names):
             raise _wrong_parts(f"a {type(metric).__name__} of {len(metric)}", names, optional)
-        padded = [*metric, *[None] * (len(every) - len(metric))]
+        padded = [*metric, *[None] * (len(all_names) - len(metric))]
         return [
-            _numbers(name, part) if index < len(metric) else None
-            for index, (name, part) in enumerate(zip(every, padded, strict=True))
+            _to_array(name, part) if index < len(metric) else None
+            for index, (name, part) in enumerate(zip(all_names, padded, strict=True))
         ]
     if len(names) != 1:
         raise _wrong_parts(describe(metric), names, optional)
-    return [_numbers(names[0], metric), *[None] * len(optional)]
+    return [_to_array(names[0], metric), *[None] * len(optional)]
 
 
 def _wrong_parts(what: str, names: Sequence[str], optional: Sequence[str]) -> MetricTypeError:
-    wanted = ", ".join([*map(repr, names), *(f"{name!r} (optional)" for name in optional)])
-    alone = f", the array of {names[0]!r} alone," if len(names) == 1 else ""
+    expected = ", ".join([*map(repr, names), *(f"{name!r} (optional)" for name in optional)])
+    alternative = f", the array of {names[0]!r} alone," if len(names) == 1 else ""
     return MetricTypeError(
         f"the metric of a batch is {what}.\n"
-        f"This reducer takes a dict of arrays{alone} or a list in this order: {wanted}."
+        f"This reducer accepts a dict of arrays{alternative} or a list in this order: {expected}."
     )
 
 
-def _numbers(name: str, part: Any) -> Array:
+def _to_array(name: str, part: Any) -> Array:
     try:
         array = np.asarray(part)
         if array.dtype.kind == "V" and array.dtype.names is None:
-            array = array.astype(np.float64)  # bfloat16 and its like, which NumPy does not know
+            array = array.astype(np.float64)  # bfloat16 and similar types, unknown to NumPy
     except (TypeError, ValueError, RuntimeError) as error:
-        raise MetricTypeError(f"{name!r} is no array: {describe(part)}: {error}") from error
+        raise MetricTypeError(f"{name!r} is not an array: {describe(part)}: {error}") from error
     if array.dtype.kind not in "biuf":
         raise MetricTypeError(
-            f"{name!r} is an array of {array.dtype}; it must hold real numbers, not {array.dtype}"
+            f"{name!r} is an array of {array.dtype}; it must contain real numbers"
         )
     return array
 
@@ -71,13 +71,13 @@ def take_weights(weights: Array, values: Array, *, name: str = "values") -> Floa
     """Return a weight per element of `values`.
 
     Args:
-        weights: ``(records, ...)``: the shape of `values`, or its first axes; >= 0 and finite. A
-            last axis of length 1 is dropped if it is one too many.
+        weights: ``(records, ...)``: the shape of `values`, or its first axes; >= 0 and finite. An
+            additional last axis of length 1 is dropped.
         values: ``(records, ...)``.
         name: Name of `values` in messages.
 
     Raises:
-        MetricError: If the shape is another, or a weight is negative, NaN or infinite.
+        MetricError: If the shape does not fit, or a weight is negative, NaN or infinite.
     """
     if weights.shape == (*values.shape, 1):
         weights = weights.reshape(values.shape)
@@ -95,11 +95,11 @@ def take_weights(weights: Array, values: Array, *, name: str = "values") -> Floa
     return np.broadcast_to(as_floats.reshape(weights.shape + inner), values.shape)
 
 
-def labels_and_predictions(labels: Array, predictions: Array) -> tuple[Array, Array]:
-    """Return both in one shape; a last axis of length 1 that only one of them has is dropped.
+def match_shapes(labels: Array, predictions: Array) -> tuple[Array, Array]:
+    """Return both arrays in the same shape. A last axis of length 1 in only one array is dropped.
 
     Raises:
-        MetricError: If the shapes differ otherwise: NumPy would pair each with each.
+        MetricError: If the shapes differ otherwise, because NumPy would broadcast them.
     """
     if labels.shape == (*predictions.shape, 1):
         labels = labels.reshape(predictions.shape)
@@ -113,11 +113,11 @@ def labels_and_predictions(labels: Array, predictions: Array) -> tuple[Array, Ar
     return labels, predictions
 
 
-def one_per_record(name: str, array: Array) -> Array:
-    """Return ``(records,)``, from that, ``(records, 1)`` or a scalar.
+def take_one_per_record(name: str, array: Array) -> Array:
+    """Convert ``(records,)``, ``(records, 1)`` or a scalar into ``(records,)``.
 
     Raises:
-        MetricError: If there are several per record.
+        MetricError: If the array has several values per record.
     """
     if array.ndim > 2 or (array.ndim == 2 and array.shape[1] != 1):
         raise MetricError(
@@ -128,8 +128,8 @@ def one_per_record(name: str, array: Array) -> Array:
     return array.reshape(-1)
 
 
-def binary_labels(labels: Array) -> npt.NDArray[np.bool_]:
-    """Return which labels are 1.
+def find_positive_labels(labels: Array) -> npt.NDArray[np.bool_]:
+    """Return a mask of the labels that are 1.
 
     Raises:
         MetricError: If a label is neither 0 nor 1.

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from detcore.contract.errors import MetricError, MetricTypeError, describe
 from detcore.contract.metrics import MetricReducer
-from detcore.metrics.batch_parts import Array, binary_labels, one_per_record, take_parts
+from detcore.metrics.batch_parts import Array, find_positive_labels, take_one_per_record, take_parts
 from detcore.metrics.exact_sum import SumState
 from detcore.metrics.sum_metrics import WeightedMean
 
@@ -22,27 +22,27 @@ ClassIndices: TypeAlias = npt.NDArray[np.int64]
 
 
 class Accuracy(WeightedMean):
-    """The share of records whose class is predicted.
+    """The fraction of records whose class is predicted correctly.
 
     Each batch is ``{"labels": ..., "predictions": ...}`` or ``[labels, predictions]``:
 
     - labels ``(records,)`` or ``(records, 1)``: class indices, whole numbers >= 0 of any type.
     - predictions: class indices of the same shape; or scores ``(records, classes)``, of which the
-      highest wins, the first of equal ones; or with a threshold, scores of class 1.
+      first highest score determines the class; or with a threshold, scores of class 1.
 
-    ``"weights"`` ``(records,)`` may be added, >= 0; 0 leaves a record out. Its label and prediction
-    must still be valid.
+    ``"weights"`` ``(records,)`` >= 0 may be added. A record with weight 0 is left out, but its
+    label and prediction must be valid.
 
     The result is a float, 0 to 1; NaN without records.
 
     Args:
-        threshold: Predictions ``(records,)`` are scores, and those above it mean class 1: 0.5 for
-            probabilities, 0 for logits. None: they are class indices.
+        threshold: Scores above the threshold mean class 1: 0.5 for probabilities, 0 for logits.
+            None if predictions are not scores of class 1.
     """
 
     def __init__(self, *, threshold: float | None = None) -> None:
         super().__init__()
-        self._threshold = checked_threshold(threshold)
+        self._threshold = check_threshold(threshold)
 
     def accumulate(self, metric: Any) -> tuple[SumState, SumState]:
         """Add labels and predictions of one batch; return the exact sums of this worker.
@@ -53,10 +53,10 @@ class Accuracy(WeightedMean):
         labels, predictions, weights = take_parts(
             metric, ["labels", "predictions"], optional=["weights"]
         )
-        labels, predicted = class_pairs(labels, predictions, self._threshold, None)
+        labels, predicted = take_class_pairs(labels, predictions, self._threshold, None)
         if weights is not None:
-            weights = one_per_record("weights", weights)
-        return self._add(labels == predicted, weights, name="labels")
+            weights = take_one_per_record("weights", weights)
+        return self._add_batch(labels == predicted, weights, name="labels")
 
 
 class ConfusionMatrix(MetricReducer):
@@ -73,8 +73,8 @@ class ConfusionMatrix(MetricReducer):
     """
 
     def __init__(self, num_classes: int, *, threshold: float | None = None) -> None:
-        self._num_classes = checked_num_classes(num_classes)
-        self._threshold = checked_threshold(threshold)
+        self._num_classes = check_num_classes(num_classes)
+        self._threshold = check_threshold(threshold)
         if self._threshold is not None and self._num_classes != 2:
             raise MetricError(
                 f"threshold is {threshold!r}, but there are {num_classes} classes.\n"
@@ -89,7 +89,9 @@ class ConfusionMatrix(MetricReducer):
             MetricError: If shapes do not fit, or values are not class indices.
         """
         labels, predictions = take_parts(metric, ["labels", "predictions"])
-        labels, predicted = class_pairs(labels, predictions, self._threshold, self._num_classes)
+        labels, predicted = take_class_pairs(
+            labels, predictions, self._threshold, self._num_classes
+        )
         np.add.at(self._matrix, (labels, predicted), 1)
         return self._matrix
 
@@ -130,8 +132,8 @@ class _ClassScore(MetricReducer):
         if not is_number or not (zero_division in (0, 1) or math.isnan(zero_division)):
             raise MetricError(f"zero_division is {describe(zero_division)}; it must be 0, 1 or NaN")
         self._average = average
-        self._threshold = checked_threshold(threshold)
-        self._num_classes = None if num_classes is None else checked_num_classes(num_classes)
+        self._threshold = check_threshold(threshold)
+        self._num_classes = None if num_classes is None else check_num_classes(num_classes)
         self._zero_division = float(zero_division)
         self._counts: dict[int, list[int]] = {}
 
@@ -148,9 +150,9 @@ class _ClassScore(MetricReducer):
         labels, predictions = take_parts(metric, ["labels", "predictions"])
         num_classes = self._num_classes
         if self._average == "binary":
-            binary_labels(labels)
+            find_positive_labels(labels)
             num_classes = 2
-        labels, predicted = class_pairs(labels, predictions, self._threshold, num_classes)
+        labels, predicted = take_class_pairs(labels, predictions, self._threshold, num_classes)
         for column, classes in enumerate((labels[labels == predicted], labels, predicted)):
             self._count(column, classes)
         rows = [[index, *counts] for index, counts in sorted(self._counts.items())]
@@ -171,11 +173,13 @@ class _ClassScore(MetricReducer):
         if not total:
             return math.nan
         if self._average == "binary":
-            return self._score(total.get(1, [0, 0, 0]))
+            return self._compute_score(total.get(1, [0, 0, 0]))
         if self._average == "micro":
-            return self._score([sum(column) for column in zip(*total.values(), strict=True)])
+            return self._compute_score(
+                [sum(column) for column in zip(*total.values(), strict=True)]
+            )
         classes = sorted(total) if self._num_classes is None else range(self._num_classes)
-        scores = [self._score(total.get(index, [0, 0, 0])) for index in classes]
+        scores = [self._compute_score(total.get(index, [0, 0, 0])) for index in classes]
         defined = [score for score in scores if not math.isnan(score)]
         return math.fsum(defined) / len(defined) if defined else math.nan
 
@@ -183,12 +187,12 @@ class _ClassScore(MetricReducer):
         """Forget the batches."""
         self._counts = {}
 
-    def _score(self, counts: list[int]) -> float:
-        dividend, divisor = self._quotient(*counts)
+    def _compute_score(self, counts: list[int]) -> float:
+        dividend, divisor = self._compute_quotient(*counts)
         return dividend / divisor if divisor else self._zero_division
 
     @abc.abstractmethod
-    def _quotient(self, right: int, num_labels: int, num_predicted: int) -> tuple[int, int]:
+    def _compute_quotient(self, right: int, num_labels: int, num_predicted: int) -> tuple[int, int]:
         """Return dividend and divisor of the score of a class."""
 
 
@@ -199,26 +203,26 @@ class Precision(_ClassScore):
     records.
 
     Args:
-        average: ``"binary"``: the score of class 1; labels are 0 or 1. ``"micro"``: of all classes
-            counted together, which is the accuracy. ``"macro"``: the plain mean over the classes.
+        average: ``"binary"``: the score of class 1; labels are 0 or 1. ``"micro"``: the score over
+            all classes together, which is the accuracy. ``"macro"``: the mean over the classes.
         threshold: As for `Accuracy`.
         num_classes: Number of classes for ``"macro"``, and bound of labels and predictions. None:
-            the classes that occur among labels or predictions of any worker.
-        zero_division: The score of a class if it is 0/0: 0, 1, or NaN, which ``"macro"`` leaves
-            out of the mean.
+            the classes that occur among the labels or predictions of any worker.
+        zero_division: The score of a class if it is 0/0: 0, 1 or NaN. ``"macro"`` leaves NaN out of
+            the mean.
     """
 
-    def _quotient(self, right: int, num_labels: int, num_predicted: int) -> tuple[int, int]:
+    def _compute_quotient(self, right: int, num_labels: int, num_predicted: int) -> tuple[int, int]:
         return right, num_predicted
 
 
 class Recall(_ClassScore):
-    """The fraction of the records of a class that are predicted as it (sensitivity).
+    """The fraction of the records of a class that are predicted correctly (sensitivity).
 
     Arguments, batches and result are as for `Precision`.
     """
 
-    def _quotient(self, right: int, num_labels: int, num_predicted: int) -> tuple[int, int]:
+    def _compute_quotient(self, right: int, num_labels: int, num_predicted: int) -> tuple[int, int]:
         return right, num_labels
 
 
@@ -229,45 +233,45 @@ class F1Score(_ClassScore):
     recall. Arguments, batches and result are as for `Precision`.
     """
 
-    def _quotient(self, right: int, num_labels: int, num_predicted: int) -> tuple[int, int]:
+    def _compute_quotient(self, right: int, num_labels: int, num_predicted: int) -> tuple[int, int]:
         return 2 * right, num_labels + num_predicted
 
 
-def class_pairs(
+def take_class_pairs(
     labels: Array, predictions: Array, threshold: float | None, num_classes: int | None
 ) -> tuple[ClassIndices, ClassIndices]:
-    """Return the class of each record and the predicted one, each ``(records,)``.
+    """Return the class and the predicted class of each record, each ``(records,)``.
 
     Args:
         labels: ``(records,)`` or ``(records, 1)``, class indices.
         predictions: The same, or with a threshold scores of class 1; or scores
-            ``(records, classes)``, of which the highest wins, the first of equal ones.
-        threshold: Scores above it mean class 1; None if there are no such scores.
-        num_classes: Classes are 0 to ``num_classes - 1``; None: any whole numbers >= 0.
+            ``(records, classes)``, of which the first highest score determines the class.
+        threshold: Scores above it mean class 1; None without such scores.
+        num_classes: Classes are 0 to ``num_classes - 1``; None: any integers >= 0.
 
     Raises:
         MetricError: If shapes do not fit, or values are not class indices.
     """
-    labels = _indices("labels", one_per_record("labels", labels), num_classes)
+    labels = _to_class_indices("labels", take_one_per_record("labels", labels), num_classes)
     if threshold is None and predictions.ndim == 2 and predictions.shape[1] > 1:
         _check_no_nan(predictions)
         if num_classes is not None and predictions.shape[1] != num_classes:
             raise MetricError(
-                f"'predictions' has the shape {predictions.shape}, but there are {num_classes} "
-                "classes.\nIts last axis must have one score per class."
+                f"'predictions' has the shape {predictions.shape}, but num_classes is "
+                f"{num_classes}.\nThe last axis must have one score per class."
             )
         predicted = np.argmax(predictions, axis=1).astype(np.int64)
     else:
-        predictions = one_per_record("predictions", predictions)
+        predictions = take_one_per_record("predictions", predictions)
         if threshold is not None:
             _check_no_nan(predictions)
             predicted = (predictions > threshold).astype(np.int64)
         else:
-            predicted = _indices("predictions", predictions, num_classes)
+            predicted = _to_class_indices("predictions", predictions, num_classes)
     if labels.shape != predicted.shape:
         raise MetricError(
-            f"there are {labels.size} labels, but predictions for {predicted.size} records.\n"
-            "There must be one prediction per label."
+            f"the batch has {labels.size} labels, but predictions for {predicted.size} records.\n"
+            "Pass one prediction per label."
         )
     return labels, predicted
 
@@ -275,12 +279,12 @@ def class_pairs(
 def _check_no_nan(predictions: Array) -> None:
     if np.isnan(predictions).any():
         raise MetricError(
-            "predictions in a batch are NaN, so they mean no class.\n"
+            "predictions in a batch are NaN, so their class is undefined.\n"
             "The training may have diverged."
         )
 
 
-def _indices(name: str, array: Array, num_classes: int | None) -> ClassIndices:
+def _to_class_indices(name: str, array: Array, num_classes: int | None) -> ClassIndices:
     if array.dtype.kind == "b":
         array = array.astype(np.int64)
     wrong = array[~(np.isfinite(array) & (array == np.floor(array)))]
@@ -290,7 +294,7 @@ def _indices(name: str, array: Array, num_classes: int | None) -> ClassIndices:
             if name == "predictions"
             else "Labels are whole numbers."
         )
-        raise MetricError(f"{name!r} has {wrong[0]}, which is no class index.\n{hint}")
+        raise MetricError(f"{name!r} has {wrong[0]}, which is not a class index.\n{hint}")
     limit = 2**31 if num_classes is None else num_classes
     outside = array[(array < 0) | (array >= limit)]
     if outside.size:
@@ -300,7 +304,7 @@ def _indices(name: str, array: Array, num_classes: int | None) -> ClassIndices:
     return array.astype(np.int64)
 
 
-def checked_threshold(threshold: Any) -> float | None:
+def check_threshold(threshold: Any) -> float | None:
     """Return a threshold as a float.
 
     Raises:
@@ -317,7 +321,7 @@ def checked_threshold(threshold: Any) -> float | None:
     return number
 
 
-def checked_num_classes(num_classes: Any) -> int:
+def check_num_classes(num_classes: Any) -> int:
     """Return a number of classes.
 
     Raises:

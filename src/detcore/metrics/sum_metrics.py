@@ -1,4 +1,4 @@
-"""Compute means, sums, the number of records, and errors of predicted numbers."""
+"""Compute means, sums, numbers of records, and errors of predicted numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from detcore.contract.errors import MetricError
 from detcore.contract.metrics import MetricReducer
-from detcore.metrics.batch_parts import labels_and_predictions, take_parts, take_weights
+from detcore.metrics.batch_parts import match_shapes, take_parts, take_weights
 from detcore.metrics.exact_sum import ExactSum, Floats, SumState, merge_sums, ratio, round_sum
 
 
@@ -26,8 +26,10 @@ class WeightedMean(MetricReducer):
         self._sum = ExactSum()
         self._weight = ExactSum()
 
-    def _add(self, values: Any, weights: Any, *, name: str = "values") -> tuple[SumState, SumState]:
-        """Add the values of a batch; `weights` may be None. Return the state."""
+    def _add_batch(
+        self, values: Any, weights: Any, *, name: str = "values"
+    ) -> tuple[SumState, SumState]:
+        """Add the values of a batch, and return the state. `weights` may be None."""
         values = np.asarray(values)
         if weights is None:
             self._sum.add(values)
@@ -35,8 +37,8 @@ class WeightedMean(MetricReducer):
         else:
             weights = take_weights(weights, values, name=name)
             # Weight 0 marks padding, where the value may be anything, including NaN.
-            heard = weights > 0
-            self._sum.add_products(values[heard], weights[heard])
+            is_counted = weights > 0
+            self._sum.add_products(values[is_counted], weights[is_counted])
             self._weight.add(weights)
         return self._sum.state(), self._weight.state()
 
@@ -49,12 +51,12 @@ class WeightedMean(MetricReducer):
 class Mean(WeightedMean):
     """The mean of all values.
 
-    Each batch is an array ``(records, ...)`` of any shape, including a scalar, all elements of
-    which count the same; or ``{"values": ..., "weights": ...}`` or ``[values, weights]``, with a
-    weight per record or per element, >= 0. Values of weight 0 are left out, even if they are NaN.
-    The mean of a batch of 32 records goes in as ``{"values": mean, "weights": 32}``.
+    Each batch is an array ``(records, ...)`` or a scalar, in which all elements have equal weight;
+    or ``{"values": ..., "weights": ...}`` or ``[values, weights]``, with a weight >= 0 per record
+    or per element. Values with weight 0 are left out, even if they are NaN. Pass the mean of a
+    batch of 32 records as ``{"values": mean, "weights": 32}``.
 
-    The result is a float. It is NaN if a value is, without records, or if all weights are 0.
+    The result is a float. It is NaN if a value is NaN, without records, or if all weights are 0.
 
     Example::
 
@@ -65,15 +67,15 @@ class Mean(WeightedMean):
 
     def accumulate(self, metric: Any) -> tuple[SumState, SumState]:
         """Add the values of one batch; return the exact sums of this worker."""
-        return self._add(*take_parts(metric, ["values"], optional=["weights"]))
+        return self._add_batch(*take_parts(metric, ["values"], optional=["weights"]))
 
 
 class Sum(MetricReducer):
     """The sum of all values.
 
     Each batch is an array of any shape, including a scalar, or ``{"values": ...}``. The values are
-    converted to float64. The result is a float, rounded once: it does not depend on the order, even
-    if large values cancel. It is 0.0 without records and NaN if a value is.
+    converted to float64. The result is a float. It is rounded only once, so it does not depend on
+    the order, even if large values cancel. It is 0.0 without records and NaN if a value is NaN.
     """
 
     def __init__(self) -> None:
@@ -105,10 +107,10 @@ class Count(MetricReducer):
         self._count = 0
 
     def accumulate(self, metric: Any) -> int:
-        """Count the records of one batch; return the number on this worker.
+        """Count the records of a batch, and return the number on this worker.
 
         Raises:
-            MetricError: If there is no array, or they have different numbers of records.
+            MetricError: If the batch has no array, or its arrays have different numbers of records.
         """
         parts = metric
         if isinstance(metric, Mapping):
@@ -120,7 +122,7 @@ class Count(MetricReducer):
         if len(counts) != 1:
             raise MetricError(
                 f"the arrays of a batch have the shapes {shapes}.\n"
-                "To count records, the first axis must be the same, and there must be an array."
+                "To count records, pass at least one array. All first axes must be equal."
             )
         self._count += counts.pop()
         return self._count
@@ -137,9 +139,10 @@ class Count(MetricReducer):
 class MeanAbsoluteError(WeightedMean):
     """The mean of ``|prediction - label|`` (MAE).
 
-    Each batch is ``{"labels": ..., "predictions": ...}`` or ``[labels, predictions]``: two arrays
-    ``(records, ...)`` of the same shape; ``(records,)`` and ``(records, 1)`` are the same. Both are
-    taken as float64, and all elements count the same. ``"weights"`` may be added, as for `Mean`.
+    Each batch is ``{"labels": ..., "predictions": ...}`` or ``[labels, predictions]``, with two
+    arrays ``(records, ...)`` of the same shape. ``(records,)`` and ``(records, 1)`` count as equal.
+    Both arrays are converted to float64, and all elements have equal weight. ``"weights"`` may be
+    added, as for `Mean`.
 
     The result is a float, in the unit of the labels. It is NaN if a label or a prediction with a
     weight is NaN, or without records.
@@ -150,13 +153,15 @@ class MeanAbsoluteError(WeightedMean):
         labels, predictions, weights = take_parts(
             metric, ["labels", "predictions"], optional=["weights"]
         )
-        labels, predictions = labels_and_predictions(labels, predictions)
+        labels, predictions = match_shapes(labels, predictions)
         # Overflow gives inf, and inf - inf NaN: both are then the correct mean.
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            errors = self._errors(predictions.astype(np.float64) - labels.astype(np.float64))
-        return self._add(errors, weights, name="labels")
+            errors = self._compute_errors(
+                predictions.astype(np.float64) - labels.astype(np.float64)
+            )
+        return self._add_batch(errors, weights, name="labels")
 
-    def _errors(self, differences: Floats) -> Floats:
+    def _compute_errors(self, differences: Floats) -> Floats:
         return np.abs(differences)
 
 
@@ -166,14 +171,14 @@ class MeanSquaredError(MeanAbsoluteError):
     The result is in the square of the unit of the labels.
     """
 
-    def _errors(self, differences: Floats) -> Floats:
+    def _compute_errors(self, differences: Floats) -> Floats:
         return np.square(differences)
 
 
 class RootMeanSquaredError(MeanSquaredError):
-    """The square root of the mean of ``(prediction - label)**2`` (RMSE), over all records at once.
+    """The square root of the mean of ``(prediction - label)**2`` over all records (RMSE).
 
-    It is not the mean of the batches' roots, which depends on the batch size. Otherwise as
+    It differs from the mean of the batches' roots, which depends on the batch size. Otherwise as
     `MeanAbsoluteError`.
     """
 
