@@ -149,7 +149,7 @@ def test_packages_form_no_cycle() -> None:
 CYCLES_LEFT = {"detcore_estimator"}
 
 
-# A script by itself runs its runner in its own process, which it loads when it begins.
+# A standalone script runs its runner in its own process, which it loads when it begins.
 RUNNER_OF_A_SCRIPT = ("detcore.core.context_opening", "detcore.run")
 
 
@@ -339,7 +339,7 @@ WORKER_MODULES = {
     "detcore.launch.fork_server",
     "detcore.launch.worker",
 }
-# A script by itself is a worker and its runner in one process: these are the runner's part.
+# A standalone script is a worker and its runner in one process: these are the runner's part.
 SCRIPT_MODULES = {
     "detcore.checkpoint.prune",  # prunes an experiment, by its records
     "detcore.storage.recorded_storage",  # finds the storage of a recorded checkpoint, for commands

@@ -1,4 +1,4 @@
-"""Saves that go on behind the training: what is told, when, and what is left where they fail."""
+"""Asynchronous saves: progress, order, failures and cleanup."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def open_gate(content: bytes = b"weights", error: Exception | None = None) -> Ga
     return gate
 
 
-def test_it_is_whole_once_it_is_recorded(desk: Any) -> None:
+def test_async_save_is_complete_when_recorded(desk: Any) -> None:
     gate = Gate()
     began = time.monotonic()
     name = desk.save_async(gate, {"steps_completed": 7, "note": "x"})
@@ -89,16 +89,16 @@ def test_it_is_whole_once_it_is_recorded(desk: Any) -> None:
     assert desk.states() == {name: "COMPLETED"}
     assert sorted(desk.names(name)) == ["manifest.json", "metadata.json", "small", "weights"]
     assert verify_checkpoint(desk.storage, name) == []
-    (saved,) = desk.saved
-    assert saved.uuid == name
-    assert saved.stalled_s is not None
-    assert saved.total_s is not None
-    assert 0 < saved.stalled_s <= saved.total_s <= time.monotonic() - began
+    (save,) = desk.saved
+    assert save.uuid == name
+    assert save.stalled_s is not None
+    assert save.total_s is not None
+    assert 0 < save.stalled_s <= save.total_s <= time.monotonic() - began
     desk.poll()
-    assert desk.saved == [saved]
+    assert desk.saved == [save]
 
 
-def test_one_at_a_time_in_their_order(desk: Any) -> None:
+def test_async_saves_run_one_at_a_time_in_order(desk: Any) -> None:
     first, order = Gate(b"1"), list[str]()
 
     def second(path: Path) -> None:
@@ -110,14 +110,14 @@ def test_one_at_a_time_in_their_order(desk: Any) -> None:
     two = desk.save_async(second, {"steps_completed": 2})
     desk.wait()
     assert order == ["snapshot 2 while 1 is COMPLETED"]
-    assert [saved.uuid for saved in desk.saved] == [one, two]
+    assert [save.uuid for save in desk.saved] == [one, two]
     assert desk.get_manifest(two).parent == one
-    # That training waited for the first is part of what the second cost.
+    # The wait for the first save counts towards the second.
     assert desk.saved[1].stalled_s > 0.1
 
 
 @pytest.mark.parametrize("how", ["upload", "store_path", "delete", "save_async", "restore", "own"])
-def test_what_comes_after_waits_for_it(desk: Any, folder: Path, how: str) -> None:
+def test_later_operations_wait_for_async_save(desk: Any, folder: Path, how: str) -> None:
     gate = Gate()
     name = desk.save_async(gate, META)
     gate.open_soon()
@@ -141,7 +141,7 @@ def test_what_comes_after_waits_for_it(desk: Any, folder: Path, how: str) -> Non
 
 
 @pytest.mark.parametrize("collect", ["poll", "wait", "save_async", "upload", "close"])
-def test_a_failure_is_raised_once_and_leaves_nothing(desk: Any, folder: Path, collect: str) -> None:
+def test_async_failure_is_raised_once_and_cleans_up(desk: Any, folder: Path, collect: str) -> None:
     error = OSError(5, "the disk says no")
     name = desk.save_async(open_gate(error=error), META)
     wait_until(lambda: desk.steps_being_saved is None)  # without taking note of it
@@ -162,7 +162,7 @@ def test_a_failure_is_raised_once_and_leaves_nothing(desk: Any, folder: Path, co
     desk.wait()
 
 
-def test_a_snapshot_that_fails_leaves_nothing(desk: Any) -> None:
+def test_failed_snapshot_leaves_no_files(desk: Any) -> None:
     def snapshot(path: Path) -> None:
         (path / "half").write_bytes(b"x")
         raise ValueError("the model has no weights")
@@ -174,7 +174,7 @@ def test_a_snapshot_that_fails_leaves_nothing(desk: Any) -> None:
     desk.wait()
 
 
-def test_nothing_is_begun_with_bad_metadata_or_elsewhere(desk: Any) -> None:
+def test_async_save_checks_metadata_and_rank(desk: Any) -> None:
     with pytest.raises(InvalidCheckpointError, match="steps_completed"):
         desk.save_async(open_gate(), {})
     assert desk.states() == {}
@@ -187,35 +187,33 @@ def test_nothing_is_begun_with_bad_metadata_or_elsewhere(desk: Any) -> None:
         other.save_async(open_gate(), META)
 
 
-def test_tensors_are_known_after_the_snapshot(desk: Any) -> None:
-    seen: list[str] = []
+def test_tensors_are_described_after_snapshot(desk: Any) -> None:
+    names: list[str] = []
 
     def snapshot(path: Path) -> None:
-        seen.append("snapshot")
+        names.append("snapshot")
         (path / "w.npy").write_bytes(b"x")
 
     def tensors() -> list[TensorInfo]:
-        seen.append("tensors")
+        names.append("tensors")
         return [TensorInfo("dense/kernel", (2, 3), "float32", "w.npy")]
 
     name = desk.save_async(snapshot, META, tensors=tensors)
     (tensor,) = desk.get_manifest(name).tensors
-    assert seen == ["snapshot", "tensors"]
+    assert names == ["snapshot", "tensors"]
     assert tensor == TensorInfo("dense/kernel", (2, 3), "float32", "w.npy")
 
 
-def test_the_copies_are_released_before_the_upload(
-    desk: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copies_are_released_before_upload(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Copy:
         """A gigabyte, say."""
 
-    kept: list[weakref.ref[Copy]] = []
-    seen: list[Copy | None] = []
+    references: list[weakref.ref[Copy]] = []
+    copies: list[Copy | None] = []
 
     def snapshot(path: Path) -> Callable[[], None]:
         copy = Copy()
-        kept.append(weakref.ref(copy))
+        references.append(weakref.ref(copy))
 
         def write() -> None:
             (path / "weights").write_text(str(copy))
@@ -225,54 +223,54 @@ def test_the_copies_are_released_before_the_upload(
     commit = desk.storage.create
 
     def create(key: str, data: bytes) -> None:
-        seen.append(kept[0]())
+        copies.append(references[0]())
         commit(key, data)
 
     monkeypatch.setattr(desk.storage, "create", create)
     desk.save_async(snapshot, META)
     desk.wait()
-    assert seen == [None]
+    assert copies == [None]
 
 
-def test_a_wait_that_is_too_short_can_be_repeated(desk: Any) -> None:
+def test_wait_can_be_repeated_after_timeout(desk: Any) -> None:
     gate = Gate()
     name = desk.save_async(gate, META)
     with pytest.raises(CheckpointTimeoutError, match=r"of batch 1 was not saved within") as caught:
         desk.wait(0.05)
     assert caught.value.uuid == name
     assert "its files were still being written" in str(caught.value)
-    assert "next start keeps it if it was committed after all" in str(caught.value)
+    assert "next start keeps this checkpoint if it was" in str(caught.value)
     gate.opened.set()
     desk.wait(TIMEOUT_S)
     assert desk.states() == {name: "COMPLETED"}
 
 
-def test_a_time_that_gets_shorter_while_waiting(desk: Any) -> None:
+def test_timeout_may_shrink_while_waiting(desk: Any) -> None:
     gate = Gate()
     desk.save_async(gate, META)
-    left = iter([600.0, 600.0])
+    timeouts = iter([600.0, 600.0])
     with pytest.raises(CheckpointTimeoutError):
-        desk.wait(lambda: next(left, 0.0))
+        desk.wait(lambda: next(timeouts, 0.0))
     gate.opened.set()
     desk.wait()
 
 
-def test_one_that_is_given_up_leaves_nothing(desk: Any) -> None:
-    kept = desk.save_async(open_gate(), META)
+def test_cancelled_save_leaves_no_files(desk: Any) -> None:
+    uuid = desk.save_async(open_gate(), META)
     desk.wait()
     gate = Gate()
     name = desk.save_async(gate, {"steps_completed": 2})
     gate.open_soon()
     desk.cancel_save(TIMEOUT_S)
-    assert desk.states() == {kept: "COMPLETED", name: "DELETED"}
-    assert list_committed(desk.storage) == [kept]
+    assert desk.states() == {uuid: "COMPLETED", name: "DELETED"}
+    assert list_committed(desk.storage) == [uuid]
     assert desk.names(name) == []
     assert desk.steps_being_saved is None
     desk.wait()
     assert not desk.abandon()
 
 
-def test_at_the_end_one_that_is_late_is_given_up_and_settled_by_the_next_start(desk: Any) -> None:
+def test_late_save_is_recovered_by_next_start(desk: Any) -> None:
     gate = Gate()
     name = desk.save_async(gate, META)
     with pytest.raises(CheckpointTimeoutError):
@@ -286,9 +284,7 @@ def test_at_the_end_one_that_is_late_is_given_up_and_settled_by_the_next_start(d
     assert list_committed(desk.storage) == []
 
 
-def test_one_that_was_committed_after_all_is_kept_by_the_next_start(
-    desk: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_commit_is_kept_by_next_start(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process ends between the manifest and the record."""
     reached, may_go_on = threading.Event(), threading.Event()
     record = desk.database.record_checkpoint
@@ -313,7 +309,7 @@ def test_one_that_was_committed_after_all_is_kept_by_the_next_start(
     assert verify_checkpoint(desk.storage, name) == []
 
 
-def test_a_failure_at_the_end_does_not_hide_what_ended_it(
+def test_save_failure_does_not_hide_trial_error(
     desk: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk.save_async(open_gate(error=StorageError("the bucket is gone")), META)
@@ -324,7 +320,7 @@ def test_a_failure_at_the_end_does_not_hide_what_ended_it(
         assert "the bucket is gone" in error.__notes__[0]
 
 
-def test_a_full_disk_is_explained(tmp_path: Path, database: Any, make_desk: Any) -> None:
+def test_async_save_explains_full_disk(tmp_path: Path, database: Any, make_desk: Any) -> None:
     with mounted_disk(tmp_path / "disk", size="1m") as disk:
         desk = make_desk(database, LocalStorage(disk / "checkpoints"))
         first = desk.save_async(open_gate(bytes(600_000)), META)
@@ -337,7 +333,7 @@ def test_a_full_disk_is_explained(tmp_path: Path, database: Any, make_desk: Any)
         assert [path.name for path in desk.storage.root.iterdir()] == [first]
 
 
-def test_a_child_has_nothing_to_wait_for(desk: Any) -> None:
+def test_forked_child_does_not_wait_for_save(desk: Any) -> None:
     gate = Gate()
     name = desk.save_async(gate, META)
     child = os.fork()
@@ -354,7 +350,7 @@ def test_a_child_has_nothing_to_wait_for(desk: Any) -> None:
     assert desk.states() == {name: "COMPLETED"}
 
 
-def test_the_records_may_be_used_meanwhile(desk: Any) -> None:
+def test_records_are_usable_during_async_save(desk: Any) -> None:
     """The saving thread writes to them too."""
     names = []
     for step in range(1, 21):
@@ -382,7 +378,9 @@ def store(request: pytest.FixtureRequest) -> Iterator[StorageBackend]:
             yield opened
 
 
-def test_given_up_within_an_upload(store: StorageBackend, database: Any, make_desk: Any) -> None:
+def test_save_can_be_cancelled_during_upload(
+    store: StorageBackend, database: Any, make_desk: Any
+) -> None:
     desk = make_desk(database, store)
     reached = threading.Event()
     put_tree = store.put_tree

@@ -29,14 +29,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def uuids(home: Path, folder: Path) -> list[str]:
     """Two checkpoints of experiment 1 and one of experiment 2, which was deleted."""
     with core.init() as context:
-        saved = [
+        uuids = [
             context.checkpoint.upload(folder, {"steps_completed": 5, "note": "first"}),
             context.checkpoint.upload(folder, {"steps_completed": 10}),
         ]
     with core.init() as context:
-        saved.append(context.checkpoint.upload(folder, {"steps_completed": 1}))
-        context.checkpoint.delete(saved[-1])
-    return saved
+        uuids.append(context.checkpoint.upload(folder, {"steps_completed": 1}))
+        context.checkpoint.delete(uuids[-1])
+    return uuids
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_list_as_json(run: Any, uuids: list[str]) -> None:
     assert rows[0]["size_bytes"] == sum(rows[0]["resources"].values())
 
 
-def test_an_unknown_experiment(run: Any, uuids: list[str]) -> None:
+def test_unknown_experiment_is_an_error(run: Any, uuids: list[str]) -> None:
     result = run("list", "--experiment", 9)
     assert result.exit_code == 1
     assert "9" in result.stderr
@@ -82,7 +82,7 @@ def test_describe(run: Any, uuids: list[str], home: Path) -> None:
     plain = json.loads(run("describe", uuids[0], "--json").stdout)
     assert plain["files"]["nothing"]["size"] == 0
     assert plain["path"] == str(home / "checkpoints" / uuids[0])
-    assert run("describe", uuids[2]).exit_code == 0  # what was recorded of a deleted one stays
+    assert run("describe", uuids[2]).exit_code == 0  # the record of a deleted checkpoint stays
 
 
 def test_describe_shows_tensors(run: Any, home: Path) -> None:
@@ -96,24 +96,24 @@ def test_describe_shows_tensors(run: Any, home: Path) -> None:
             with checkpoint.store_path({"steps_completed": 1}, tensors=tensors) as (path, uuid):
                 (path / "w").write_bytes(b"w")
             uuids.append(uuid)
-    shown = run("describe", uuids[0]).stdout
-    assert "tensors\nname" in shown
-    assert "dense/kernel  (3, 4)  float32  w" in shown
-    assert "step          ()      int64    w" in shown
-    shown = run("describe", uuids[1]).stdout
-    assert "layer-39 " in shown
-    assert "layer-40 " not in shown
-    assert shown.endswith("and 60 more: --json shows all\n")
+    output = run("describe", uuids[0]).stdout
+    assert "tensors\nname" in output
+    assert "dense/kernel  (3, 4)  float32  w" in output
+    assert "step          ()      int64    w" in output
+    output = run("describe", uuids[1]).stdout
+    assert "layer-39 " in output
+    assert "layer-40 " not in output
+    assert output.endswith("and 60 more: --json shows all\n")
     plain = json.loads(run("describe", uuids[1], "--json").stdout)["tensors"]
     assert len(plain) == 100
     assert plain[99] == {"name": "layer-99", "shape": [99], "dtype": "float32", "file": "w"}
-    shown = run("describe", uuids[2]).stdout
-    assert "\x1b" not in shown
-    assert r"\x1b[2Jw  (1, 1, 1, 1, 1, 1, 1, 1, " in shown
+    output = run("describe", uuids[2]).stdout
+    assert "\x1b" not in output
+    assert r"\x1b[2Jw  (1, 1, 1, 1, 1, 1, 1, 1, " in output
 
 
 @pytest.mark.parametrize("uuid", ["../../etc", "/etc/passwd", "%", "_", "*", "..", "\x1b[2J"])
-def test_a_uuid_that_is_a_path_or_a_pattern(
+def test_paths_and_patterns_are_not_uuids(
     run: Any, uuids: list[str], home: Path, uuid: str, tmp_path: Path
 ) -> None:
     before = sorted(tmp_path.rglob("*"))
@@ -157,19 +157,19 @@ def test_verify(run: Any, uuids: list[str], home: Path) -> None:
     assert f"{uuids[0]}: nothing: is missing" in result.stdout
     assert f"{uuids[0]}: variables/a[0]: has changed: its digest is" in result.stdout
     results = json.loads(run("verify", "--all", "--json").stdout)
-    assert [len(each["faults"]) for each in results] == [2, 0]
+    assert [len(result_fields["faults"]) for result_fields in results] == [2, 0]
     assert run("verify", "--all").exit_code == 1
     assert run("verify", uuids[1]).exit_code == 0
 
 
-def test_verify_needs_to_know_which(run: Any, uuids: list[str]) -> None:
+def test_verify_requires_a_checkpoint(run: Any, uuids: list[str]) -> None:
     for arguments in ([], [uuids[0], "--all"]):
         result = run("verify", *arguments)
         assert result.exit_code == 2
         assert "give a UUID, or --all" in result.stderr
 
 
-def test_a_storage_that_is_away_is_a_fault(run: Any, home: Path, folder: Path) -> None:
+def test_unreachable_storage_is_a_fault(run: Any, home: Path, folder: Path) -> None:
     import shutil
 
     root = home.parent / "elsewhere"
@@ -202,7 +202,7 @@ def test_delete(run: Any, uuids: list[str], home: Path) -> None:
     )  # fmt: skip
 
 
-def test_what_is_being_saved_is_not_deleted(run: Any, home: Path) -> None:
+def test_unfinished_checkpoint_is_not_deleted(run: Any, home: Path) -> None:
     with (
         core.init() as context,
         context.checkpoint.store_path({"steps_completed": 1}) as (path, uuid),

@@ -16,7 +16,7 @@ from detcore.errors import InvalidCheckpointError
 META = {"steps_completed": 1}
 
 
-def test_a_folder_becomes_a_whole_copy_and_is_kept(
+def test_complete_copy_is_kept(
     desk: Any, uuid: str, folder: Path, tmp_path: Path, tree: Any
 ) -> None:
     copy = tmp_path / "copies" / "one"
@@ -49,7 +49,7 @@ def copy(local_desk: Any, local_uuid: str, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_copy_is_not_whole_until_it_is_copied_again(
+def test_damaged_copy_is_repaired_by_copying(
     local_desk: Any, local_uuid: str, copy: Path, damage: str
 ) -> None:
     DAMAGE[damage](copy)
@@ -58,14 +58,14 @@ def test_a_damaged_copy_is_not_whole_until_it_is_copied_again(
     assert is_complete_copy(copy, local_uuid)
 
 
-def test_the_metadata_of_a_copy_may_be_changed(copy: Path, local_uuid: str) -> None:
+def test_copy_may_have_changed_metadata(copy: Path, local_uuid: str) -> None:
     (copy / METADATA_FILE).write_text('{"note": "changed by hand"}')
     assert is_complete_copy(copy, local_uuid)
 
 
-def test_a_copy_of_another_checkpoint_is_refused(
+def test_copy_refuses_folder_of_other_checkpoint(
     local_desk: Any, local_uuid: str, copy: Path, folder: Path
 ) -> None:
     other = local_desk.upload(folder, META)
-    with pytest.raises(InvalidCheckpointError, match=f"holds another checkpoint, {local_uuid}"):
+    with pytest.raises(InvalidCheckpointError, match=f"contains another checkpoint, {local_uuid}"):
         is_complete_copy(copy, other)

@@ -18,7 +18,7 @@ from detcore.storage import LocalStorage
 
 NUM_KILLS = 15
 NUM_FILES = 3
-# Saves until it is killed, once it may; its start settles what the process before left half done.
+# Saves until it is killed. Its start recovers unfinished work of the previous process.
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -63,7 +63,7 @@ class Trial:
         return self.database.list_checkpoints(trial_id=1)
 
     def run(self, kind: str, seconds: float) -> list[str]:
-        """Let a process save for a while; return what it acknowledged last: UUID and step."""
+        """Let a process save for a while; return the UUID and step that it acknowledged last."""
         with subprocess.Popen(
             [sys.executable, "save.py", kind], cwd=self.home, text=True,
             env={**os.environ, "DETCORE_HOME": str(self.home)},
@@ -94,7 +94,7 @@ class Trial:
         assert not any(verify_checkpoint(self.storage, uuid) for uuid in complete)
 
     def check_killed(self, acknowledged: list[str]) -> bool:
-        """Check what is there right after a kill; return whether something is half done."""
+        """Check the files right after a kill; return whether a save or deletion is unfinished."""
         records = {record.uuid: record for record in self.list_records()}
         complete = {uuid for uuid, record in records.items() if record.state == "COMPLETED"}
         for uuid in complete | {*list_committed(self.storage)}:
@@ -120,7 +120,7 @@ class Trial:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["store_path", "upload", "delete"])
-def test_killed_at_any_moment(tmp_path: Path, kind: str) -> None:
+def test_checkpoints_survive_kills_at_any_moment(tmp_path: Path, kind: str) -> None:
     (tmp_path / "save.py").write_text(SCRIPT)
     dice = random.Random(kind)
     num_half_done = 0

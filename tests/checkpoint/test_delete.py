@@ -65,7 +65,7 @@ def test_everything(desk: Any, uuid: str, globs: list[str] | None) -> None:
         desk.get_metadata(uuid)
 
 
-def test_deleting_twice_is_fine_and_neighbours_stay(desk: Any, uuid: str, folder: Path) -> None:
+def test_delete_is_idempotent_and_keeps_neighbours(desk: Any, uuid: str, folder: Path) -> None:
     other = desk.upload(folder, META)
     for _ in range(2):
         assert desk.delete(uuid) == {}
@@ -73,27 +73,27 @@ def test_deleting_twice_is_fine_and_neighbours_stay(desk: Any, uuid: str, folder
     assert verify_checkpoint(desk.storage, other) == []
 
 
-def test_the_manifest_goes_first(local_desk: Any, folder: Path) -> None:
+def test_delete_removes_manifest_first(local_desk: Any, folder: Path) -> None:
     """A deletion that fails half way leaves no checkpoint, rather than a damaged one."""
     uuid = local_desk.upload(folder, META)
     path = local_desk.storage.root / uuid
-    seen: list[bool] = []
+    states: list[bool] = []
 
     class Failing(type(local_desk.storage)):  # type: ignore[misc]
         def delete_tree(self, prefix: str) -> None:
-            seen.append((path / "manifest.json").exists())
+            states.append((path / "manifest.json").exists())
             raise StorageError("the disk went away")
 
     local_desk.storage.__class__ = Failing
     with pytest.raises(StorageError, match="went away"):
         local_desk.delete(uuid)
-    assert seen == [False]
+    assert states == [False]
     assert (path / "weights.bin").exists()
     assert local_desk.states() == {uuid: "DELETING"}
 
 
 def pathlib_left(root: Path, globs: list[str]) -> set[str]:
-    """Do what pathlib would: glob, remove what is named, and look at what is left."""
+    """Return the names that remain after deleting the matches of pathlib's glob."""
     import shutil
 
     for pattern in globs:
@@ -112,7 +112,7 @@ def pathlib_left(root: Path, globs: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_any_pattern_leaves_what_pathlib_leaves(tmp_path: Path, seed: int) -> None:
+def test_random_globs_follow_pathlib(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     root = tmp_path / "root"
     root.mkdir()
@@ -130,5 +130,5 @@ def test_any_pattern_leaves_what_pathlib_leaves(tmp_path: Path, seed: int) -> No
     folders = [p for p in root.rglob("*") if p.is_dir()]
     empty = {p.relative_to(root).as_posix() for p in folders if not any(p.iterdir())}
     split = split_by_globs(files, empty, [pattern])
-    left = (files - split.gone_files) | {f"{name}/" for name in split.empty_folders}
-    assert left == pathlib_left(root, [pattern]), pattern
+    remaining = (files - split.deleted_files) | {f"{name}/" for name in split.empty_directories}
+    assert remaining == pathlib_left(root, [pattern]), pattern

@@ -23,7 +23,7 @@ META = {"steps_completed": 1}
 
 @pytest.fixture
 def full_desk(tmp_path: Path, database: Database, make_desk: Any) -> Iterator[Any]:
-    """A desk on a file system of 8 MiB of its own."""
+    """A desk on a separate file system of 8 MiB."""
     with mounted_disk(tmp_path / "disk", size=str(ROOM_BYTES)) as folder:
         yield make_desk(database, LocalStorage(folder / "checkpoints"))
 
@@ -42,7 +42,7 @@ def store(desk: Any, tmp_path: Path, size: int) -> str:
 
 
 @pytest.mark.parametrize("save", [upload, store])
-def test_the_previous_checkpoint_stays_usable(
+def test_full_disk_keeps_previous_checkpoint(
     full_desk: Any, tmp_path: Path, save: Callable[[Any, Path, int], str]
 ) -> None:
     first = save(full_desk, tmp_path, 5 * MIB)
@@ -63,7 +63,7 @@ def test_the_previous_checkpoint_stays_usable(
     save(full_desk, tmp_path, 6 * MIB)
 
 
-def test_the_first_checkpoint_does_not_fit(full_desk: Any, tmp_path: Path) -> None:
+def test_full_disk_fails_first_checkpoint(full_desk: Any, tmp_path: Path) -> None:
     with pytest.raises(StorageFullError, match="at least 1 bytes are missing"):
         store(full_desk, tmp_path, 9 * MIB)
     with pytest.raises(StorageFullError, match=f"writing {9 * MIB} bytes needs") as caught:
@@ -72,8 +72,8 @@ def test_the_first_checkpoint_does_not_fit(full_desk: Any, tmp_path: Path) -> No
     assert abs(caught.value.missing_bytes - MIB) <= 64 << 10
 
 
-def test_an_error_that_hides_the_full_disk_is_explained(full_desk: Any) -> None:
-    """Frameworks raise errors of their own, without an errno."""
+def test_full_disk_behind_other_error_is_explained(full_desk: Any) -> None:
+    """Frameworks raise exceptions without an errno."""
 
     def save() -> None:
         with full_desk.store_path(META) as (path, _):
@@ -86,7 +86,7 @@ def test_an_error_that_hides_the_full_disk_is_explained(full_desk: Any) -> None:
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
-def test_an_error_with_room_left_stays_what_it_is(full_desk: Any) -> None:
+def test_error_with_free_space_is_unchanged(full_desk: Any) -> None:
     def save() -> None:
         with full_desk.store_path(META) as (path, _):
             (path / "weights").write_bytes(b"")
@@ -96,7 +96,7 @@ def test_an_error_with_room_left_stays_what_it_is(full_desk: Any) -> None:
         save()
 
 
-def test_no_room_for_the_manifest(full_desk: Any) -> None:
+def test_full_disk_fails_manifest(full_desk: Any) -> None:
     def save() -> None:
         with full_desk.store_path(META) as (path, _):
             fd = os.open(path / "weights", os.O_WRONLY | os.O_CREAT)

@@ -54,8 +54,8 @@ def folder_called(name: object) -> Callable[[Fields], object]:
 
 
 def tensor(**changes: object) -> Callable[[Fields], object]:
-    whole = {"name": "w", "shape": [1], "dtype": "float32", "file": "part"}
-    return lambda fields: fields.update(tensors=[{**whole, **changes}])
+    valid_tensor = {"name": "w", "shape": [1], "dtype": "float32", "file": "part"}
+    return lambda fields: fields.update(tensors=[{**valid_tensor, **changes}])
 
 
 def without(*path: str) -> Callable[[Fields], object]:
@@ -98,10 +98,10 @@ FORGED: dict[str, tuple[Callable[[Fields], object], str]] = {
     "long part in bytes": (named("é" * 128), "more than the 255 bytes"),
     "itself": (named("manifest.json"), r"it names itself, manifest\.json, as a file"),
     "folder called as itself": (named("manifest.json/x"), r"'manifest\.json' is a file and a fo"),
-    "file as a folder": (named("part/more"), "'part' is a file and a folder at once: it also"),
+    "file as a folder": (named("part/more"), "'part' is both a file and a directory: it also"),
     "folder parent": (folder_called("../escaped"), r"'\.\./escaped' is refused"),
-    "folder for a file": (folder_called("part"), "'part' is a file and a folder at once"),
-    "folder in a file": (folder_called("part/x"), "'part' is a file and a folder at once"),
+    "folder for a file": (folder_called("part"), "'part' is both a file and a directory"),
+    "folder in a file": (folder_called("part/x"), "'part' is both a file and a directory"),
     "folder for itself": (folder_called("manifest.json"), r"'manifest\.json' is a file and a fo"),
     "folder that is no name": (folder_called(7), "'directories' holds a number, not a name"),
     # Sizes and digests
@@ -117,7 +117,7 @@ FORGED: dict[str, tuple[Callable[[Fields], object], str]] = {
     "capital digest": (entry(xxh3_128="A" * 32), "has the digest 'AAAA.*'; xxh3_128 has 32"),
     "digest null": (entry(xxh3_128=None), "has the digest None; xxh3_128 has 32 digits"),
     "weak digest": (field("digest", "md5"), "digested with 'md5'; this release knows xxh3_128"),
-    "algorithm in a list": (field("digest", ["xxh3_128"]), "'digest' is a list, not a text"),
+    "algorithm in a list": (field("digest", ["xxh3_128"]), "'digest' is a list, not a string"),
     "entry as a list": (
         lambda fields: fields["files"].update(part=[1]), "'part' is a list, not an object"),
     "files as a list": (field("files", ["part"]), "'files' is a list, not an object"),
@@ -131,13 +131,13 @@ FORGED: dict[str, tuple[Callable[[Fields], object], str]] = {
     "parent as a number": (field("parent", 3), "3 is not a checkpoint's UUID"),
     "steps as a text": (field("steps_completed", "3"), "'steps_completed' is '3'; expected"),
     "steps beyond databases": (field("steps_completed", 2**64), "'steps_completed' is 18446744"),
-    "no time": (field("created", "yesterday"), "'created' is 'yesterday', which is no time"),
+    "no time": (field("created", "yesterday"), "'created' is 'yesterday', which is not a time"),
     "time without a zone": (field("created", "2026-01-01T00:00:00"), "no time with a time zone"),
-    "time as a number": (field("created", 0), "'created' is a number, not a text"),
+    "time as a number": (field("created", 0), "'created' is a number, not a string"),
     "metadata as a text": (field("metadata", "x"), "'metadata' is a text, not an object"),
     "metadata too deep": (field("metadata", nested(80)), "metadata is nested more than 66 times"),
     "versions as a list": (field("versions", []), "'versions' is a list, not an object"),
-    "version of nothing": (field("versions", {"a": 1}), "'versions' holds 1, which is no name"),
+    "version of nothing": (field("versions", {"a": 1}), "'versions' holds 1, which is not a name"),
     "version that paints": (
         field("versions", {"a": "\x1b]0;x\x07"}), r"'versions' holds '\\x1b\]0;x\\x07'"),
     "long version": (field("versions", {"a": "1" * 5000}), "'versions' holds '1111"),
@@ -145,14 +145,14 @@ FORGED: dict[str, tuple[Callable[[Fields], object], str]] = {
     # Tensors
     "tensors as an object": (field("tensors", {}), "'tensors' is an object, not a list"),
     "tensor as a text": (field("tensors", ["w"]), "its tensor 0 is a text, not an object"),
-    "tensor elsewhere": (tensor(file="../x"), r"tensor 0 is in '\.\./x', which is none of its"),
-    "tensor in no file": (tensor(file=None), "tensor 0 has the file None, which is no short"),
+    "tensor elsewhere": (tensor(file="../x"), r"tensor 0 is in '\.\./x', which is not one of its"),
+    "tensor in no file": (tensor(file=None), "tensor 0 has the file None, which is not a short"),
     "negative axis": (tensor(shape=[2, -1]), "tensor 0 has an axis of length -1; expected"),
     "axis with a fraction": (tensor(shape=[0.5]), r"an axis of length 0\.5; expected"),
     "axis without end": (tensor(shape=[10**40]), "an axis of length 1000.*; expected"),
-    "shape as a text": (tensor(shape="12"), "tensor 0 has the shape '12', which is no list"),
+    "shape as a text": (tensor(shape="12"), "tensor 0 has the shape '12', which is not a list"),
     "100000 axes": (tensor(shape=[1] * 100_000), "tensor 0 has 100000 axes; no framework"),
-    "type as a list": (tensor(dtype=["f"]), "tensor 0 has the dtype a list, which is no short"),
+    "type as a list": (tensor(dtype=["f"]), "tensor 0 has the dtype a list, which is not a short"),
 }  # fmt: skip
 
 RAW: dict[str, tuple[Callable[[bytes], bytes], str]] = {
@@ -162,7 +162,7 @@ RAW: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "file twice": (
         lambda data: data.replace(b'"part": {', b'"part": {"size": 1}, "part": {', 1),
         "it has the key 'part' twice"),
-    "NaN": (lambda data: data.replace(b"0.25", b"NaN"), "it holds NaN, which JSON has not"),
+    "NaN": (lambda data: data.replace(b"0.25", b"NaN"), "it holds NaN, which is not valid JSON"),
     "Infinity": (lambda data: data.replace(b"0.25", b"-Infinity"), "it holds -Infinity, which"),
     "1e400": (lambda data: data.replace(b"0.25", b"1e400"), "the number '1e400', which is too la"),
     "100000 digits": (
@@ -216,13 +216,13 @@ def world(tmp_path: Path, folder: Path) -> Iterator[Path]:
     ours = {tmp_path / "checkpoints", deep}
 
     def outside() -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        reports: dict[str, Any] = {}
         for top, folders, names in os.walk(tmp_path):
             folders[:] = [name for name in folders if Path(top, name) not in ours]
-            found[top] = sorted(folders)
+            reports[top] = sorted(folders)
             paths = [Path(top, name) for name in names if not name.startswith("records.db")]
-            found.update((str(path), path.read_bytes()) for path in paths)
-        return found
+            reports.update((str(path), path.read_bytes()) for path in paths)
+        return reports
 
     before = outside()
     beyond = sorted(path.name for path in Path("/tmp").glob("*escaped*"))
@@ -241,7 +241,7 @@ def forge(desk: Any, uuid: str, change: Callable[[Fields], object]) -> None:
 
 
 def refused(desk: Any, uuid: str, folder: Path, message: str) -> None:
-    """Check that nobody takes a checkpoint, and that each says why."""
+    """Check that every operation refuses a checkpoint with the message."""
     calls: list[Callable[[], object]] = [
         lambda: desk.get_manifest(uuid),
         lambda: desk.get_metadata(uuid),
@@ -263,20 +263,20 @@ def refused(desk: Any, uuid: str, folder: Path, message: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", FORGED)
-def test_a_forged_manifest(desk: Any, uuid: str, world: Path, name: str) -> None:
+def test_forged_manifest_is_refused(desk: Any, uuid: str, world: Path, name: str) -> None:
     change, message = FORGED[name]
     forge(desk, uuid, change)
     refused(desk, uuid, world, f"manifest.json cannot be used: .*{message}")
 
 
 @pytest.mark.parametrize("name", RAW)
-def test_a_manifest_that_is_no_manifest(desk: Any, uuid: str, world: Path, name: str) -> None:
+def test_invalid_manifest_is_refused(desk: Any, uuid: str, world: Path, name: str) -> None:
     change, message = RAW[name]
     key = f"{uuid}/manifest.json"
     data = desk.storage.read(key)
-    changed = change(data)
-    assert changed != data
-    desk.storage.replace(key, changed)
+    new_data = change(data)
+    assert new_data != data
+    desk.storage.replace(key, new_data)
     refused(desk, uuid, world, f"manifest.json cannot be used: .*{message}")
 
 
@@ -309,7 +309,7 @@ def unread(database: Any, tmp_path: Path, make_desk: Any) -> Any:
         (0, "part: has 10 bytes instead of 0"),
     ],
 )
-def test_a_size_that_is_a_lie_is_found_before_anything_is_read(
+def test_wrong_size_is_found_before_reading(
     local_desk: Any, unread: Any, local_uuid: str, world: Path, size: int, message: str
 ) -> None:
     forge(local_desk, local_uuid, entry(size=size))
@@ -323,45 +323,43 @@ def test_a_size_that_is_a_lie_is_found_before_anything_is_read(
     assert [str(fault) for fault in faults] == [message]
 
 
-def test_a_file_of_10_gb_in_the_place_of_a_small_one(
-    local_desk: Any, unread: Any, local_uuid: str, world: Path
-) -> None:
+def test_huge_file_is_not_read(local_desk: Any, unread: Any, local_uuid: str, world: Path) -> None:
     os.truncate(local_desk.storage.root / local_uuid / "part", 10_000_000_000)
     with pytest.raises(CheckpointCorruptError, match="part: has 10000000000 bytes instead of 10"):
         unread.download(local_uuid, world / "back")
     assert list(world.iterdir()) == []
 
 
-def test_what_the_disk_cannot_take_is_not_begun(
+def test_download_that_does_not_fit_is_refused(
     local_desk: Any, unread: Any, local_uuid: str, world: Path
 ) -> None:
     """File and manifest agree on four terabytes, of which the store holds none."""
     os.truncate(local_desk.storage.root / local_uuid / "part", 1 << 42)
     forge(local_desk, local_uuid, entry(size=1 << 42))
     for target in ("back", "."):
-        with pytest.raises(StorageFullError, match=r"has 4398046516\d+ bytes.* is room for") as got:
+        with pytest.raises(StorageFullError, match=r"has 4398046516\d+ bytes, but only") as got:
             unread.download(local_uuid, world / target)
         assert got.value.missing_bytes
     assert list(world.iterdir()) == []
 
 
-def test_a_gigantic_manifest_is_not_read(
+def test_huge_manifest_is_not_read(
     local_desk: Any, unread: Any, local_uuid: str, world: Path
 ) -> None:
     os.truncate(local_desk.storage.root / local_uuid / "manifest.json", 10_000_000_000)
-    refused(unread, local_uuid, world, "it has 10000000000 bytes, and 67108864 are read at most")
+    refused(unread, local_uuid, world, "it has 10000000000 bytes; the maximum is 67108864")
 
 
-def test_a_manifest_that_could_not_be_read_again_is_not_written(
+def test_unreadable_manifest_is_not_written(
     desk: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("detcore.checkpoint.manifest.MAX_MANIFEST_BYTES", 700)
-    with pytest.raises(InvalidCheckpointError, match=r"would have .* bytes; 700 are read at most"):
+    with pytest.raises(InvalidCheckpointError, match=r"would have .* bytes; the maximum is 700"):
         desk.upload(folder, {**META, "text": "x" * 700})
     assert desk.storage.list() == []
 
 
-def test_many_files_that_are_not_there(
+def test_many_missing_files_are_one_error(
     local_desk: Any, unread: Any, local_uuid: str, world: Path
 ) -> None:
     """None is fetched, and the message stays short."""
@@ -374,7 +372,7 @@ def test_many_files_that_are_not_there(
 
 
 @pytest.mark.parametrize("change_name", [lambda _: "one", str.upper], ids=["files", "folder"])
-def test_names_that_are_one_where_they_go(
+def test_names_that_collide_in_target_are_refused(
     desk: Any, uuid: str, world: Path, monkeypatch: pytest.MonkeyPatch, change_name: Any
 ) -> None:
     """Stands for a file system that takes ``A`` for ``a``, which cannot be had without root."""
@@ -386,23 +384,23 @@ def test_names_that_are_one_where_they_go(
         return get_tree(folded, **options)
 
     monkeypatch.setattr(desk.storage, "get_tree", fold)
-    with pytest.raises(UnsafePathError, match="takes names for one that differ by case"):
+    with pytest.raises(UnsafePathError, match="does not distinguish names that differ"):
         desk.download(uuid, world / "back")
     assert list(world.iterdir()) == []
 
 
-def test_a_link_in_the_target_is_not_followed_out_of_it(
+def test_links_out_of_target_are_not_followed(
     desk: Any, uuid: str, world: Path, tmp_path: Path
 ) -> None:
     forge(desk, uuid, lambda fields: fields.update(directories=["out/new"]))
     (world / "back").mkdir()
     (world / "back" / "out").symlink_to(tmp_path / "work" / "neighbour")
-    with pytest.raises(InvalidCheckpointError, match=r"a link there leads out of it, to .*neigh"):
+    with pytest.raises(InvalidCheckpointError, match=r"a link leads out of the folder, to .*neigh"):
         desk.download(uuid, world / "back")
     assert [path.name for path in (world / "back").iterdir()] == ["out"]
 
 
-def test_a_link_for_a_file_in_the_target_is_replaced(
+def test_link_to_a_file_in_target_is_replaced(
     desk: Any, uuid: str, world: Path, tmp_path: Path
 ) -> None:
     (world / "back").mkdir()
@@ -428,7 +426,7 @@ LINKS: dict[str, Callable[[Path, Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", LINKS)
-def test_a_link_that_leads_out_of_a_local_checkpoint(
+def test_links_out_of_checkpoint_are_refused(
     local_desk: Any, local_uuid: str, world: Path, tmp_path: Path, kind: str
 ) -> None:
     path = local_desk.storage.root / local_uuid / "part"
@@ -446,7 +444,7 @@ def test_a_link_that_leads_out_of_a_local_checkpoint(
 
 
 @pytest.mark.parametrize("kind", ["folder", "manifest", "manifest pipe"])
-def test_a_checkpoint_that_is_a_link_itself(
+def test_checkpoint_that_is_a_link_is_refused(
     local_desk: Any, local_uuid: str, world: Path, kind: str
 ) -> None:
     root = local_desk.storage.root / local_uuid
@@ -476,7 +474,7 @@ def test_a_checkpoint_that_is_a_link_itself(
     assert not (world / "back").exists()
 
 
-def test_nothing_of_a_checkpoint_is_run(
+def test_no_code_of_a_checkpoint_is_executed(
     desk: Any, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pickles in the place of arrays and metadata, and code that Python would import."""
@@ -508,7 +506,7 @@ def test_nothing_of_a_checkpoint_is_run(
     "uuid",
     ["../neighbour", "/etc", "a/b", "", "..", "a\0b", "~", "%2e%2e", "x" * 200, "a\nb", ".hid", 3],
 )
-def test_a_uuid_that_is_a_path(desk: Any, world: Path, uuid: Any) -> None:
+def test_path_as_uuid_is_refused(desk: Any, world: Path, uuid: Any) -> None:
     calls: list[Callable[[], object]] = [
         lambda: desk.download(uuid, world / "back"),
         lambda: desk.restore_path(uuid).__enter__(),
@@ -525,14 +523,14 @@ def test_a_uuid_that_is_a_path(desk: Any, world: Path, uuid: Any) -> None:
 
 
 @pytest.mark.parametrize("glob", ["../*", "a/../../*", "/etc/*", ".", "", "**/../../x"])
-def test_globs_that_lead_out(desk: Any, uuid: str, world: Path, glob: str) -> None:
+def test_globs_out_of_checkpoint_are_refused(desk: Any, uuid: str, world: Path, glob: str) -> None:
     with pytest.raises(UnsafePathError, match="patterns are relative to the checkpoint"):
         desk.delete(uuid, globs=[glob])
     assert verify_checkpoint(desk.storage, uuid) == []
     assert world.exists()
 
 
-def test_globs_that_would_take_for_ever(desk: Any, folder: Path) -> None:
+def test_globs_take_no_exponential_time(desk: Any, folder: Path) -> None:
     deep = folder / "/".join("d" * 60)
     deep.mkdir(parents=True)
     (deep / "file").write_text("")

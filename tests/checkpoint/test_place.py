@@ -45,7 +45,7 @@ def detcore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Detcore
     for name in list(os.environ):
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
-    # Nobody's own credentials, and no question to a cloud's metadata server.
+    # Without the user's credentials, and without queries to a cloud's metadata server.
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(tmp_path))
     with Detcore(tmp_path) as command:
@@ -72,7 +72,7 @@ def assert_no_secret(detcore: Detcore) -> None:
 
 
 @pytest.mark.soak
-def test_everything_finds_the_server_again(
+def test_commands_find_storage_server(
     detcore: Detcore, weed_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = {"searcher__max_length": {"batches": 10}}
@@ -86,13 +86,13 @@ def test_everything_finds_the_server_again(
     ok(detcore("checkpoint", "download", uuid, "-o", tmp_path / "downloaded"))
     assert (tmp_path / "downloaded" / "toy.json").exists()
     assert_no_secret(detcore)
-    shown = ok(detcore("experiment", "describe", 1, "--json")).stdout
-    assert SECRET_KEY not in shown
-    assert weed_url in shown
-    # Another experiment, with a storage of its own, starts from it.
+    description = ok(detcore("experiment", "describe", 1, "--json")).stdout
+    assert SECRET_KEY not in description
+    assert weed_url in description
+    # Another experiment, with a different storage, starts from it.
     warm = detcore.config(searcher__source_checkpoint_uuid=uuid, **short)
     ok(detcore("run", warm, MODEL_DIR))
-    # Without the secrets the environment's are used, and if there are none the error says so.
+    # Without recorded secrets, the environment's are used. If these are missing, the error says so.
     secrets = detcore.home / "experiments" / "1" / "secrets.json"
     hidden = secrets.rename(secrets.with_name("away"))
     failed = detcore("checkpoint", "verify", uuid)
@@ -111,7 +111,7 @@ def test_everything_finds_the_server_again(
 
 
 @pytest.mark.soak
-def test_resuming_needs_the_secrets_of_the_file_or_the_environments(
+def test_resume_requires_storage_secrets(
     detcore: Detcore, weed_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = detcore.config(
@@ -127,9 +127,9 @@ def test_resuming_needs_the_secrets_of_the_file_or_the_environments(
     (detcore.home / "experiments" / "1" / "secrets.json").unlink()
     failed = detcore("run", "--resume", 1)
     assert failed.code != 0
-    told = failed.stdout + failed.stderr
-    assert "access_key and secret_key of the experiment file are not in" in told
-    assert mistake not in told
+    output = failed.stdout + failed.stderr
+    assert "access_key and secret_key of the experiment file are not in" in output
+    assert mistake not in output
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     last = detcore("run", "--resume", 1).stdout
@@ -138,7 +138,7 @@ def test_resuming_needs_the_secrets_of_the_file_or_the_environments(
     assert_no_secret(detcore)
 
 
-def test_a_script_is_found_again_and_settled(detcore: Detcore, weed_url: str) -> None:
+def test_killed_script_is_recovered_on_server(detcore: Detcore, weed_url: str) -> None:
     import subprocess
     import sys
 
@@ -155,7 +155,7 @@ def test_a_script_is_found_again_and_settled(detcore: Detcore, weed_url: str) ->
     assert first.returncode == 0, first.stderr
     ok(detcore("checkpoint", "verify", first.stdout.strip()))
     assert run("killed").returncode < 0
-    last = run()  # settles what the killed one left, on the same server
+    last = run()  # recovers the killed script's checkpoint on the same server
     assert last.returncode == 0, last.stderr
     assert "could not be settled" not in last.stderr
     ok(detcore("checkpoint", "verify", "--all"))
@@ -163,28 +163,28 @@ def test_a_script_is_found_again_and_settled(detcore: Detcore, weed_url: str) ->
 
 
 def test_pruning_on_a_server(detcore: Detcore, weed_url: str) -> None:
-    kept = {"save_experiment_best": 100, "save_trial_latest": 100}
+    policy = {"save_experiment_best": 100, "save_trial_latest": 100}
     config = detcore.config(
-        checkpoint_storage={**spec(weed_url, "pruned"), **kept}, checkpoint_policy="all"
+        checkpoint_storage={**spec(weed_url, "pruned"), **policy}, checkpoint_policy="all"
     )
     ok(detcore("run", config, MODEL_DIR))
-    said = ok(detcore("checkpoint", "prune", 1, "--dry-run")).stdout
-    assert "nothing was deleted" in said
-    assert "latest of its trial" in said
+    plan_text = ok(detcore("checkpoint", "prune", 1, "--dry-run")).stdout
+    assert "nothing was deleted" in plan_text
+    assert "latest of its trial" in plan_text
     fewer = ("--save-experiment-best", 0, "--save-trial-latest", 1)
     refused = detcore("checkpoint", "prune", 1, *fewer)
     assert refused.code == 2
     assert "--yes" in refused.stderr
-    done = ok(detcore("checkpoint", "prune", 1, "--yes", *fewer))
-    left = ok(detcore("checkpoint", "list", "--json")).stdout
-    assert 1 <= left.count('"COMPLETED"') <= 2
-    assert " deleted, " in done.stdout.splitlines()[-1]
+    pruning = ok(detcore("checkpoint", "prune", 1, "--yes", *fewer))
+    listing = ok(detcore("checkpoint", "list", "--json")).stdout
+    assert 1 <= listing.count('"COMPLETED"') <= 2
+    assert " deleted, " in pruning.stdout.splitlines()[-1]
     again = ok(detcore("checkpoint", "prune", 1, "--yes", *fewer, "--save-trial-best", 0))
     assert again.stdout.splitlines()[-1].endswith(", 1 kept")
     ok(detcore("checkpoint", "verify", "--all"))
 
 
-def test_a_password_in_a_url_is_not_in_the_storages_own(tmp_path: Path) -> None:
+def test_storage_url_hides_password(tmp_path: Path) -> None:
     storage = open_storage("sftp://me:p%40ss@host/folder", home=tmp_path, plugins=None)
     assert storage.url == "sftp://me@host/folder"
     assert storage._options == {"password": "p@ss"}  # type: ignore[attr-defined]
@@ -192,7 +192,7 @@ def test_a_password_in_a_url_is_not_in_the_storages_own(tmp_path: Path) -> None:
         open_storage("webdav://me:pass@host/folder", home=tmp_path, plugins=None)
 
 
-def test_a_checkpoint_elsewhere_than_its_experiment_is_opened_by_its_url(tmp_path: Path) -> None:
+def test_checkpoint_in_other_storage_is_opened(tmp_path: Path) -> None:
     plugins = PluginManager(read_environment({"DETCORE_HOME": str(tmp_path)}))
     with Database.open(f"sqlite:///{tmp_path / 'detcore.db'}") as database:
         experiment = database.create_experiment(

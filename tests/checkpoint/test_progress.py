@@ -48,7 +48,7 @@ with core.init(checkpoint_storage=sys.argv[1]) as context:
 
 
 class Recorder:
-    """Remembers what it was told of transfers."""
+    """Records the progress of transfers."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -73,9 +73,7 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def test_every_byte_is_told_with_the_total_known_before(
-    desk: Any, folder: Path, tmp_path: Path
-) -> None:
+def test_progress_covers_every_byte(desk: Any, folder: Path, tmp_path: Path) -> None:
     recorder = Recorder()
     context = CheckpointContext(
         storage=desk.storage, distributed=DistributedContext(), observer=recorder
@@ -88,9 +86,9 @@ def test_every_byte_is_told_with_the_total_known_before(
     with context.restore_path(uuid):
         pass
     assert verify_checkpoint(desk.storage, uuid, observer=recorder) == []
-    whole = size_of(tmp_path / "back")
+    size = size_of(tmp_path / "back")
     assert recorder.totals == [
-        size_of(folder), 5000, whole, size_of(tmp_path / "part"), whole, whole,
+        size_of(folder), 5000, size, size_of(tmp_path / "part"), size, size,
     ]  # fmt: skip
     assert recorder.told == recorder.totals
     start = uuid[:8]
@@ -101,7 +99,7 @@ def test_every_byte_is_told_with_the_total_known_before(
     ]  # fmt: skip
 
 
-def test_a_repair_tells_too(desk: Any, uuid: str) -> None:
+def test_repair_reports_progress(desk: Any, uuid: str) -> None:
     recorder = Recorder()
     record = desk.database.get_checkpoint(uuid)
     repair_checkpoint(desk.database, desk.storage, record, observer=recorder)
@@ -117,21 +115,21 @@ def text_of(console: Console) -> str:
     return console.file.getvalue()
 
 
-def test_a_short_transfer_has_no_bar() -> None:
+def test_short_transfer_has_no_progress_bar() -> None:
     console = terminal()
     with TransferBars(console, delay_s=3600.0).transfer("saving", 100) as advance:
         advance(100)
     assert text_of(console) == ""
 
 
-def test_a_transfer_that_stands_still_from_the_start_has_a_bar() -> None:
+def test_stalled_transfer_has_progress_bar() -> None:
     console = terminal()
     with TransferBars(console, delay_s=0.0).transfer("saving", 100):
         wait_until(lambda: "saving" in text_of(console))
         assert "0/100 bytes" in text_of(console)
 
 
-def test_a_bar_does_not_pass_its_end_and_goes_with_a_failure() -> None:
+def test_progress_bar_ends_at_100_percent() -> None:
     console = terminal()
 
     def transfer() -> None:
@@ -147,13 +145,13 @@ def test_a_bar_does_not_pass_its_end_and_goes_with_a_failure() -> None:
     assert text_of(console).endswith("\x1b[1A\x1b[2K")  # the line is empty again
 
 
-def test_what_is_no_terminal_gets_nothing() -> None:
+def test_progress_bar_requires_a_terminal() -> None:
     assert watch_transfers(io.StringIO()) is None
 
 
 @pytest.fixture(scope="module")
 def slow() -> Iterator[FaultProxy]:
-    """An S3 server where each part of a large file takes longer than what has no bar."""
+    """An S3 server where each part of a large file takes longer than the bar's delay."""
 
     def wait(method: str, target: str) -> None:
         if "/weights" in target and method in ("GET", "PUT"):
@@ -177,23 +175,25 @@ def variables(slow: FaultProxy, tmp_path: Path) -> dict[str, str]:
 def run_script(folder: Path, variables: dict[str, str], **options: Any) -> tuple[str, str]:
     (folder / "script.py").write_text(SCRIPT)
     command = [sys.executable, "script.py", f"s3://{BUCKET}/{folder.name}"]
-    code, shown, piped = on_a_terminal(command, variables=variables, folder=folder, **options)
-    assert code == 0, shown
+    code, terminal_text, piped = on_a_terminal(
+        command, variables=variables, folder=folder, **options
+    )
+    assert code == 0, terminal_text
     # The script's first and last line, which are about the trial.
-    shown = re.sub(r"experiment 1[:,][^\n]*\n", "", without_colour(shown))
-    return shown, piped
+    terminal_text = re.sub(r"experiment 1[:,][^\n]*\n", "", without_colour(terminal_text))
+    return terminal_text, piped
 
 
 @pytest.mark.soak
-def test_scripts_and_commands_on_a_terminal(tmp_path: Path, variables: dict[str, str]) -> None:
-    shown, _ = run_script(tmp_path, variables)
-    uuid = shown.split()[-1]
-    before, _, rest = shown.partition("uploaded")
+def test_terminal_shows_progress_of_scripts(tmp_path: Path, variables: dict[str, str]) -> None:
+    terminal_text, _ = run_script(tmp_path, variables)
+    uuid = terminal_text.split()[-1]
+    before, _, remainder = terminal_text.partition("uploaded")
     assert f"saving {uuid[:8]}" in before
     assert "/12.0 MB" in before
-    stored, _, rest = rest.partition("stored")
+    stored, _, remainder = remainder.partition("stored")
     assert "saving" in stored
-    downloaded, _, restored = rest.partition("downloaded")
+    downloaded, _, restored = remainder.partition("downloaded")
     assert f"downloading {uuid[:8]}" in downloaded
     assert f"downloading {uuid[:8]}" in restored.partition("restored")[0]
 
@@ -202,26 +202,24 @@ def test_scripts_and_commands_on_a_terminal(tmp_path: Path, variables: dict[str,
         (["verify", uuid], "checking"),
         (["repair", uuid], "checking"),
     ):
-        code, shown, piped = on_a_terminal(
+        code, terminal_text, piped = on_a_terminal(
             [sys.executable, "-m", "detcore", "checkpoint", *arguments],
             variables=variables,
             folder=tmp_path,
             width=70,
             stdout_too=False,
         )
-        assert code == 0, shown
-        lines = without_colour(shown).replace("\r", "\n").splitlines()
+        assert code == 0, terminal_text
+        lines = without_colour(terminal_text).replace("\r", "\n").splitlines()
         bars = [line for line in lines if f"{verb} {uuid[:8]}" in line]
-        assert bars, shown
+        assert bars, terminal_text
         assert all(len(line) <= 70 for line in lines), lines
         assert verb not in piped
     assert (tmp_path / "got" / "weights").stat().st_size == SIZE
 
 
 @pytest.mark.soak
-def test_a_terminal_that_cannot_go_back_gets_nothing(
-    tmp_path: Path, variables: dict[str, str]
-) -> None:
-    shown, piped = run_script(tmp_path, {**variables, "TERM": "dumb"}, stdout_too=False)
-    assert shown == ""
+def test_dumb_terminal_has_no_progress_bar(tmp_path: Path, variables: dict[str, str]) -> None:
+    terminal_text, piped = run_script(tmp_path, {**variables, "TERM": "dumb"}, stdout_too=False)
+    assert terminal_text == ""
     assert piped.split()[:4] == ["uploaded", "stored", "downloaded", "restored"]

@@ -1,4 +1,4 @@
-"""What the next start makes of what it finds."""
+"""Recovery of unfinished checkpoints at the next start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def begin(desk: Any, uuid: str) -> None:
     )
 
 
-def test_committed_but_not_recorded_becomes_complete(desk: Any, uuid: str) -> None:
+def test_unrecorded_commit_becomes_complete(desk: Any, uuid: str) -> None:
     before = desk.database.get_checkpoint(uuid)
     from sqlalchemy import text
 
@@ -36,17 +36,17 @@ def test_committed_but_not_recorded_becomes_complete(desk: Any, uuid: str) -> No
     assert recover_checkpoints(desk.database, desk.storage, desk.trial_id) == []
 
 
-def test_half_written_vanishes_and_others_stay(desk: Any, folder: Path) -> None:
-    whole = desk.upload(folder, META)
+def test_unfinished_save_is_removed(desk: Any, folder: Path) -> None:
+    intact_uuid = desk.upload(folder, META)
     begin(desk, "half")
     desk.storage.replace("half/weights", b"x" * 1000)
     assert recover_checkpoints(desk.database, desk.storage, desk.trial_id) == []
-    assert desk.states() == {whole: "COMPLETED", "half": "DELETED"}
+    assert desk.states() == {intact_uuid: "COMPLETED", "half": "DELETED"}
     assert desk.names("half") == []
-    assert verify_checkpoint(desk.storage, whole) == []
+    assert verify_checkpoint(desk.storage, intact_uuid) == []
 
 
-def test_an_empty_manifest_does_not_count(desk: Any) -> None:
+def test_empty_manifest_is_not_a_commit(desk: Any) -> None:
     begin(desk, "half")
     desk.storage.replace("half/manifest.json", b"")
     recover_checkpoints(desk.database, desk.storage, desk.trial_id)
@@ -54,36 +54,34 @@ def test_an_empty_manifest_does_not_count(desk: Any) -> None:
     assert desk.names("half") == []
 
 
-def test_a_damaged_manifest_does_not_stop_the_next_start(
+def test_damaged_manifest_allows_next_start(
     desk: Any, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = desk.upload(folder, META)
+    intact_uuid = desk.upload(folder, META)
     begin(desk, "broken")
     desk.storage.replace("broken/manifest.json", b"{ cut off")
     assert recover_checkpoints(desk.database, desk.storage, desk.trial_id) == []
-    assert desk.states() == {whole: "COMPLETED", "broken": "DAMAGED"}
+    assert desk.states() == {intact_uuid: "COMPLETED", "broken": "DAMAGED"}
     assert "checkpoint broken" in caplog.text
     assert desk.names("broken") == ["manifest.json"]
 
 
-def test_an_interrupted_deletion_is_finished(desk: Any, uuid: str) -> None:
+def test_interrupted_deletion_is_finished(desk: Any, uuid: str) -> None:
     desk.database.record_checkpoint(CheckpointDeleting(uuid=uuid))
     recover_checkpoints(desk.database, desk.storage, desk.trial_id)
     assert desk.names(uuid) == []
     assert desk.states() == {uuid: "DELETED"}
 
 
-def test_a_storage_that_is_away_is_not_taken_for_an_empty_one(local_desk: Any) -> None:
+def test_missing_storage_is_an_error(local_desk: Any) -> None:
     begin(local_desk, "half")
     shutil.rmtree(local_desk.storage.root, ignore_errors=True)
-    with pytest.raises(StorageError, match=r"is not there.*\n.*may be whole.*\n.*Mount it"):
+    with pytest.raises(StorageError, match=r"is missing.*\n.*may contain a complete.*\n.*Mount it"):
         recover_checkpoints(local_desk.database, local_desk.storage, local_desk.trial_id)
     assert local_desk.states() == {"half": "ACTIVE"}
 
 
-def test_checkpoints_of_other_storages_and_trials_are_left_alone(
-    local_desk: Any, tmp_path: Path
-) -> None:
+def test_recovery_is_limited_to_trial_and_storage(local_desk: Any, tmp_path: Path) -> None:
     from detcore.storage import LocalStorage
 
     begin(local_desk, "half")
@@ -96,7 +94,7 @@ def test_checkpoints_of_other_storages_and_trials_are_left_alone(
     assert local_desk.names("half") == ["weights"]
 
 
-def test_the_lost_answer_of_a_commit_is_not_a_failure(desk: Any, folder: Path) -> None:
+def test_lost_commit_response_is_not_a_failure(desk: Any, folder: Path) -> None:
     """`create` got through, but says that the marker exists."""
     real = desk.storage.create
 
@@ -110,7 +108,7 @@ def test_the_lost_answer_of_a_commit_is_not_a_failure(desk: Any, folder: Path) -
     assert verify_checkpoint(desk.storage, uuid) == []
 
 
-def test_another_writer_under_the_same_uuid_is_a_conflict(desk: Any, folder: Path) -> None:
+def test_second_writer_of_uuid_is_a_conflict(desk: Any, folder: Path) -> None:
     real = desk.storage.create
 
     def create(key: str, data: bytes) -> None:
@@ -128,7 +126,7 @@ def test_another_writer_under_the_same_uuid_is_a_conflict(desk: Any, folder: Pat
         desk.upload(folder, META)
 
 
-def test_files_that_change_while_they_are_saved(local_desk: Any, folder: Path) -> None:
+def test_files_changed_during_save_are_detected(local_desk: Any, folder: Path) -> None:
     real = local_desk.storage.replace
 
     def replace(key: str, data: bytes) -> None:
@@ -142,7 +140,7 @@ def test_files_that_change_while_they_are_saved(local_desk: Any, folder: Path) -
     assert local_desk.storage.list() == []
 
 
-def test_a_cleanup_that_fails_does_not_hide_the_error(
+def test_failed_cleanup_does_not_hide_error(
     local_desk: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def delete_tree(prefix: str) -> None:

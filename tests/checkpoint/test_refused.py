@@ -1,4 +1,4 @@
-"""What is refused, before anything is written."""
+"""Input that is refused before any file is written."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ LOOP["self"] = LOOP
         ({"steps_completed": 2**63}, "is 9223372036854775808; expected a whole number, 0 to 2"),
         ({"steps_completed": 1, "seed": 10**5000}, r"metadata\['seed'\].*more than 13000 bits"),
         ({"steps_completed": 1, "a": {"b": [0, {1}]}}, r"metadata\['a'\]\['b'\]\[1\] is \{1\}"),
-        ({"steps_completed": 1, "a": {2: 3}}, r"metadata\['a'\]\[2\].*keys must be texts"),
+        ({"steps_completed": 1, "a": {2: 3}}, r"metadata\['a'\]\[2\].*keys must be strings"),
         ({"steps_completed": 1, "loss": float("nan")}, r"metadata\['loss'\] is nan"),
         ({"steps_completed": 1, "a": np.zeros(3)}, r"metadata\['a'\].*a ndarray is not JSON"),
-        (LOOP, "nested too deeply, or holds itself"),
+        (LOOP, "nested too deeply, or contains itself"),
         ([1], "metadata is a list"),
     ],
 )
@@ -43,7 +43,7 @@ def test_metadata(desk: Any, folder: Path, metadata: Any, message: str) -> None:
     assert desk.storage.list() == []
 
 
-def test_numpy_scalars_and_tuples_become_plain(desk: Any, folder: Path) -> None:
+def test_metadata_converts_numpy_and_tuples(desk: Any, folder: Path) -> None:
     metadata = {
         "steps_completed": np.int64(5),
         "loss": np.float32(0.5),
@@ -64,20 +64,20 @@ def refused(desk: Any, folder: Path, error: type[Exception], message: str) -> No
     assert desk.states() == {}
 
 
-def test_a_link_that_leads_out(desk: Any, folder: Path) -> None:
+def test_link_out_of_folder_is_refused(desk: Any, folder: Path) -> None:
     (folder / "variables" / "out").symlink_to("/etc/passwd")
     refused(desk, folder, UnsafePathError, r"'variables/out' is a link that leads out.*passwd")
 
 
-def test_a_link_to_nothing_and_to_a_folder(desk: Any, folder: Path) -> None:
+def test_links_to_no_file_are_refused(desk: Any, folder: Path) -> None:
     (folder / "dangling").symlink_to("absent")
-    refused(desk, folder, InvalidCheckpointError, "'dangling' is a link to nothing")
+    refused(desk, folder, InvalidCheckpointError, "'dangling' is a link whose target is missing")
     (folder / "dangling").unlink()
     (folder / "loop").symlink_to(".")
-    refused(desk, folder, InvalidCheckpointError, "'loop' is a link to a folder")
+    refused(desk, folder, InvalidCheckpointError, "'loop' is a link to a directory")
 
 
-def test_what_is_neither_file_nor_folder(
+def test_special_files_are_refused(
     desk: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(folder / "pipe")
@@ -89,28 +89,28 @@ def test_what_is_neither_file_nor_folder(
         refused(desk, folder, InvalidCheckpointError, "sock is a socket")
 
 
-def test_a_name_that_is_not_text(desk: Any, folder: Path) -> None:
+def test_name_that_is_not_utf8_is_refused(desk: Any, folder: Path) -> None:
     (folder / os.fsdecode(b"\xff\xfe")).write_text("")
     refused(desk, folder, UnsafePathError, "cannot be written in UTF-8")
 
 
-def test_the_manifests_name_is_taken(desk: Any, folder: Path) -> None:
+def test_manifest_name_is_reserved(desk: Any, folder: Path) -> None:
     (folder / "manifest.json").write_text("{}")
     refused(desk, folder, InvalidCheckpointError, "holds a file called manifest.json")
 
 
-def test_a_manifest_in_a_folder_below_is_fine(desk: Any, folder: Path) -> None:
+def test_manifest_name_is_allowed_in_subfolder(desk: Any, folder: Path) -> None:
     (folder / "variables" / "manifest.json").write_text("{}")
     uuid = desk.upload(folder, {"steps_completed": 1})
     assert "variables/manifest.json" in desk.get_manifest(uuid).files
 
 
-def test_no_folder(desk: Any, folder: Path) -> None:
+def test_missing_folder_is_refused(desk: Any, folder: Path) -> None:
     refused(desk, folder / "absent", InvalidCheckpointError, "absent does not exist")
     refused(desk, folder / "weights.bin", InvalidCheckpointError, "weights.bin is not a folder")
 
 
-def test_what_a_block_made_is_looked_at_too(desk: Any) -> None:
+def test_files_of_store_path_are_checked(desk: Any) -> None:
     def save() -> None:
         with desk.store_path({"steps_completed": 1}) as (path, _):
             (path / "out").symlink_to("/etc/passwd")

@@ -60,36 +60,36 @@ def policy(best: int, trial_best: int, latest: int) -> RetentionPolicy:
         ((2, 1, 1), [10, 8, 7, 5]),
     ],
 )
-def test_the_documented_table(numbers: tuple[int, int, int], kept: list[int]) -> None:
+def test_retention_follows_documented_table(numbers: tuple[int, int, int], kept: list[int]) -> None:
     plan = choose_checkpoints(_EXAMPLE, policy(*numbers), smaller_is_better=True)
     assert sorted(map(int, plan.kept), reverse=True) == kept
     assert {*plan.kept, *plan.deleted} == {str(n) for n in range(1, 11)}
 
 
-def test_of_equal_values_the_earlier_one_is_kept_and_one_checkpoint_counts_twice() -> None:
-    saved = [
+def test_retention_keeps_earlier_of_equal_values() -> None:
+    items = [
         SavedCheckpoint(uuid=f"{trial}-{step}", trial_id=trial, steps_completed=step, metric=1.0)
         for trial in (2, 1)
         for step in (20, 10)
     ]
-    plan = choose_checkpoints(saved, policy(1, 1, 1), smaller_is_better=True)
+    plan = choose_checkpoints(items, policy(1, 1, 1), smaller_is_better=True)
     assert plan.kept == {
         "1-10": ("best of the experiment", "best of its trial"),
         "2-10": ("best of its trial",),
         "1-20": ("latest of its trial",),
         "2-20": ("latest of its trial",),
     }
-    alone = choose_checkpoints(saved[:1], policy(1, 1, 1), smaller_is_better=True)
+    alone = choose_checkpoints(items[:1], policy(1, 1, 1), smaller_is_better=True)
     assert len(alone.kept["2-20"]) == 3
 
 
 @pytest.mark.parametrize("value", [-1, 1.0, True, "1"])
-def test_a_policy_that_makes_no_sense_is_refused(value: Any) -> None:
+def test_invalid_retention_policy_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match="save_trial_latest"):
         RetentionPolicy(save_trial_latest=value)
 
 
-def test_the_policy_of_a_configuration_has_the_documented_defaults() -> None:
+def test_retention_policy_has_documented_defaults() -> None:
     assert RetentionPolicy.from_config({}) == policy(0, 1, 1)
     assert RetentionPolicy.from_config({"checkpoint_storage": "s3://b/p"}) == policy(0, 1, 1)
     storage = {"type": "s3", "save_experiment_best": 3, "save_trial_latest": 0}
@@ -113,7 +113,7 @@ def is_number(value: float | None) -> bool:
 @given(
     checkpoints, policies, st.booleans(), st.sets(st.integers(0, 30)), st.sets(st.integers(1, 4))
 )
-def test_the_kept_set_obeys_each_rule(
+def test_retention_obeys_each_rule(
     saved: list[SavedCheckpoint],
     rules: RetentionPolicy,
     smaller: bool,
@@ -143,21 +143,21 @@ def test_the_kept_set_obeys_each_rule(
         best = [item for item in among if reason in plan.kept.get(item.uuid, ())]
         assert len(best) == min(limit, len(valued))
         assert all(item in valued for item in best)
-        others = [item for item in valued if item not in best]
-        assert not any(is_worse(one, other) for one in best for other in others)
+        other_items = [item for item in valued if item not in best]
+        assert not any(is_worse(one, other) for one in best for other in other_items)
 
     check_best("best of the experiment", saved, rules.save_experiment_best)
     for trial in {item.trial_id for item in saved}:
-        mine = [item for item in saved if item.trial_id == trial]
-        check_best("best of its trial", mine, rules.save_trial_best)
-        latest = [i for i in mine if "latest of its trial" in plan.kept.get(i.uuid, ())]
-        assert len(latest) == min(rules.save_trial_latest, len(mine))
+        own_items = [item for item in saved if item.trial_id == trial]
+        check_best("best of its trial", own_items, rules.save_trial_best)
+        latest = [i for i in own_items if "latest of its trial" in plan.kept.get(i.uuid, ())]
+        assert len(latest) == min(rules.save_trial_latest, len(own_items))
         least = min((item.steps_completed for item in latest), default=0)
-        assert all(i.steps_completed <= least for i in mine if i not in latest and latest)
+        assert all(i.steps_completed <= least for i in own_items if i not in latest and latest)
         if trial in unfinished:
-            newest = max(item.steps_completed for item in mine)
-            assert any(i.uuid in plan.kept and i.steps_completed == newest for i in mine)
-    # Once the others are gone, nothing more goes.
+            newest = max(item.steps_completed for item in own_items)
+            assert any(i.uuid in plan.kept and i.steps_completed == newest for i in own_items)
+    # After these deletions, no more checkpoints are deleted.
     again = choose([by_uuid[uuid] for uuid in plan.kept])
     assert again.deleted == ()
     assert dict(again.kept) == dict(plan.kept)
@@ -211,7 +211,7 @@ class Experiment:
         )  # fmt: skip
 
     def prune(self, *numbers: int, **options: Any) -> RetentionPlan:
-        """Delete what a policy of these numbers, or by default the configuration's, lets go."""
+        """Apply a policy of these numbers, or by default the configured policy."""
         options["policy"] = policy(*numbers) if numbers else None
         return apply_retention(self.database, self.desk.storage, self.id, **options)
 
@@ -221,22 +221,22 @@ def experiment(desk: Any, folder: Path) -> Experiment:
     return Experiment(desk, folder)
 
 
-def test_a_pass_deletes_the_others_and_a_second_one_nothing(experiment: Experiment) -> None:
+def test_second_retention_pass_deletes_nothing(experiment: Experiment) -> None:
     desk = experiment.desk
     best = experiment.save(10, 0.1)
-    gone = [experiment.save(20, 0.5), experiment.save(30, math.nan)]
+    pruned = [experiment.save(20, 0.5), experiment.save(30, math.nan)]
     latest = experiment.save(40)
     other = experiment.save(10, 0.3, trial=1)
-    told: list[str] = []
-    plan = experiment.prune(on_deleted=told.append)
+    notices: list[str] = []
+    plan = experiment.prune(on_deleted=notices.append)
     assert plan.kept == {
         best: ("best of its trial",),
         latest: ("latest of its trial",),
         other: ("best of its trial", "latest of its trial"),
     }
-    assert list(plan.deleted) == told == gone
+    assert list(plan.deleted) == notices == pruned
     states = desk.states()
-    assert [states[uuid] for uuid in gone] == ["DELETED"] * 2
+    assert [states[uuid] for uuid in pruned] == ["DELETED"] * 2
     for uuid in plan.kept:
         assert verify_checkpoint(desk.storage, uuid) == []
     assert {entry.key.partition("/")[0] for entry in desk.storage.list()} == set(plan.kept)
@@ -245,7 +245,7 @@ def test_a_pass_deletes_the_others_and_a_second_one_nothing(experiment: Experime
     assert desk.states() == states
 
 
-def test_the_metric_is_that_of_the_last_run_at_the_step(experiment: Experiment) -> None:
+def test_retention_uses_metric_of_last_run(experiment: Experiment) -> None:
     first = experiment.save(10, 0.1)
     second = experiment.save(20, 0.2)
     experiment.save(30)
@@ -257,7 +257,7 @@ def test_the_metric_is_that_of_the_last_run_at_the_step(experiment: Experiment) 
     assert first in plan.deleted
 
 
-def test_missing_checkpoints_do_not_count(experiment: Experiment) -> None:
+def test_retention_ignores_missing_checkpoints(experiment: Experiment) -> None:
     older = [experiment.save(step) for step in (10, 20, 30)]
     missing = [experiment.save(step) for step in (40, 50)]
     for uuid in missing:
@@ -267,9 +267,9 @@ def test_missing_checkpoints_do_not_count(experiment: Experiment) -> None:
     assert plan.deleted == tuple(older[:2])
 
 
-def test_what_others_rely_on_is_exempt(experiment: Experiment) -> None:
+def test_retention_keeps_referenced_checkpoints(experiment: Experiment) -> None:
     database = experiment.database
-    registered, source, gone = (experiment.save(step) for step in (10, 20, 30))
+    registered, source, missing = (experiment.save(step) for step in (10, 20, 30))
     database.create_model("m")
     database.register_version("m", registered)
     other = database.create_experiment(
@@ -281,7 +281,7 @@ def test_what_others_rely_on_is_exempt(experiment: Experiment) -> None:
         registered: ("in the model registry: m version 1",),
         source: (f"experiment {other} starts from it",),
     }
-    assert plan.deleted == (gone,)
+    assert plan.deleted == (missing,)
     with pytest.raises(CheckpointStateError, match="in the model registry: m version 1"):
         delete_checkpoint(experiment.desk.storage, registered, database=database)
     with pytest.raises(CheckpointStateError, match="in the model registry"):
@@ -294,8 +294,8 @@ def test_what_others_rely_on_is_exempt(experiment: Experiment) -> None:
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "PAUSED", "ERROR"])
-def test_what_a_trial_may_go_on_from_stays(experiment: Experiment, state: str) -> None:
-    gone = experiment.save(10, 0.1)
+def test_retention_keeps_resume_checkpoints(experiment: Experiment, state: str) -> None:
+    missing = experiment.save(10, 0.1)
     before = experiment.save(20, 0.2)
     latest = experiment.save(30, 0.3)
     experiment.validate(40, 0.4)
@@ -304,33 +304,33 @@ def test_what_a_trial_may_go_on_from_stays(experiment: Experiment, state: str) -
     # Two: the newest one may turn out to be damaged.
     reason = ("its trial may resume from it",)
     assert plan.kept == {latest: reason, before: reason}
-    assert plan.deleted == (gone,)
+    assert plan.deleted == (missing,)
     plan = experiment.prune(0, 0, 1)
     assert plan.kept == {latest: ("latest of its trial",), before: reason}
     experiment.end(ExperimentState.CANCELED)
     assert experiment.prune(0, 0, 0).deleted == (before, latest)
 
 
-def test_what_may_turn_out_to_be_the_best_stays_until_it_is_judged(experiment: Experiment) -> None:
-    saved = [experiment.save(step) for step in (10, 20, 30, 40)]
+def test_retention_keeps_unvalidated_checkpoints(experiment: Experiment) -> None:
+    uuids = [experiment.save(step) for step in (10, 20, 30, 40)]
     experiment.validate(10, 0.5)
     experiment.end(ExperimentState.RUNNING)
     # The reports of a worker come in later than its checkpoints.
     plan = experiment.prune()
     assert plan.deleted == ()
-    assert plan.kept[saved[1]] == ("its validation may not be recorded yet",)
+    assert plan.kept[uuids[1]] == ("its validation may not be recorded yet",)
     experiment.validate(20, 0.1)
-    assert experiment.prune().deleted == (saved[0],)
+    assert experiment.prune().deleted == (uuids[0],)
     experiment.validate(30, 0.3)
     experiment.validate(40, 0.4)
     assert experiment.prune().deleted == ()
     last = experiment.save(50)
     experiment.validate(60, 0.6)
-    assert experiment.prune().deleted == (saved[2],)
-    assert {*experiment.prune().kept} == {saved[1], saved[3], last}
+    assert experiment.prune().deleted == (uuids[2],)
+    assert {*experiment.prune().kept} == {uuids[1], uuids[3], last}
 
 
-def test_a_trial_that_failed_in_an_experiment_that_is_over_goes_on_no_more(
+def test_retention_prunes_failed_trials_at_the_end(
     experiment: Experiment,
 ) -> None:
     uuid = experiment.save(10)
@@ -338,7 +338,7 @@ def test_a_trial_that_failed_in_an_experiment_that_is_over_goes_on_no_more(
     assert experiment.prune(0, 0, 0).deleted == (uuid,)
 
 
-def test_what_is_not_whole_is_left_to_others_and_begun_deletions_are_finished(
+def test_retention_finishes_started_deletions(
     experiment: Experiment,
 ) -> None:
     database, desk = experiment.database, experiment.desk
@@ -362,7 +362,7 @@ def test_what_is_not_whole_is_left_to_others_and_begun_deletions_are_finished(
     assert desk.names(damaged)
 
 
-def test_one_that_is_registered_meanwhile_stays(experiment: Experiment) -> None:
+def test_retention_keeps_newly_registered_checkpoint(experiment: Experiment) -> None:
     first, second, third = (experiment.save(step) for step in (10, 20, 30))
     database = experiment.database
     database.create_model("m")
@@ -377,12 +377,12 @@ def test_one_that_is_registered_meanwhile_stays(experiment: Experiment) -> None:
     assert verify_checkpoint(experiment.desk.storage, second) == []
 
 
-def test_other_storages_and_other_experiments_are_left_alone(
+def test_retention_is_limited_to_experiment(
     experiment: Experiment, folder: Path, make_desk: Any, tmp_path: Path
 ) -> None:
     from detcore.storage import LocalStorage
 
-    mine = experiment.save(10)
+    own_uuid = experiment.save(10)
     elsewhere = make_desk(experiment.database, LocalStorage(tmp_path / "elsewhere"))
     desk, experiment.desk = experiment.desk, elsewhere
     away = experiment.save(20)
@@ -390,7 +390,7 @@ def test_other_storages_and_other_experiments_are_left_alone(
     neighbour = Experiment(desk, folder).save(10)
     assert plan_retention(
         experiment.database, experiment.id, policy=policy(0, 0, 0)
-    ).deleted == (mine, away)  # fmt: skip
-    assert experiment.prune(0, 0, 0).deleted == (mine,)
+    ).deleted == (own_uuid, away)  # fmt: skip
+    assert experiment.prune(0, 0, 0).deleted == (own_uuid,)
     states = desk.states()
     assert (states[away], states[neighbour]) == ("COMPLETED", "COMPLETED")

@@ -1,4 +1,4 @@
-"""What was saved comes back, and nothing else is touched."""
+"""Saved files are restored, and other files are not changed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_upload_and_download(desk: Any, folder: Path, tmp_path: Path, tree: Any)
     assert (tmp_path / "back" / "empty" / "nested").is_dir()
 
 
-def test_records_and_observers_are_told(desk: Any, folder: Path) -> None:
+def test_saves_are_recorded_and_observed(desk: Any, folder: Path) -> None:
     first = desk.upload(folder, META)
     second = desk.upload(folder, {"steps_completed": 9})
     record = desk.database.latest_checkpoint(desk.trial_id)
@@ -46,10 +46,10 @@ def test_records_and_observers_are_told(desk: Any, folder: Path) -> None:
     assert record.resources["weights.bin"] == 256 * 8_000
     assert record.resources["empty/nested/"] == 0
     assert record.storage_url == desk.storage.url
-    assert [saved.uuid for saved in desk.saved] == [first, second]
-    told = desk.saved[1]
-    assert told.size_bytes == record.size_bytes
-    assert told.url == f"{desk.storage.url}/{second}"
+    assert [save.uuid for save in desk.saved] == [first, second]
+    last_save = desk.saved[1]
+    assert last_save.size_bytes == record.size_bytes
+    assert last_save.url == f"{desk.storage.url}/{second}"
     assert sorted(list_committed(desk.storage)) == sorted([first, second])
     assert desk.get_metadata(first) == META
     assert desk.get_manifest(second).parent == first
@@ -70,7 +70,7 @@ def test_store_path_and_restore_path(desk: Any) -> None:
     assert restored.exists() == (desk.storage.direct_path("") is not None)
 
 
-def test_on_a_folder_the_paths_are_direct(local_desk: Any) -> None:
+def test_local_storage_yields_direct_paths(local_desk: Any) -> None:
     with local_desk.store_path(META) as (path, uuid):
         assert path == local_desk.storage.root / uuid
     with local_desk.restore_path(uuid) as restored:
@@ -79,7 +79,7 @@ def test_on_a_folder_the_paths_are_direct(local_desk: Any) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt(), SystemExit(3)])
-def test_a_failing_block_leaves_nothing(desk: Any, error: BaseException) -> None:
+def test_failed_block_leaves_no_files(desk: Any, error: BaseException) -> None:
     def save() -> None:
         with desk.store_path(META) as (path, _):
             (path / "half").write_bytes(b"x" * 10_000)
@@ -94,7 +94,7 @@ def test_a_failing_block_leaves_nothing(desk: Any, error: BaseException) -> None
         assert list(desk.storage.root.iterdir()) == []
 
 
-def test_metadata_of_the_user_is_kept(desk: Any, folder: Path, tmp_path: Path) -> None:
+def test_metadata_file_of_user_is_kept(desk: Any, folder: Path, tmp_path: Path) -> None:
     (folder / "metadata.json").write_text('{"mine": 1}')
     uuid = desk.upload(folder, META)
     desk.download(uuid, tmp_path / "back")
@@ -103,23 +103,23 @@ def test_metadata_of_the_user_is_kept(desk: Any, folder: Path, tmp_path: Path) -
 
 
 def test_selectors(desk: Any, folder: Path, tmp_path: Path, tree: Any) -> None:
-    asked: list[str] = []
+    names: list[str] = []
 
     def pick(name: str) -> bool:
-        asked.append(name)
+        names.append(name)
         return name.startswith("variables/") or name == "empty/nested/"
 
     uuid = desk.upload(folder, META, selector=pick)
-    assert asked == ["link", "nothing", "variables/.hidden", "variables/a[0]", "weights.bin",
+    assert names == ["link", "nothing", "variables/.hidden", "variables/a[0]", "weights.bin",
                      "empty/nested/"]  # fmt: skip
     manifest = desk.get_manifest(uuid)
     assert sorted(manifest.files) == ["metadata.json", "variables/.hidden", "variables/a[0]"]
     assert manifest.directories == ("empty/nested",)
 
-    whole = desk.upload(folder, META)
-    desk.download(whole, tmp_path / "some", selector=lambda name: name == "nothing")
+    intact_uuid = desk.upload(folder, META)
+    desk.download(intact_uuid, tmp_path / "some", selector=lambda name: name == "nothing")
     assert tree(tmp_path / "some") == {"nothing": b""}
-    with desk.restore_path(whole, selector=lambda name: "a[" in name) as path:
+    with desk.restore_path(intact_uuid, selector=lambda name: "a[" in name) as path:
         assert tree(path) == {"variables": None, "variables/a[0]": b"zero"}
     assert not path.exists()
 
@@ -132,9 +132,9 @@ def test_sharded_forms_work_with_one_worker(desk: Any, folder: Path) -> None:
     assert "shard-0" in desk.get_manifest(uuid).files
     with pytest.raises(InvalidCheckpointError, match="ckpt_dir=None on all workers"):
         desk.upload(None, META, shard=True)
-    with pytest.raises(InvalidCheckpointError, match="needs a ckpt_dir"):
+    with pytest.raises(InvalidCheckpointError, match="was called without ckpt_dir"):
         desk.upload(None, META)
-    with pytest.raises(InvalidCheckpointError, match="a selector but no ckpt_dir"):
+    with pytest.raises(InvalidCheckpointError, match="a selector but without ckpt_dir"):
         desk.upload(None, META, shard=True, selector=bool)
 
 
@@ -146,7 +146,7 @@ def test_download_modes(desk: Any, uuid: str, tmp_path: Path) -> None:
         desk.download(uuid, tmp_path / "x", "SHARED")
 
 
-def test_into_a_folder_that_exists(desk: Any, uuid: str, tmp_path: Path) -> None:
+def test_download_into_existing_folder(desk: Any, uuid: str, tmp_path: Path) -> None:
     target = tmp_path / "target"
     (target / "variables").mkdir(parents=True)
     (target / "variables" / "a[0]").write_text("old")
@@ -157,7 +157,7 @@ def test_into_a_folder_that_exists(desk: Any, uuid: str, tmp_path: Path) -> None
     assert not [path for path in target.rglob("*") if ".tmp-" in path.name]
 
 
-def test_into_a_folder_with_something_in_the_way(
+def test_download_refuses_to_replace_folders(
     desk: Any, uuid: str, folder: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "target"
@@ -169,14 +169,14 @@ def test_into_a_folder_with_something_in_the_way(
         desk.download(uuid, folder / "nothing")
 
 
-def test_a_failed_download_leaves_nothing(local_desk: Any, local_uuid: str, tmp_path: Path) -> None:
+def test_failed_download_leaves_no_files(local_desk: Any, local_uuid: str, tmp_path: Path) -> None:
     (local_desk.storage.root / local_uuid / "nothing").unlink()
     with pytest.raises(Exception, match="nothing: is missing"):
         local_desk.download(local_uuid, tmp_path / "to" / "back")
     assert not (tmp_path / "to").exists()
 
 
-def test_what_is_not_there(desk: Any, tmp_path: Path) -> None:
+def test_missing_checkpoint_is_an_error(desk: Any, tmp_path: Path) -> None:
     uuid = "00000000-0000-0000-0000-000000000000"
     calls: list[Callable[[], object]] = [
         lambda: desk.get_metadata(uuid),
@@ -186,24 +186,25 @@ def test_what_is_not_there(desk: Any, tmp_path: Path) -> None:
     ]
     for call in calls:
         with pytest.raises(
-            CheckpointNotFoundError, match=rf"no committed checkpoint {uuid} in[\s\S]*nothing there"
+            CheckpointNotFoundError,
+            match=rf"no committed checkpoint {uuid} in[\s\S]*has no files of it",
         ):
             call()
 
 
-def test_without_a_manifest_it_is_not_there_either(desk: Any, uuid: str) -> None:
+def test_checkpoint_requires_a_manifest(desk: Any, uuid: str) -> None:
     desk.storage.delete([f"{uuid}/manifest.json"])
-    with pytest.raises(CheckpointNotFoundError, match=r"6 files are there without a manifest"):
+    with pytest.raises(CheckpointNotFoundError, match=r"6 of its files, but no manifest"):
         desk.get_metadata(uuid)
     assert list_committed(desk.storage) == []
 
 
-def test_a_manifest_that_was_deleted_after_it_was_listed(desk: Any) -> None:
+def test_manifest_deleted_after_listing_is_an_error(desk: Any) -> None:
     with pytest.raises(CheckpointNotFoundError, match="no committed checkpoint x"):
         read_manifest(desk.storage, "x", sizes={MANIFEST_FILE: 100})
 
 
-def test_saving_does_not_touch_the_state_of_random(desk: Any, folder: Path) -> None:
+def test_saving_keeps_random_state(desk: Any, folder: Path) -> None:
     random.seed(5)
     state = random.getstate()
     desk.upload(folder, META)
@@ -214,12 +215,12 @@ def test_saving_does_not_touch_the_state_of_random(desk: Any, folder: Path) -> N
     assert random.getstate() == state
 
 
-def test_files_keep_the_mode_of_the_process(local_desk: Any, local_uuid: str) -> None:
+def test_files_have_default_mode(local_desk: Any, local_uuid: str) -> None:
     mode = (local_desk.storage.root / local_uuid / "weights.bin").stat().st_mode
     assert stat.S_IMODE(mode) & 0o111 == 0
 
 
-def test_versions_are_noted(desk: Any, folder: Path) -> None:
+def test_manifest_records_versions(desk: Any, folder: Path) -> None:
     desk.versions["tensorflow"] = "2.15.1"
     versions = desk.get_manifest(desk.upload(folder, META)).versions
     assert versions["tensorflow"] == "2.15.1"

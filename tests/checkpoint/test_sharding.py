@@ -1,4 +1,4 @@
-"""Who saves what of a sharded checkpoint, decided without workers."""
+"""Assignment of files to workers, without workers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def part(*names: str, **more: object) -> Part:
     return Part(files=dict.fromkeys(names, 1), **more)  # type: ignore[arg-type]
 
 
-def test_each_file_is_saved_once_by_the_lowest_rank_that_has_it() -> None:
+def test_lowest_rank_saves_each_file() -> None:
     shares = share_out([part("a", "c/d"), part("b", "c/e"), part("a", "f")])
-    assert [shares.of(rank) for rank in range(3)] == [["a", "c/d"], ["b", "c/e"], ["f"]]
+    assert [shares.list_names(rank) for rank in range(3)] == [["a", "c/d"], ["b", "c/e"], ["f"]]
     assert shares.contested == ("a",)
 
 
-def test_workers_of_one_folder_are_one() -> None:
+def test_shared_folder_is_saved_once() -> None:
     shares = share_out([part("a", folder=HERE), part("a", folder=HERE), part("b", folder=None)])
-    assert [shares.of(rank) for rank in range(3)] == [["a"], [], ["b"]]
+    assert [shares.list_names(rank) for rank in range(3)] == [["a"], [], ["b"]]
     assert shares.contested == ()
 
 
@@ -37,12 +37,12 @@ def test_workers_of_one_folder_are_one() -> None:
         (part(directories=("a/b",)), part("a"), "a is a file on rank 1 and a folder on rank 0"),
     ],
 )
-def test_a_file_in_the_place_of_a_folder(first: Part, second: Part, what: str) -> None:
+def test_file_and_folder_of_same_name_conflict(first: Part, second: Part, what: str) -> None:
     with pytest.raises(CheckpointConflictError, match=what):
         share_out([first, second])
 
 
-def test_folders_are_empty_only_if_nobody_has_anything_in_them() -> None:
+def test_folder_is_empty_only_if_empty_on_all_ranks() -> None:
     shares = share_out([part("full/a", directories=("empty", "filled")), part("filled/b")])
     assert shares.directories == ("empty",)
 
@@ -52,7 +52,7 @@ def test_folders_are_empty_only_if_nobody_has_anything_in_them() -> None:
     [({"a": 2}, "'a'"), ({"a": 1.0}, "'a'"), ({"deep": {"x": {"z": 1}}}, "'deep/x'"),
      ({"deep": 3}, "'deep'"), ({"a": True}, "'a'")],
 )  # fmt: skip
-def test_metadata_that_differs(second: dict[str, object], path: str) -> None:
+def test_different_metadata_conflicts(second: dict[str, object], path: str) -> None:
     with pytest.raises(CheckpointConflictError, match=f"the metadata {path} is .* on rank 1"):
         merge_metadata([{"a": 1, "deep": {"x": 1}}, second])
 
@@ -61,9 +61,9 @@ _NAMES = st.sets(st.sampled_from("abcdefgh"))
 
 
 @given(st.lists(_NAMES, min_size=1, max_size=5))
-def test_nothing_is_lost_and_nothing_is_saved_twice(ranks: list[set[str]]) -> None:
+def test_every_file_is_saved_exactly_once(ranks: list[set[str]]) -> None:
     shares = share_out([part(*sorted(names)) for names in ranks])
-    saved = [name for rank in range(len(ranks)) for name in shares.of(rank)]
+    saved = [name for rank in range(len(ranks)) for name in shares.list_names(rank)]
     assert sorted(saved) == sorted(set[str]().union(*ranks))
     for rank in range(len(ranks)):
-        assert set(shares.of(rank)) <= ranks[rank]
+        assert set(shares.list_names(rank)) <= ranks[rank]

@@ -32,7 +32,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(temporary: Path) -> None:
+def test_staging_of_killed_process_is_removed(temporary: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDS_ONE],
         stdin=subprocess.PIPE,
@@ -41,19 +41,19 @@ def test_what_a_killed_process_left_is_removed_by_the_next(temporary: Path) -> N
     )
     with holder:
         assert holder.stdout is not None
-        held = Path(holder.stdout.readline().strip())
-        assert held.parent == temporary
-        with scratch_directory() as mine, scratch_directory() as other:
-            assert mine != other
-        assert (held / "weights.bin").stat().st_size == 1000  # its process lives
+        held_path = Path(holder.stdout.readline().strip())
+        assert held_path.parent == temporary
+        with scratch_directory() as own_path, scratch_directory() as other:
+            assert own_path != other
+        assert (held_path / "weights.bin").stat().st_size == 1000  # its process lives
         os.kill(holder.pid, signal.SIGKILL)
-    assert held.exists()
-    with scratch_directory() as mine:
-        assert list(temporary.iterdir()) == [mine]
+    assert held_path.exists()
+    with scratch_directory() as own_path:
+        assert list(temporary.iterdir()) == [own_path]
     assert list(temporary.iterdir()) == []
 
 
-def test_nothing_but_ones_own_folders_is_removed(
+def test_staging_cleanup_keeps_foreign_folders(
     temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     precious = tmp_path / "precious"
@@ -70,5 +70,5 @@ def test_nothing_but_ones_own_folders_is_removed(
     with scratch_directory():
         pass
     assert precious.is_dir()
-    left = {path.name.rpartition("-")[2] for path in temporary.iterdir()}
-    assert left == {"link", "file"}
+    suffixes = {path.name.rpartition("-")[2] for path in temporary.iterdir()}
+    assert suffixes == {"link", "file"}

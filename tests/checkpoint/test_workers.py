@@ -64,7 +64,7 @@ workers.close()
 
 @pytest.fixture
 def run(tmp_path: Path) -> Any:
-    """Return a function that runs a script on N workers and returns what each one told."""
+    """Return a function that runs a script on N workers and returns the results of each."""
 
     return lambda body, workers=3: run_ranks(tmp_path, HEAD + body + TAIL, workers)[0]
 
@@ -113,7 +113,7 @@ told = [uploaded, stored, first, second, manifest.metadata, dict(manifest.versio
 
 
 @pytest.mark.parametrize("storage", ["local", "remote"])
-def test_conflicts_and_failures_are_those_of_all_and_leave_nothing(run: Any, storage: str) -> None:
+def test_conflict_fails_on_all_workers(run: Any, storage: str) -> None:
     results = run(
         f"""
 desk = context({storage})
@@ -140,20 +140,20 @@ workers.barrier()
 told["left"] = [entry.key for entry in {storage}.list()]
 """
     )
-    for rank, told in enumerate(results):
-        assert "name is not the same on rank 0 and rank 1" in told["content"], told
-        assert "CheckpointConflictError" in told["content"]
-        assert "the metadata 'deep/x' is 1 on rank 1" in told["metadata"]
-        assert "ckpt_dir=None on all workers" in told["nobody"]
-        assert "steps_completed" in told["steps"]
-        assert "gone does not exist" in told["gone"]
-        assert ("on worker 0: " in told["gone"]) == (rank != 0)
-        assert "name is not the same" in told["stored"]
-        assert "a mistake on one worker" in told["block"]
-        assert told["left"] == []
+    for rank, result in enumerate(results):
+        assert "name is not the same on rank 0 and rank 1" in result["content"], result
+        assert "CheckpointConflictError" in result["content"]
+        assert "the metadata 'deep/x' is 1 on rank 1" in result["metadata"]
+        assert "ckpt_dir=None on all workers" in result["nobody"]
+        assert "steps_completed" in result["steps"]
+        assert "gone does not exist" in result["gone"]
+        assert ("on worker 0: " in result["gone"]) == (rank != 0)
+        assert "name is not the same" in result["stored"]
+        assert "a mistake on one worker" in result["block"]
+        assert result["left"] == []
 
 
-def test_one_download_for_the_workers_of_a_node(run: Any) -> None:
+def test_workers_of_a_node_share_one_download(run: Any) -> None:
     results = run(
         """
 desk = context(remote)
@@ -186,12 +186,12 @@ told["damaged"] = refused(lambda: desk.restore_path(uuid).__enter__())
         workers=2,
     )
     names = ["a", "b", "c", "metadata.json"]
-    assert [told["restores"] for told in results] == [1, 0]
-    for told in results:
-        assert told["all"] == told["alone"] == names
-        assert told["own"] == [names, 1]
-        assert told["union"] == told["together"] == ["a", "b"]
-        assert told["same"]
-        assert told["removed"]
-        assert "CheckpointCorruptError" in told["damaged"]
-        assert "b: has changed" in told["damaged"]
+    assert [result["restores"] for result in results] == [1, 0]
+    for result in results:
+        assert result["all"] == result["alone"] == names
+        assert result["own"] == [names, 1]
+        assert result["union"] == result["together"] == ["a", "b"]
+        assert result["same"]
+        assert result["removed"]
+        assert "CheckpointCorruptError" in result["damaged"]
+        assert "b: has changed" in result["damaged"]

@@ -1,4 +1,4 @@
-"""Scripts and trials that use the Core API, with a home of their own."""
+"""Scripts and trials that use the Core API, with a separate home."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 @pytest.fixture
 def alone(home: Home, monkeypatch: pytest.MonkeyPatch) -> Callable[..., core.Context]:
-    """Make contexts as a script does that nobody started."""
+    """Create contexts as a standalone script does."""
     monkeypatch.setenv("DETCORE_HOME", str(home.path))
     for name in ("DETCORE_TRIAL_INFO", "DETCORE_CHANNEL_FD", "DETCORE_DB"):
         monkeypatch.delenv(name, raising=False)

@@ -35,10 +35,10 @@ def records(home: Any) -> tuple[str, list[str]]:
     """State of the newest experiment, and states of all checkpoints."""
     with home.database() as database:
         newest = max(database.list_experiments(), key=lambda each: each.id)
-        return newest.state.value, [each.state for each in database.list_checkpoints()]
+        return newest.state.value, [checkpoint.state for checkpoint in database.list_checkpoints()]
 
 
-def test_the_end_waits(home: Any) -> None:
+def test_context_exit_waits_for_save(home: Any) -> None:
     code, stdout, stderr = run(home, before="time.sleep(0.5)")
     assert code == 0, stderr
     assert records(home) == ("COMPLETED", ["COMPLETED"])
@@ -46,7 +46,7 @@ def test_the_end_waits(home: Any) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 75])
-def test_a_good_exit_code_does_not_hide_a_failure(home: Any, code: int) -> None:
+def test_exit_code_zero_does_not_hide_failure(home: Any, code: int) -> None:
     returned, _, stderr = run(
         home, before="raise OSError(5, 'bad disk')", after=f"sys.exit({code})"
     )
@@ -55,7 +55,7 @@ def test_a_good_exit_code_does_not_hide_a_failure(home: Any, code: int) -> None:
     assert records(home) == ("ERROR", ["DELETED"])
 
 
-def test_the_scripts_own_error_is_told_with_it(home: Any) -> None:
+def test_script_error_is_reported_with_save_error(home: Any) -> None:
     code, _, stderr = run(
         home, before="raise OSError(5, 'bad disk')", after="raise ZeroDivisionError('mine')"
     )
@@ -66,13 +66,13 @@ def test_the_scripts_own_error_is_told_with_it(home: Any) -> None:
         assert database.list_experiments()[0].error == "ZeroDivisionError: mine"
 
 
-def test_a_save_outlives_the_scripts_error(home: Any) -> None:
+def test_save_completes_after_script_error(home: Any) -> None:
     code, _, stderr = run(home, before="time.sleep(0.5)", after="sys.exit(3)")
     assert code == 3, stderr
     assert records(home) == ("ERROR", ["COMPLETED"])
 
 
-def test_the_end_does_not_wait_for_ever_and_the_next_start_settles_it(home: Any) -> None:
+def test_exit_timeout_is_recovered_by_next_start(home: Any) -> None:
     code, _, stderr = run(home, before="time.sleep(600)", arguments="checkpoint_exit_timeout_s=0.3")
     assert code == 1
     assert "CheckpointTimeoutError" in stderr
@@ -83,7 +83,7 @@ def test_the_end_does_not_wait_for_ever_and_the_next_start_settles_it(home: Any)
     assert records(home) == ("COMPLETED", ["DELETED", "COMPLETED"])
 
 
-def test_a_script_that_is_about_to_be_killed_ends_in_time(home: Any) -> None:
+def test_script_ends_before_announced_kill(home: Any) -> None:
     code = SCRIPT.format(
         before="time.sleep(600)",
         arguments="grace_s=4",

@@ -1,4 +1,4 @@
-"""The channel to a runner that reads, that is slow, and that is gone."""
+"""The channel to a runner that reads, is slow, or has exited."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pair() -> Any:
         os.close(end)
 
 
-def test_events_arrive_in_order(pair: list[int]) -> None:
+def test_channel_keeps_order(pair: list[int]) -> None:
     events = Channel(pair[1])
     events.send("validation", steps_completed=3, metrics={"loss": float("inf")})
     events.send("finished", state="COMPLETED")
@@ -54,7 +54,7 @@ def test_events_arrive_in_order(pair: list[int]) -> None:
     assert not events.has_sent("progress")
 
 
-def test_a_full_channel_drops_progress_only_and_never_waits(pair: list[int]) -> None:
+def test_full_channel_drops_only_progress(pair: list[int]) -> None:
     events = Channel(pair[1])
     began = time.monotonic()
     for step in range(2000):
@@ -84,7 +84,7 @@ def read_all(fd: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data.splitlines()]
 
 
-def test_one_message_larger_than_the_buffer_arrives_whole(pair: list[int]) -> None:
+def test_channel_sends_message_larger_than_buffer(pair: list[int]) -> None:
     events = Channel(pair[1])
     events.send("validation", text="x" * 50_000)
     got: list[Any] = []
@@ -96,7 +96,7 @@ def test_one_message_larger_than_the_buffer_arrives_whole(pair: list[int]) -> No
     assert len(got[0]["text"]) == 50_000
 
 
-def test_a_reader_that_is_gone_is_no_error(pair: list[int]) -> None:
+def test_channel_ignores_missing_reader(pair: list[int]) -> None:
     events = Channel(pair[1])
     os.close(pair.pop(0))
     for _ in range(3):
@@ -105,7 +105,7 @@ def test_a_reader_that_is_gone_is_no_error(pair: list[int]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["none", "closed", "file"])
-def test_what_is_no_socket_is_left_alone(kind: str, tmp_path: Path) -> None:
+def test_channel_ignores_non_sockets(kind: str, tmp_path: Path) -> None:
     fd: int | None = None
     if kind == "closed":
         fd = os.dup(0)
@@ -119,42 +119,42 @@ def test_what_is_no_socket_is_left_alone(kind: str, tmp_path: Path) -> None:
         os.close(fd)
 
 
-def test_children_do_not_hold_the_channel(pair: list[int]) -> None:
+def test_channel_is_not_inherited_by_children(pair: list[int]) -> None:
     os.set_inheritable(pair[1], True)
     Channel(pair[1])
     assert not os.get_inheritable(pair[1])
 
 
 def reply(pair: list[int], *replies: dict[str, Any]) -> None:
-    os.write(pair[0], b"".join(json.dumps(each).encode() + b"\n" for each in replies))
+    os.write(pair[0], b"".join(json.dumps(reply).encode() + b"\n" for reply in replies))
 
 
-def test_an_answer_is_told_from_late_ones_and_from_lengths(pair: list[int]) -> None:
+def test_channel_distinguishes_late_answers(pair: list[int]) -> None:
     channel = Channel(pair[1])
-    assert channel.ask("checkpoint", timeout_s=0.01, uuid="a") is None
+    assert channel.query("checkpoint", timeout_s=0.01, uuid="a") is None
     late = {"type": "answer", "number": 1, "answer": {"state": "old"}}
     length = {"type": "train", "length": 20}
     reply(pair, late, length, {"type": "answer", "number": 2, "answer": {"state": "new"}})
-    assert channel.ask("checkpoint", uuid="b") == {"state": "new"}
+    assert channel.query("checkpoint", uuid="b") == {"state": "new"}
     assert channel.wait_for_length() == 20
     reply(pair, {"type": "answer", "number": 9, "answer": None}, {"type": "end"})
     assert channel.wait_for_length() is None
-    asked = [message for message in drain(pair[0]) if message["type"] == "question"]
-    assert [(each["number"], each["fields"]) for each in asked] == [
+    questions = [message for message in drain(pair[0]) if message["type"] == "question"]
+    assert [(question["number"], question["fields"]) for question in questions] == [
         (1, {"uuid": "a"}),
         (2, {"uuid": "b"}),
     ]
 
 
-def test_a_runner_that_is_gone_answers_nothing(pair: list[int]) -> None:
+def test_channel_query_without_runner_returns_none(pair: list[int]) -> None:
     channel = Channel(pair[1])
     os.close(pair.pop(0))
-    assert channel.ask("checkpoint", timeout_s=60, uuid="a") is None
-    with pytest.raises(WorkerError, match="the runner of this trial is gone"):
+    assert channel.query("checkpoint", timeout_s=60, uuid="a") is None
+    with pytest.raises(WorkerError, match="the runner of this trial has exited"):
         Channel(pair[0]).wait_for_length()
 
 
-def test_a_closed_channel_writes_to_no_file_that_got_its_number(tmp_path: Path) -> None:
+def test_closed_channel_ignores_reused_descriptor(tmp_path: Path) -> None:
     here, there = socket.socketpair()
     channel = Channel(there.fileno())
     channel.close()

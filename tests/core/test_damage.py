@@ -27,25 +27,25 @@ def checkpoints(home: Any) -> list[Any]:
         return list(database.list_checkpoints())
 
 
-def test_a_script_resumes_from_the_checkpoint_before(home: Any) -> None:
+def test_script_resumes_from_previous_checkpoint(home: Any) -> None:
     home.run(SCRIPT.format(length=3))
-    _, changed, deleted = (home.path / "checkpoints" / each.uuid for each in checkpoints(home))
-    (changed / "steps").write_text("0000009")
+    _, damaged, deleted = (home.path / "checkpoints" / each.uuid for each in checkpoints(home))
+    (damaged / "steps").write_text("0000009")
     shutil.rmtree(deleted)
     code, stdout, stderr = home.run(SCRIPT.format(length=2))
     assert (code, stdout) == (75, "from 1\n"), stderr
     first, second, third, *_ = checkpoints(home)
     assert [record.state for record in (first, second, third)] == ["COMPLETED"] + ["DAMAGED"] * 2
     assert f"checkpoint {third.uuid} is damaged: " in stderr
-    assert f"The trial resumes from the one before: {first.uuid}, 1 batches" in stderr
+    assert f"The trial resumes from the previous checkpoint: {first.uuid}, 1 batches" in stderr
 
 
-def test_missing_checkpoints_are_not_trained_again(home: Any) -> None:
+def test_script_refuses_to_resume_without_checkpoints(home: Any) -> None:
     home.run(SCRIPT.format(length=2))
     (home.path / "checkpoints").rename(home.path / "away")
     code, _, stderr = home.run(SCRIPT.format(length=2))
     assert code == 1
-    assert "trial 1 cannot resume: none of its 2 checkpoints" in stderr
+    assert "trial 1 cannot resume: all of its 2 checkpoints" in stderr
     shutil.rmtree(home.path / "checkpoints")
     (home.path / "away").rename(home.path / "checkpoints")
     assert home.run(SCRIPT.format(length=2))[1] == "from 2\n"

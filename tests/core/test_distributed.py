@@ -15,7 +15,7 @@ ONE = {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "cross_rank": 0, 
 
 
 @pytest.mark.parametrize("numbers", [{}, ONE])
-def test_getters_and_collectives_of_one(numbers: dict[str, Any]) -> None:
+def test_single_worker_collectives(numbers: dict[str, Any]) -> None:
     with core.DistributedContext(**numbers, port_offset=3, force_tcp=True) as context:
         assert {name: getattr(context, name) for name in ONE} == ONE
         assert (context.get_rank(), context.get_local_rank()) == (0, 0)
@@ -32,7 +32,7 @@ def test_getters_and_collectives_of_one(numbers: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ONE))
-def test_all_six_or_none(name: str) -> None:
+def test_all_six_ranks_are_required(name: str) -> None:
     some: dict[str, Any] = {key: value for key, value in ONE.items() if key != name}
     with pytest.raises(DistributedError, match=rf"without {name}.\n.*all or none"):
         core.DistributedContext(**some)
@@ -54,7 +54,7 @@ def test_all_six_or_none(name: str) -> None:
         ({"size": 2, "cross_size": 2, "chief_ip": "10.0.0.1"}, r"need the job's key.*\n.*JOB_KEY"),
     ],
 )
-def test_numbers_that_do_not_add_up(changes: dict[str, Any], message: str) -> None:
+def test_inconsistent_ranks_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(DistributedError, match=message):
         core.DistributedContext(**{**ONE, **changes})
 
@@ -74,7 +74,9 @@ def test_from_horovod() -> None:
         ),
     ],
 )
-def test_from_variables(monkeypatch: pytest.MonkeyPatch, factory: str, names: str) -> None:
+def test_from_environment_variables(
+    monkeypatch: pytest.MonkeyPatch, factory: str, names: str
+) -> None:
     make = getattr(core.DistributedContext, factory)
     for name in names.split():
         monkeypatch.delenv(name, raising=False)
@@ -94,7 +96,7 @@ def test_from_variables(monkeypatch: pytest.MonkeyPatch, factory: str, names: st
         make()
 
 
-def test_init_in_one_of_several_workers_needs_the_others(
+def test_init_requires_distributed_in_a_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DETCORE_SIZE", "2")
@@ -110,7 +112,7 @@ RANK_1_OF_2 = (1, 2, 1, 2, 0, 1)
 
 
 @pytest.mark.parametrize("names", [DETCORE_NAMES, TORCHRUN_NAMES], ids=["detcore", "torchrun"])
-def test_a_rank_that_was_not_assigned_is_refused(
+def test_unassigned_rank_is_refused(
     names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, number in zip(names, RANK_1_OF_2, strict=True):
@@ -122,7 +124,7 @@ def test_a_rank_that_was_not_assigned_is_refused(
         core.init(distributed=core.DistributedContext())
 
 
-def test_a_single_worker_may_start_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_worker_may_start_others(monkeypatch: pytest.MonkeyPatch) -> None:
     for names, numbers in ((DETCORE_NAMES, ONE.values()), (TORCHRUN_NAMES, RANK_1_OF_2)):
         for name, number in zip(names, numbers, strict=True):
             monkeypatch.setenv(name, str(number))

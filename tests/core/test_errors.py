@@ -8,7 +8,7 @@ from detcore import errors
 from detcore.errors import describe
 
 
-def test_all_errors_have_one_base() -> None:
+def test_errors_derive_from_detcore_error() -> None:
     for name in errors.__all__:
         kind = getattr(errors, name)
         if isinstance(kind, type):
@@ -30,11 +30,11 @@ class Broken:
         (Broken, f"<class '{__name__}.Broken'> (type)"),
     ],
 )
-def test_values_are_described_in_one_line(value: object, text: str) -> None:
+def test_describe_returns_one_line(value: object, text: str) -> None:
     assert describe(value) == text
 
 
-def test_descriptions_do_not_fail() -> None:
+def test_describe_never_fails() -> None:
     assert describe(Broken()).startswith("a value without a repr (")
     text = describe(type("Lines", (), {"__repr__": lambda self: "a\n   b"})())
     assert text.startswith("a b (")

@@ -42,7 +42,9 @@ print("the parent ended")
     ],
     ids=["return", "exit", "exception"],
 )
-def test_a_child_leaves_the_trial_alone(home: Any, ending: str, status: int, stderr: str) -> None:
+def test_forked_child_does_not_change_trial(
+    home: Any, ending: str, status: int, stderr: str
+) -> None:
     code, stdout, printed = home.run(SCRIPT.format(ending=ending, status=status))
     assert (code, stdout) == (0, "the parent ended\n"), printed
     assert printed.count("Traceback") == bool(stderr)
@@ -55,7 +57,7 @@ def test_a_child_leaves_the_trial_alone(home: Any, ending: str, status: int, std
         assert database.get_experiment(1).script_start is None
 
 
-def test_a_child_that_outlives_a_killed_script_does_not_keep_it_from_going_on(home: Any) -> None:
+def test_surviving_child_does_not_block_resume(home: Any) -> None:
     code = """
 import os, time
 from detcore import core

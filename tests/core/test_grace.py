@@ -36,7 +36,7 @@ OWN = {"DETCORE_GRACE_S": "12.5"}
         (signal.SIGTERM, {**KUBERNETES, **SLURM}, None, Grace(30.0, "Slurm's default KillWait")),
     ],
 )
-def test_who_says_so(
+def test_grace_sources_have_precedence(
     number: int, variables: dict[str, str], configured_s: float | None, expected: Grace | None
 ) -> None:
     environment = read_environment({"DETCORE_HOME": "/h", **variables})
@@ -44,12 +44,12 @@ def test_who_says_so(
 
 
 @pytest.mark.parametrize(("seconds", "margin"), [(1.0, 0.5), (3.0, 1.5), (10.0, 1.5), (60.0, 6.0)])
-def test_a_part_is_kept_for_ending(seconds: float, margin: float) -> None:
+def test_grace_reserves_a_margin(seconds: float, margin: float) -> None:
     assert Grace(seconds, "x").margin_s == pytest.approx(margin)
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
-def test_a_variable_that_is_no_time(text: str) -> None:
+def test_invalid_grace_variable_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=f"DETCORE_GRACE_S is '{text}'"):
         read_environment({"DETCORE_HOME": "/h", "DETCORE_GRACE_S": text})
 
@@ -58,7 +58,7 @@ def test_a_variable_that_is_no_time(text: str) -> None:
     ("name", "value"),
     [("grace_s", 0), ("grace_s", "30"), ("grace_s", True), ("checkpoint_exit_timeout_s", -1.0)],
 )
-def test_arguments_that_are_no_times(alone: Any, name: str, value: object) -> None:
+def test_invalid_time_arguments_are_refused(alone: Any, name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"{name} is {value!r}; expected a number of seconds"):
         core.init(**{name: value})  # type: ignore[arg-type]
 
@@ -67,20 +67,20 @@ def left(context: core.Context) -> Any:
     return context.preempt.seconds_left
 
 
-def test_the_clock_starts_at_the_signal(alone: Any) -> None:
+def test_grace_counts_from_signal(alone: Any) -> None:
     with alone(grace_s=50.0) as context:
         assert left(context) is None
         signal.raise_signal(signal.SIGTERM)
         assert context.preempt.grace == Grace(50.0, "preemption_grace_s")
         assert 0.0 < left(context) <= 50.0
-        # What comes later can only bring the kill closer.
+        # Later calls can only bring the kill closer.
         context.preempt.set_kill_time(Grace(90.0, "another worker"), 90.0)
         assert left(context) <= 50.0
         context.preempt.set_kill_time(Grace(9.0, "another worker"), 3.0)
         assert left(context) <= 3.0
 
 
-def test_an_experiment_file_says_it_for_its_trials(managed: Any) -> None:
+def test_experiment_file_sets_grace(managed: Any) -> None:
     context, _ = managed({"preemption_grace_s": 44.0})
     with context:
         signal.raise_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What importing the Core API costs: counted in modules, because times are noisy."""
+"""Cost of importing the Core API, counted in modules because times are noisy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEAVY = {
 }  # fmt: skip
 
 
-def test_making_a_context_opens_nothing_yet() -> None:
+def test_init_opens_nothing() -> None:
     modules = run_python(
         "import os, sys, json; os.environ['DETCORE_HOME'] = '/nonexistent/detcore'\n"
         "from detcore import core\ncore.init()\nprint(json.dumps([*sys.modules]))"

@@ -42,7 +42,7 @@ def records(home: Any) -> tuple[Any, Any, Any]:
         return experiment, trial, database.metrics(trial.id, "training")
 
 
-def test_a_script_is_an_experiment_named_after_it(home: Any) -> None:
+def test_script_is_recorded_as_experiment(home: Any) -> None:
     code, _, stderr = home.run(SCRIPT.format(arguments="", body="raise SystemExit(3)"))
     assert code == 3, stderr
     experiment, trial, metrics = records(home)
@@ -56,13 +56,11 @@ def test_a_script_is_an_experiment_named_after_it(home: Any) -> None:
     assert (home.path / "checkpoints" / checkpoint.uuid / "w").read_text() == "weights"
 
 
-def test_a_script_by_itself_says_that_no_server_records_it(
-    home: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DETCORE_MASTER", "http://127.0.0.1:9")  # nobody is there, nobody is asked
+def test_script_warns_that_server_is_unused(home: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DETCORE_MASTER", "http://127.0.0.1:9")  # no server is contacted
     code, _, stderr = home.run(SCRIPT.format(arguments="", body="pass"))
     assert code == 0, stderr
-    assert "not by http://127.0.0.1:9 of the environment" in stderr
+    assert "not on the server http://127.0.0.1:9" in stderr
     experiment, _, metrics = records(home)
     assert (experiment.state.value, len(metrics)) == ("COMPLETED", 1)
 
@@ -105,7 +103,7 @@ def exiting_early(reason: core.EarlyExitReason) -> Callable[[core.Context], None
         (exiting_early(core.EarlyExitReason.USER_REQUESTED_STOP), "COMPLETED", None),
     ],
 )
-def test_it_is_recorded_as_the_block_ends(
+def test_state_follows_from_block_exit(
     alone: Open, home: Any, end: Any, state: str, error: str | None
 ) -> None:
     with contextlib.suppress(BaseException), alone() as context:
@@ -116,7 +114,7 @@ def test_it_is_recorded_as_the_block_ends(
     assert (experiment.state.value, experiment.error) == (state, reason)
 
 
-def test_start_and_close_do_what_with_does(alone: Open, home: Any) -> None:
+def test_start_and_close_replace_with(alone: Open, home: Any) -> None:
     context = alone()
     assert context.info is None
     with pytest.raises(ContextStateError, match=r"not open.*\n.*with core.init\(\) as context"):
@@ -133,7 +131,7 @@ def test_start_and_close_do_what_with_does(alone: Open, home: Any) -> None:
     assert records(home)[0].state.value == "COMPLETED"
 
 
-def test_where_checkpoints_go(alone: Open, tmp_path: Path) -> None:
+def test_checkpoint_storage_is_chosen(alone: Open, tmp_path: Path) -> None:
     root = tmp_path / "elsewhere"
     root.mkdir()
     with (
@@ -148,18 +146,16 @@ def test_where_checkpoints_go(alone: Open, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ({"distributed": 3}, "distributed is a int; expected a DistributedContext"),
-        ({"preempt_mode": "CHIEF"}, "preempt_mode is 'CHIEF'; expected one of PreemptMode"),
+        ({"preempt_mode": "CHIEF"}, "preempt_mode is 'CHIEF'; expected a member of PreemptMode"),
         ({"tensorboard_mode": None}, "tensorboard_mode is None"),
     ],
 )
-def test_arguments_of_the_wrong_kind(alone: Open, arguments: Any, message: str) -> None:
+def test_init_refuses_wrong_argument_types(alone: Open, arguments: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         alone(**arguments)
 
 
-def test_a_storage_that_cannot_be_written_is_found_at_the_start(
-    alone: Open, tmp_path: Path, home: Any
-) -> None:
+def test_init_refuses_unwritable_storage(alone: Open, tmp_path: Path, home: Any) -> None:
     (tmp_path / "file").write_text("")
     handler = signal.getsignal(signal.SIGTERM)
     with pytest.raises(StorageError, match="Not a directory"):
@@ -169,7 +165,7 @@ def test_a_storage_that_cannot_be_written_is_found_at_the_start(
         assert database.list_experiments() == []
 
 
-def test_under_a_runner_the_trial_is_the_runners(managed: Any, home: Any) -> None:
+def test_worker_uses_trial_of_runner(managed: Any, home: Any) -> None:
     context, info = managed({"searcher": {"max_length": {"batches": 5}}}, max_length={"epochs": 9})
     with context:
         assert context.info == info
@@ -181,12 +177,12 @@ def test_under_a_runner_the_trial_is_the_runners(managed: Any, home: Any) -> Non
     assert [row.steps_completed for row in metrics] == [2]
 
 
-def test_invalid_hp_under_a_runner(managed: Any, home: Any) -> None:
-    ours, theirs = socket.socketpair()
-    context, _ = managed(channel_fd=theirs.fileno())
+def test_worker_reports_invalid_hp(managed: Any, home: Any) -> None:
+    ours, runner_end = socket.socketpair()
+    context, _ = managed(channel_fd=runner_end.fileno())
     with pytest.raises(InvalidHP), context:
         raise InvalidHP("too deep")
-    theirs.close()
+    runner_end.close()
     with ours, ours.makefile("rb") as file:
         messages = [json.loads(line) for line in file]
     assert {"type": "finished", "state": "INVALID_HP", "error": "too deep"} in messages
@@ -194,7 +190,7 @@ def test_invalid_hp_under_a_runner(managed: Any, home: Any) -> None:
     assert records(home)[1].error == "INVALID_HP"
 
 
-def test_a_process_that_was_not_started_for_a_trial() -> None:
+def test_trial_info_requires_a_runner() -> None:
     with pytest.raises(RunError, match=r"not started for a trial.*\n.*\n.*detcore run"):
         core.read_trial_info(read_environment({}))
 
@@ -205,10 +201,10 @@ def test_a_process_that_was_not_started_for_a_trial() -> None:
         (None, "info.json cannot be read"),
         ("{", "info.json does not describe a trial"),
         ('{"trial_id": 1}', "does not describe a trial.*missing"),
-        ('{"colour": 1}', r"does not know: colour.*\n.*same release"),
+        ('{"colour": 1}', r"does not know: colour.*\n.*same detcore release"),
     ],
 )
-def test_what_is_wrong_with_the_trials_file(tmp_path: Path, text: str | None, message: str) -> None:
+def test_invalid_trial_file_is_described(tmp_path: Path, text: str | None, message: str) -> None:
     path = tmp_path / "info.json"
     if text is not None:
         path.write_text(text)
@@ -230,7 +226,7 @@ with core.init() as context:
 """
 
 
-def test_the_next_script_settles_what_a_killed_one_left(home: Any) -> None:
+def test_next_script_recovers_killed_script(home: Any) -> None:
     killed = home.start(HANGING, "killed.py", until="saving")
     alive = home.start(HANGING, "alive.py", until="saving")
     killed.kill()
@@ -240,31 +236,31 @@ def test_the_next_script_settles_what_a_killed_one_left(home: Any) -> None:
     with home.database() as database:
         first, second, third = database.list_experiments()
         assert (first.name, first.state.value) == ("killed.py", "ERROR")
-        assert "without saying how" in first.error
+        assert "ended without a report" in first.error
         assert (second.name, second.state.value) == ("alive.py", "RUNNING")
         assert (third.name, third.state.value) == ("next.py", "COMPLETED")
         # Its reports are on their way to the database.
         wait_until(lambda: len(database.list_checkpoints(experiment_id=second.id)) == 2)
         states = [
-            [record.state for record in database.list_checkpoints(experiment_id=each.id)]
-            for each in (first, second, third)
+            [record.state for record in database.list_checkpoints(experiment_id=number.id)]
+            for number in (first, second, third)
         ]
         assert states == [["COMPLETED", "DELETED"], ["COMPLETED", "ACTIVE"], ["COMPLETED"]]
         there = {path.name for path in (home.path / "checkpoints").iterdir()}
-        kept = database.list_checkpoints(states=["COMPLETED", "ACTIVE"])
-        assert there == {record.uuid for record in kept}
+        checkpoints = database.list_checkpoints(states=["COMPLETED", "ACTIVE"])
+        assert there == {record.uuid for record in checkpoints}
     alive.communicate(input="", timeout=30)
     assert records_of(home, "alive.py").state.value == "COMPLETED"
 
 
 def records_of(home: Any, name: str) -> Any:
     with home.database() as database:
-        return next(each for each in database.list_experiments() if each.name == name)
+        return next(
+            experiment for experiment in database.list_experiments() if experiment.name == name
+        )
 
 
-def test_a_storage_that_is_away_does_not_keep_other_scripts_from_starting(
-    home: Any, tmp_path: Path
-) -> None:
+def test_unreachable_storage_does_not_block_others(home: Any, tmp_path: Path) -> None:
     root, away = tmp_path / "mounted", tmp_path / "away"
     code = HANGING.replace("core.init()", f"core.init(checkpoint_storage={str(root)!r})")
     killed = home.start(code, "killed.py", until="saving")
@@ -273,17 +269,17 @@ def test_a_storage_that_is_away_does_not_keep_other_scripts_from_starting(
     root.rename(away)
     code, _, stderr = home.run(SCRIPT.format(arguments="", body="pass"), "next.py")
     assert code == 0, stderr
-    assert "the leftovers of experiment 1 could not be settled yet" in stderr
+    assert "experiment 1 could not be recovered yet" in stderr
     assert records_of(home, "killed.py").state.value == "RUNNING"  # to be looked at again
     away.rename(root)
     home.run(SCRIPT.format(arguments="", body="pass"), "next.py")
     assert records_of(home, "killed.py").state.value == "ERROR"
     with home.database() as database:
-        left = database.list_checkpoints(experiment_id=1)
-    assert [found.state for found in left] == ["COMPLETED", "DELETED"]
+        checkpoints = database.list_checkpoints(experiment_id=1)
+    assert [checkpoint.state for checkpoint in checkpoints] == ["COMPLETED", "DELETED"]
 
 
-def test_a_report_survives_sigkill(home: Any) -> None:
+def test_report_survives_sigkill(home: Any) -> None:
     code = """
 import os, signal
 from detcore import core
@@ -299,12 +295,12 @@ with core.init() as context:
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    written = capsys.readouterr()
-    assert written.out == ""  # is the script's own
-    return written.err.splitlines()
+    output = capsys.readouterr()
+    assert output.out == ""  # is the script's own
+    return output.err.splitlines()
 
 
-def test_a_script_says_which_trial_it_is_and_how_it_ended(
+def test_script_prints_trial_and_outcome(
     alone: Any, home: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with alone() as context:
@@ -312,7 +308,7 @@ def test_a_script_says_which_trial_it_is_and_how_it_ended(
         (start,) = said(capsys)
     assert start == (
         f"experiment 1, trial 1: from the start; records in {home.url}; "
-        "look at it: detcore trial describe 1"
+        "show the trial with: detcore trial describe 1"
     )
     assert said(capsys) == ["experiment 1, trial 1: completed"]
     with pytest.raises(ZeroDivisionError), alone():
@@ -320,9 +316,7 @@ def test_a_script_says_which_trial_it_is_and_how_it_ended(
     assert said(capsys)[-1] == "experiment 2, trial 2: error: ZeroDivisionError: my mistake"
 
 
-def test_a_script_that_goes_on_says_from_where(
-    alone: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_resumed_script_prints_origin(alone: Any, capsys: pytest.CaptureFixture[str]) -> None:
     context = alone().start()
     with context.checkpoint.store_path({"steps_completed": 7}) as (_, uuid):
         pass
@@ -341,7 +335,7 @@ def test_a_script_that_goes_on_says_from_where(
     )
 
 
-def test_a_script_without_a_checkpoint_does_not_promise_one(
+def test_script_without_checkpoint_prints_start(
     alone: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     alone().start().close(SystemExit(75))
@@ -354,9 +348,7 @@ def test_a_script_without_a_checkpoint_does_not_promise_one(
     assert said(capsys)[-1] == "experiment 2, trial 2: error: the script ended: no data"
 
 
-def test_early_ends_and_resumes_that_need_nothing_are_named(
-    alone: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_script_prints_early_end(alone: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with alone(max_length={"batches": 10}) as context:
         context.train.report_training_metrics(5, {"loss": float("nan")})
     assert said(capsys)[-2:] == [
@@ -369,9 +361,7 @@ def test_early_ends_and_resumes_that_need_nothing_are_named(
     )
 
 
-def test_the_worker_of_a_runner_leaves_that_to_the_runner(
-    managed: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_worker_prints_no_trial_lines(managed: Any, capsys: pytest.CaptureFixture[str]) -> None:
     context, _ = managed()
     with context:
         pass
@@ -383,7 +373,7 @@ def test_the_worker_of_a_runner_leaves_that_to_the_runner(
     [0, -1, 1.5, True, "9", {}, {"batches": 0}, {"steps": 9}, {"batches": "9"},
      {"batches": 1, "epochs": 1}],
 )  # fmt: skip
-def test_a_length_that_is_none(alone: Any, length: Any) -> None:
+def test_invalid_length_is_refused(alone: Any, length: Any) -> None:
     with pytest.raises(ConfigError, match=r"max_length is .*; expected one of"):
         alone(max_length=length)
 
@@ -396,7 +386,7 @@ def test_a_length_that_is_none(alone: Any, length: Any) -> None:
         (7, {"batches": 7}),
     ],
 )
-def test_the_length_of_a_script_is_recorded(alone: Any, home: Any, length: Any, shown: Any) -> None:
+def test_script_length_is_recorded(alone: Any, home: Any, length: Any, shown: Any) -> None:
     with alone(max_length=length) as context:
         operations = context.searcher.operations()
         operation = next(operations)
@@ -406,7 +396,7 @@ def test_the_length_of_a_script_is_recorded(alone: Any, home: Any, length: Any, 
     assert records(home)[0].config["searcher"]["max_length"] == shown
 
 
-def test_an_interrupt_while_a_trial_opens_is_no_traceback_of_detcore(
+def test_interrupt_while_opening_has_no_traceback(
     managed: Any, alone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(storage: LocalStorage) -> None:
@@ -419,5 +409,5 @@ def test_an_interrupt_while_a_trial_opens_is_no_traceback_of_detcore(
     assert ended.value.code == 130
     assert ended.value.__suppress_context__
     monkeypatch.delenv("DETCORE_TRIAL_INFO")
-    with pytest.raises(KeyboardInterrupt), alone():  # nobody else says so of a script by itself
+    with pytest.raises(KeyboardInterrupt), alone():  # a standalone script has no other output
         raise AssertionError("it is open")

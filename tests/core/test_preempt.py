@@ -32,7 +32,7 @@ print("handlers back", signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, flush
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_is_a_request(home: Any, number: signal.Signals) -> None:
+def test_signal_requests_preemption(home: Any, number: signal.Signals) -> None:
     process = home.start(LOOP.format(condition="context.preempt.is_requested"), until="ready")
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=30)
@@ -41,11 +41,11 @@ def test_a_signal_is_a_request(home: Any, number: signal.Signals) -> None:
         assert database.list_experiments()[0].state.value == "PAUSED"
 
 
-def test_a_second_sigint_interrupts(home: Any) -> None:
+def test_second_sigint_raises_keyboard_interrupt(home: Any) -> None:
     process = home.start(LOOP.format(condition="False"), until="ready")
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
-    while is_pending(process.pid, signal.SIGINT):  # the next one would be the same
+    while is_pending(process.pid, signal.SIGINT):  # pending signals are merged
         time.sleep(0.01)
     with pytest.raises(Exception, match="timed out"):
         process.wait(timeout=0.5)  # one SIGINT after another signal is the first of its kind
@@ -64,7 +64,7 @@ def make(mode: PreemptMode = PreemptMode.WorkersAskChief, rank: int = 0) -> Pree
 
 
 @pytest.mark.parametrize("mode", list(PreemptMode))
-def test_requests_from_within(mode: PreemptMode) -> None:
+def test_request_from_within_process(mode: PreemptMode) -> None:
     preempt = make(mode).start()
     try:
         assert not preempt.should_preempt()
@@ -80,7 +80,7 @@ def test_requests_from_within(mode: PreemptMode) -> None:
         preempt.close()
 
 
-def test_calls_at_the_wrong_time() -> None:
+def test_should_preempt_requires_open_context() -> None:
     preempt = make()
     with pytest.raises(ContextStateError, match="before the context was started"):
         preempt.should_preempt()
@@ -94,7 +94,7 @@ def test_calls_at_the_wrong_time() -> None:
     worker.close()
 
 
-def test_handlers_of_others_are_respected() -> None:
+def test_foreign_signal_handlers_are_kept() -> None:
     def mine(number: int, frame: object) -> None:
         """Do nothing."""
 
@@ -114,16 +114,16 @@ def test_handlers_of_others_are_respected() -> None:
             signal.signal(number, handler)
 
 
-def test_outside_of_the_main_thread_no_handler_is_touched() -> None:
+def test_other_threads_keep_signal_handlers() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    found: list[Any] = []
+    errors: list[Any] = []
 
     def run() -> None:
         preempt = make().start()
-        found.append(signal.getsignal(signal.SIGTERM))
+        errors.append(signal.getsignal(signal.SIGTERM))
         preempt.close()
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert found == [before]
+    assert errors == [before]

@@ -1,4 +1,4 @@
-"""Scripts by themselves that go on with what an earlier process of theirs left."""
+"""Standalone scripts that resume runs of earlier processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from detcore.run import control_experiment, hold_experiment_lock, reconcile_expe
 from detcore.run.script_runs import ScriptRuns, _identify_process
 from detcore.types import Control, ExperimentState, TrialState
 
-# Adds up step by step; what it adds depends on the step, so that a step left out would be seen.
+# Adds a number that depends on the step, so that a skipped step is detected.
 SCRIPT = """
 import signal, sys
 from detcore import core
@@ -53,7 +53,7 @@ TOTAL = 2 * sum(step * step for step in range(1, 41))
 
 
 def advance(process: Any, to_step: int) -> None:
-    """Let a script go on until it is at a step, where it waits."""
+    """Let a script continue until it waits at a step."""
     for line in process.stdout:
         if line == f"step {to_step}\n":
             return
@@ -69,7 +69,7 @@ def finish(process: Any) -> str:
     return str(stdout)
 
 
-def test_a_killed_and_preempted_script_goes_on_where_it_was(home: Any) -> None:
+def test_killed_script_resumes_exactly(home: Any) -> None:
     killed = home.start(SCRIPT)
     advance(killed, 13)
     killed.kill()
@@ -92,7 +92,7 @@ def test_a_killed_and_preempted_script_goes_on_where_it_was(home: Any) -> None:
         assert database.get_trial(1).state is ExperimentState.COMPLETED
 
 
-def test_a_script_killed_before_its_first_checkpoint_starts_its_trial_again(home: Any) -> None:
+def test_script_killed_before_checkpoint_starts_over(home: Any) -> None:
     killed = home.start(SCRIPT)
     advance(killed, 3)
     killed.kill()
@@ -106,7 +106,7 @@ def test_a_script_killed_before_its_first_checkpoint_starts_its_trial_again(home
         assert len(database.list_experiments()) == 1
 
 
-def test_a_script_that_runs_is_left_alone(home: Any) -> None:
+def test_running_script_is_not_resumed(home: Any) -> None:
     first = home.start(SCRIPT)
     advance(first, 11)
     second = home.start(SCRIPT)
@@ -122,7 +122,7 @@ Open = Callable[..., core.Context]
 
 
 def leave(context: core.Context, ending: BaseException | None = None) -> tuple[int, int]:
-    """In a process of its own, save a checkpoint and end in some way.
+    """In a separate process, save a checkpoint and end in some way.
 
     Returns:
         The experiment, and the step where it started.
@@ -131,34 +131,34 @@ def leave(context: core.Context, ending: BaseException | None = None) -> tuple[i
     def run() -> tuple[int, int]:
         with pytest.raises(type(ending)) if ending else contextlib.nullcontext(), context:
             assert context.info is not None
-            found = context.info.experiment_id, context.info.steps_completed
-            with context.checkpoint.store_path({"steps_completed": found[1] + 5}) as (path, _):
+            position = context.info.experiment_id, context.info.steps_completed
+            with context.checkpoint.store_path({"steps_completed": position[1] + 5}) as (path, _):
                 (path / "w").write_text("w")
             if ending is not None:
                 raise ending
-        return found
+        return position
 
     return call_in_child(run)
 
 
 @pytest.mark.parametrize("ending", [SystemExit(75), ValueError("a bug"), SystemExit(3)])
-def test_what_ended_too_early_is_gone_on_with(alone: Open, ending: BaseException) -> None:
+def test_early_ended_script_is_resumed(alone: Open, ending: BaseException) -> None:
     assert leave(alone(resume=True), ending) == (1, 0)
     assert leave(alone(resume=True)) == (1, 5)
 
 
-def test_without_resume_a_new_experiment_begins(alone: Open) -> None:
+def test_script_without_resume_starts_new_experiment(alone: Open) -> None:
     leave(alone(), SystemExit(75))
     assert leave(alone()) == (2, 0)
     assert leave(alone(resume=True)) == (3, 0), "the newest is complete"
 
 
-def test_a_script_recorded_without_resume_can_be_gone_on_with(alone: Open) -> None:
+def test_script_recorded_without_resume_is_resumed(alone: Open) -> None:
     leave(alone(), SystemExit(75))
     assert leave(alone(resume=True)) == (1, 5)
 
 
-def test_rejected_hyperparameters_are_not_tried_again(alone: Open) -> None:
+def test_rejected_hyperparameters_are_not_resumed(alone: Open) -> None:
     leave(alone(resume=True), InvalidHP("too large"))
     assert leave(alone(resume=True)) == (2, 0)
 
@@ -174,7 +174,7 @@ def test_rejected_hyperparameters_are_not_tried_again(alone: Open) -> None:
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_other_settings_are_another_experiment(alone: Open, changes: dict[str, Any]) -> None:
+def test_different_settings_start_new_experiment(alone: Open, changes: dict[str, Any]) -> None:
     settings: dict[str, Any] = {"hparams": {"rate": 2, "shape": (2, 3)}, "name": "mine"}
     leave(alone(resume=True, script=core.ScriptExperiment(**settings)), SystemExit(75))
     other = core.ScriptExperiment(**{**settings, **changes})
@@ -183,7 +183,7 @@ def test_other_settings_are_another_experiment(alone: Open, changes: dict[str, A
     assert leave(alone(resume=True, script=same)) == (1, 5), "older, but the same"
 
 
-def test_an_interrupted_script_may_train_longer(alone: Open) -> None:
+def test_resumed_script_may_train_longer(alone: Open) -> None:
     leave(alone(resume=True, max_length={"batches": 5}), SystemExit(75))
     with alone(resume=True, max_length={"batches": 9}) as context:
         assert context.info is not None
@@ -197,20 +197,20 @@ def completed(context: core.Context) -> Iterator[core.SearcherOperation]:
         operation.report_completed(0.5)
 
 
-def test_another_storage_is_another_experiment(alone: Open, tmp_path: Path) -> None:
+def test_different_storage_starts_new_experiment(alone: Open, tmp_path: Path) -> None:
     here, there = str(tmp_path / "here"), str(tmp_path / "there")
     leave(alone(resume=True, checkpoint_storage=here), SystemExit(75))
     assert leave(alone(resume=True, checkpoint_storage=there)) == (2, 0)
     assert leave(alone(resume=True, checkpoint_storage=here)) == (1, 5)
 
 
-def test_settings_with_a_secret_are_known_again(alone: Open) -> None:
+def test_settings_with_secret_are_recognized(alone: Open) -> None:
     secret = core.ScriptExperiment(config={"data": {"api_token": "s3cr3t-t0ken"}})
     leave(alone(resume=True, script=secret), SystemExit(75))
     assert leave(alone(resume=True, script=secret)) == (1, 5)
 
 
-def test_the_checkpoint_gone_on_from_is_the_parent_of_the_next(alone: Open, home: Any) -> None:
+def test_resume_checkpoint_is_parent_of_next(alone: Open, home: Any) -> None:
     leave(alone(resume=True), SystemExit(75))
     leave(alone(resume=True))
     with home.database() as database:
@@ -220,7 +220,7 @@ def test_the_checkpoint_gone_on_from_is_the_parent_of_the_next(alone: Open, home
         assert context.checkpoint.get_manifest(second.uuid).parent == first.uuid
 
 
-def test_a_trial_of_a_runner_is_told_by_the_runner(
+def test_worker_ignores_resume_argument(
     alone: Open, managed: Callable[..., tuple[core.Context, Any]]
 ) -> None:
     context, info = managed(resume=True)
@@ -228,7 +228,7 @@ def test_a_trial_of_a_runner_is_told_by_the_runner(
         assert context.info == info
 
 
-def test_an_experiment_is_claimed_once(home: Any) -> None:
+def test_experiment_is_claimed_once(home: Any) -> None:
     with home.database() as database:
         experiment = database.create_experiment(
             config={}, config_text=None, model_dir="/", name="x"
@@ -238,9 +238,9 @@ def test_an_experiment_is_claimed_once(home: Any) -> None:
         barrier, claimed = threading.Barrier(4), []
 
         def claim() -> None:
-            with home.database() as own:
+            with home.database() as second_database:
                 barrier.wait()
-                claimed.append(own.claim_experiment(experiment))
+                claimed.append(second_database.claim_experiment(experiment))
 
         threads = [threading.Thread(target=claim) for _ in range(4)]
         for thread in threads:
@@ -266,7 +266,7 @@ with core.init(resume=True) as context:
 class Meanwhile:
     """Records whose first answer to a question is followed by something else.
 
-    What takes a moment between a question and what is done about it cannot be hit from outside.
+    The moment between a query and the following action cannot be hit from outside.
     """
 
     def __init__(self, database: Database, question: str, happens: Callable[[], None]) -> None:
@@ -291,18 +291,16 @@ class Meanwhile:
 @pytest.mark.parametrize(
     "state", [None, ExperimentState.ERROR], ids=["killed", "ended-while-saving"]
 )
-def test_what_another_script_takes_over_meanwhile_is_left_alone(
-    home: Any, state: ExperimentState | None
-) -> None:
+def test_experiment_claimed_by_other_is_skipped(home: Any, state: ExperimentState | None) -> None:
     first = home.start(SAVING, until="saving")
     first.kill()
     first.wait()
     with home.database() as database:
         ingest_event_logs(database, home.path)
-    others = []
+    other_processes = []
 
     def another_starts() -> None:
-        others.append(home.start(SAVING, until="saving"))
+        other_processes.append(home.start(SAVING, until="saving"))
 
     environment = read_environment({"DETCORE_HOME": str(home.path)})
     with home.database() as database:
@@ -310,44 +308,44 @@ def test_what_another_script_takes_over_meanwhile_is_left_alone(
             database.set_experiment_state(1, state)
         records = cast("Database", Meanwhile(database, "is_experiment_alive", another_starts))
         ScriptRuns(records, environment, PluginManager(environment)).recover_killed_scripts()
-        (other,) = others
+        (other,) = other_processes
         record, runner = database.get_experiment(1), database.find_runner(1)
         assert (record.state, runner.pid) == (ExperimentState.RUNNING, other.pid)
         assert database.list_trials(1)[0].state is TrialState.RUNNING
         ingest_event_logs(database, home.path)
-        removed, saved = database.list_checkpoints()
-        assert (removed.state, saved.state) == ("DELETED", "ACTIVE")
+        removed, remaining = database.list_checkpoints()
+        assert (removed.state, remaining.state) == ("DELETED", "ACTIVE")
         other.communicate("", timeout=60)
         assert other.returncode == 0
-        assert database.get_checkpoint(saved.uuid).state == "COMPLETED"
-        assert (home.path / "checkpoints" / saved.uuid / "w").read_text() == "weights"
+        assert database.get_checkpoint(remaining.uuid).state == "COMPLETED"
+        assert (home.path / "checkpoints" / remaining.uuid / "w").read_text() == "weights"
         assert database.get_experiment(1).state is ExperimentState.COMPLETED
 
 
-def test_what_another_script_settles_just_now_is_waited_for(home: Any) -> None:
-    """A script that is started again does not begin anew because another one starts, too."""
+def test_resume_waits_for_recovery_by_other(home: Any) -> None:
+    """A restarted script does not start over because another script starts concurrently."""
     first = home.start(SCRIPT)
     advance(first, 15)
     first.kill()
     first.wait()
-    others = []
+    other_processes = []
 
     def the_same_starts() -> None:
-        others.append(home.start(SCRIPT))
+        other_processes.append(home.start(SCRIPT))
         time.sleep(2)  # it finds that this process has the lock, and tries again
 
     environment = read_environment({"DETCORE_HOME": str(home.path)})
     with home.database() as database:
         records = cast("Database", Meanwhile(database, "list_trials", the_same_starts))
         ScriptRuns(records, environment, PluginManager(environment)).recover_killed_scripts()
-        output = finish(others[0])
+        output = finish(other_processes[0])
         assert output.startswith("from 10\n")
         assert output.endswith(f"total {TOTAL}\n")
         assert len(database.list_experiments()) == 1
 
 
 @pytest.mark.soak
-def test_scripts_that_are_started_again_at_once_go_on_with_their_own(home: Any) -> None:
+def test_concurrent_scripts_resume_different_runs(home: Any) -> None:
     """As the tasks of an array of a cluster's jobs do, after the machine was restarted."""
     names = [f"train_{number}.py" for number in range(5)]
     killed = [home.start(SCRIPT, name) for name in names]
@@ -362,18 +360,18 @@ def test_scripts_that_are_started_again_at_once_go_on_with_their_own(home: Any) 
         assert output.startswith("from 10\n")
         assert output.endswith(f"total {TOTAL}\n")
     with home.database() as database:
-        found = database.list_experiments()
-        assert sorted(record.name for record in found) == names
-        assert {record.state for record in found} == {ExperimentState.COMPLETED}
+        experiments = database.list_experiments()
+        assert sorted(record.name for record in experiments) == names
+        assert {record.state for record in experiments} == {ExperimentState.COMPLETED}
         checkpoints = database.list_checkpoints()
         assert {record.state for record in checkpoints} == {"COMPLETED"}
         assert len(checkpoints) == 5 * 4
 
 
-def test_one_that_went_on_meanwhile_is_not_paused_for_a_dead_one(home: Any) -> None:
+def test_resumed_experiment_is_not_paused_later(home: Any) -> None:
     process = home.start(SAVING, until="saving")
     with home.database() as database:
-        with pytest.raises(RunError, match=f"running already, under process {process.pid}"):
+        with pytest.raises(RunError, match=f"already running, in process {process.pid}"):
             reconcile_experiment(
                 1,
                 database=database,
@@ -384,12 +382,12 @@ def test_one_that_went_on_meanwhile_is_not_paused_for_a_dead_one(home: Any) -> N
         assert database.get_experiment(1).state is ExperimentState.COMPLETED
 
 
-def test_resume_is_yes_or_no() -> None:
+def test_resume_must_be_a_boolean() -> None:
     with pytest.raises(ConfigError, match="resume is 7; expected True or False"):
         core.init(resume=7)  # type: ignore[arg-type]  # what a user may try
 
 
-def test_a_script_by_itself_that_ignores_its_checkpoint_is_warned(home: Any) -> None:
+def test_script_ignoring_checkpoint_is_warned(home: Any) -> None:
     forgetful = SCRIPT.replace("context.info.latest_checkpoint is not None", "False").replace(
         "context.info.steps_completed", "0"
     )
@@ -405,16 +403,16 @@ def test_a_script_by_itself_that_ignores_its_checkpoint_is_warned(home: Any) -> 
 
 def command(home: Any, *words: str) -> str:
     """Run a command of detcore; return its output."""
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "detcore", *words],
         env={**os.environ, "DETCORE_HOME": str(home.path)},
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
-    return done.stdout
+    return result.stdout
 
 
 def step_to_end(script: Any) -> None:
-    """Let a script go on, step by step, until its runner has seen the request."""
+    """Let a script continue, step by step, until its runner has seen the request."""
     while script.poll() is None:
         with contextlib.suppress(BrokenPipeError):
             script.stdin.write("\n")
@@ -424,7 +422,7 @@ def step_to_end(script: Any) -> None:
     assert script.returncode == 75, script.stderr.read()
 
 
-def test_a_script_can_be_paused_and_canceled_by_a_command(home: Any) -> None:
+def test_command_pauses_and_cancels_script(home: Any) -> None:
     script = home.start(SCRIPT)
     advance(script, 13)
     command(home, "experiment", "pause", "1", "--no-wait")
@@ -441,7 +439,7 @@ def test_a_script_can_be_paused_and_canceled_by_a_command(home: Any) -> None:
     assert "from 0\n" in finish(home.start(SCRIPT)), "a canceled run is not continued"
 
 
-def test_a_script_that_runs_is_not_killed_through_the_records(home: Any) -> None:
+def test_kill_command_refuses_scripts(home: Any) -> None:
     script = home.start(SCRIPT)
     advance(script, 3)
     with home.database() as database, pytest.raises(RunError, match=f"kill -9 {script.pid}"):
@@ -460,7 +458,7 @@ def test_a_script_that_runs_is_not_killed_through_the_records(home: Any) -> None
     [("", 4), (', "save_trial_best": 1', 4), (', "save_trial_latest": 1', 1)],
     ids=["none", "no-metric", "latest"],
 )
-def test_a_script_keeps_all_checkpoints_unless_it_says_which(
+def test_script_keeps_all_checkpoints_by_default(
     home: Any, place: str, rules: str, kept: int
 ) -> None:
     storage = f'{{"type": "shared_fs", "host_path": {str(home.path.parent)!r}{rules}}}'
@@ -473,7 +471,7 @@ def test_a_script_keeps_all_checkpoints_unless_it_says_which(
         assert len(database.list_checkpoints(states=["COMPLETED"])) == kept
 
 
-def test_a_run_of_a_live_process_is_not_taken_over(home: Any) -> None:
+def test_run_of_live_process_is_not_claimed(home: Any) -> None:
     script = home.start(SCRIPT)
     advance(script, 11)
     script.send_signal(signal.SIGTERM)
@@ -486,9 +484,9 @@ def test_a_run_of_a_live_process_is_not_taken_over(home: Any) -> None:
             assert database.get_experiment(1).state is ExperimentState.RUNNING
 
 
-def test_a_search_in_the_configuration_of_a_script_is_refused(alone: Open) -> None:
+def test_script_configuration_refuses_search(alone: Open) -> None:
     script = core.ScriptExperiment(
         config={"searcher": {"name": "random", "metric": "loss", "max_trials": 3}}
     )
-    with pytest.raises(ConfigError, match=r"searcher\.name is 'random', but a script by itself"):
+    with pytest.raises(ConfigError, match=r"searcher\.name is 'random', but a standalone script"):
         alone(script=script).start()

@@ -57,7 +57,7 @@ TOTALS = [sum(fold * 3**6 * (s == 0) + s * 3 ** (6 - s) for s in range(7)) for f
 
 @pytest.fixture
 def start(home: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Start a script, which ends as a place says; return what it printed."""
+    """Start a script that ends at a given point; return its output."""
 
     def run(end_at: str = "", code: str = FOLDS) -> str:
         monkeypatch.setenv("END_AT", end_at)
@@ -98,7 +98,7 @@ def test_each_call_continues_its_own_run(
             assert [report.steps_completed for report in reports] == list(range(1, 7))
 
 
-def test_a_finished_start_is_not_continued(home: Any, start: Any) -> None:
+def test_finished_start_is_not_continued(home: Any, start: Any) -> None:
     start()
     assert str(TOTALS) in start()
     assert states(home) == ["COMPLETED"] * 6
@@ -109,10 +109,10 @@ def test_complete_runs_are_not_trained_again(start: Any) -> None:
     start("0-opened")  # killed while it restores one
     output = start()
     assert f"[{TOTALS}, []]" in output
-    assert output.count("completed by an earlier start of this script, restored from batch 6") == 3
+    assert output.count("completed by an earlier start of this script; restored from batch 6") == 3
 
 
-def test_a_changed_later_call_is_refused(start: Any) -> None:
+def test_changed_later_call_is_refused(start: Any) -> None:
     code = """
 train(0)
 train(1, script=core.ScriptExperiment(hparams={{"rate": {}}}))
@@ -125,7 +125,7 @@ train(1, script=core.ScriptExperiment(hparams={{"rate": {}}}))
     assert "detcore experiment archive 1" in str(refused.value)
 
 
-def test_another_order_of_calls_is_refused(home: Any, start: Any) -> None:
+def test_different_call_order_is_refused(home: Any, start: Any) -> None:
     first, second = (
         f"train({fold}, script=core.ScriptExperiment(name='{name}'))\n"
         for fold, name in enumerate(("pretrain", "tune"))
@@ -142,7 +142,7 @@ def test_another_order_of_calls_is_refused(home: Any, start: Any) -> None:
     assert len(states(home)) == 4
 
 
-def test_other_arguments_are_refused(home: Any, start: Any) -> None:
+def test_different_arguments_are_refused(home: Any, start: Any) -> None:
     settings = "script=core.ScriptExperiment(arguments={{'rate': {}}})"
     code = f"train(0, {settings})\ntrain(1, {settings})\n"
     start("0-1", code.format(1, 2))
@@ -155,7 +155,7 @@ def test_other_arguments_are_refused(home: Any, start: Any) -> None:
     assert states(home) == ["ERROR", "COMPLETED", "COMPLETED"]
 
 
-def test_equal_runs_of_child_processes_are_refused(home: Any, start: Any) -> None:
+def test_equal_runs_of_children_are_refused(home: Any, start: Any) -> None:
     code = """
 import multiprocessing
 for fold in range(2):
@@ -173,7 +173,7 @@ for fold in range(2):
         start(code=code)
 
 
-def test_a_start_in_progress_is_left_alone(home: Any, start: Any) -> None:
+def test_start_in_progress_is_skipped(home: Any, start: Any) -> None:
     waiting = home.start(
         SCRIPT + "train(0); print('first', flush=True); input(); train(1)\n", until="first"
     )
@@ -183,7 +183,7 @@ def test_a_start_in_progress_is_left_alone(home: Any, start: Any) -> None:
     assert len(states(home)) == 2 + 3
 
 
-def test_a_second_run_in_a_trial_is_refused(managed: Any) -> None:
+def test_second_context_in_a_trial_is_refused(managed: Any) -> None:
     with managed()[0]:
         pass
     with pytest.raises(RunError, match="trial 1 of detcore run has opened a context before"):

@@ -41,16 +41,18 @@ def make(max_length: Any = None, *, rank: int = 0) -> SearcherContext:
         (Length(2, Unit.EPOCHS), 2, Unit.EPOCHS),
     ],
 )
-def test_length_and_unit(max_length: Length, length: int, unit: Unit) -> None:
+def test_operation_has_length_and_unit(max_length: Length, length: int, unit: Unit) -> None:
     searcher = make(max_length)
     assert searcher.get_configured_units() is unit
     operations = list_completing(searcher)
     assert [(op.length, op.unit, op.is_completed) for op in operations] == [(length, unit, True)]
 
 
-def test_without_a_length() -> None:
+def test_operations_require_a_length() -> None:
     searcher = make()
-    with pytest.raises(ContextStateError, match=r"how far to train.*\n.*max_length=\{\"batches\""):
+    with pytest.raises(
+        ContextStateError, match=r"training length is unknown.*\n.*max_length=\{\"batches\""
+    ):
         searcher.operations()
 
 
@@ -64,14 +66,14 @@ def list_completing(searcher: SearcherContext) -> list[Any]:
     return operations
 
 
-def test_the_next_before_the_last_was_completed() -> None:
+def test_next_operation_requires_completed_operation() -> None:
     operations = make(1).operations()
     next(operations)
     with pytest.raises(ContextStateError, match=r"length 1 was not completed.*\n.*\n.*report_comp"):
         next(operations)
 
 
-def test_completed_twice_and_progress_after() -> None:
+def test_operation_completes_once() -> None:
     operation = next(make(9).operations())
     operation.report_completed(1)
     with pytest.raises(ContextStateError, match="length 9 was completed twice"):
@@ -81,7 +83,7 @@ def test_completed_twice_and_progress_after() -> None:
 
 
 @pytest.mark.parametrize("progress", [-1, float("nan"), float("inf")])
-def test_progress_that_is_none(progress: float) -> None:
+def test_invalid_progress_is_refused(progress: float) -> None:
     with pytest.raises(MetricError, match="progress of"):
         next(make(1).operations()).report_progress(progress)
 
@@ -94,7 +96,7 @@ def test_progress_that_is_none(progress: float) -> None:
         ("low", "'searcher_metric' is a str, not a single number"),
     ],
 )
-def test_a_searcher_metric_must_be_a_number(metric: Any, message: str) -> None:
+def test_searcher_metric_must_be_a_number(metric: Any, message: str) -> None:
     operation = next(make(1).operations())
     with pytest.raises(MetricError, match=message):
         operation.report_completed(metric)
@@ -102,7 +104,7 @@ def test_a_searcher_metric_must_be_a_number(metric: Any, message: str) -> None:
     operation.report_completed(float("inf"))
 
 
-def test_other_workers_do_not_speak_for_the_trial() -> None:
+def test_only_chief_reports_operations() -> None:
     searcher = make(1, rank=1)
     with pytest.raises(ContextStateError, match="rank 1 in ChiefOnly mode"):
         searcher.operations(SearcherMode.ChiefOnly)
@@ -113,7 +115,7 @@ def test_other_workers_do_not_speak_for_the_trial() -> None:
         operation.report_completed(1)
 
 
-def test_acknowledging_the_end_oneself() -> None:
+def test_end_of_operations_can_be_acknowledged() -> None:
     searcher = make(1)
     for operation in searcher.operations(auto_ack=False):
         operation.report_completed(0)

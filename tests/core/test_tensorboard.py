@@ -48,7 +48,7 @@ def accumulated(folder: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-def test_tensorboard_shows_a_script_that_was_killed(home: Any) -> None:
+def test_tensorboard_shows_killed_script(home: Any) -> None:
     process = home.start(
         "import os, signal\nfrom detcore import core\n"
         "with core.init() as context:\n"
@@ -65,23 +65,23 @@ def test_tensorboard_shows_a_script_that_was_killed(home: Any) -> None:
     }
 
 
-def test_tensorboard_shows_a_trial_of_a_framework_it_does_not_know(tmp_path: Path) -> None:
+def test_tensorboard_shows_trial_of_any_framework(tmp_path: Path) -> None:
     with Detcore(tmp_path) as detcore:
-        done = detcore("run", detcore.config(), MODEL_DIR, "--json")
-        assert done.code == 0, done.stderr
+        result = detcore("run", detcore.config(), MODEL_DIR, "--json")
+        assert result.code == 0, result.stderr
         (folder,) = detcore.home.glob("experiments/1/trials/1/tensorboard")
-        shown = accumulated(folder)
-    assert [step for step, _ in shown["detcore/loss"]] == list(range(5, 41, 5))
-    assert [step for step, _ in shown["detcore/val_loss"]] == [10, 20, 30, 40]
+        scalars = accumulated(folder)
+    assert [step for step, _ in scalars["detcore/loss"]] == list(range(5, 41, 5))
+    assert [step for step, _ in scalars["detcore/val_loss"]] == [10, 20, 30, 40]
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_unwritable_event_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"cannot be written.*\n.*TensorboardMode.MANUAL"):
         EventFile(tmp_path / "file" / "x").add_scalars(1, {"loss": 1.0})
 
 
-def test_a_record_that_does_not_fit_leaves_the_file_whole(tmp_path: Path) -> None:
+def test_full_disk_keeps_event_file_intact(tmp_path: Path) -> None:
     code = f"""
 import resource
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is reported is recorded as it is, or refused by name."""
+"""Reported values are recorded unchanged, or refused with their name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from detcore.errors import ContextStateError, MetricError
 Open = Callable[..., core.Context]
 
 
-def test_metrics_come_back_from_the_database(alone: Open, home: Any) -> None:
+def test_metrics_are_recorded(alone: Open, home: Any) -> None:
     nan, inf = float("nan"), float("inf")
     with alone() as context:
         context.train.report_training_metrics(
@@ -60,7 +60,7 @@ class Tensor:
         (2**70, 2**70),
     ],
 )
-def test_scalars_of_frameworks(value: Any, expected: float) -> None:
+def test_framework_scalars_are_accepted(value: Any, expected: float) -> None:
     from detcore.core.metric_values import clean_metrics
 
     cleaned = clean_metrics({"x": value}, "training")["x"]
@@ -71,7 +71,7 @@ def test_scalars_of_frameworks(value: Any, expected: float) -> None:
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [
-        ({"loss": None}, r"training metric 'loss' is None.*\n.*\n.*float\('nan'\)"),
+        ({"loss": None}, r"training metric 'loss' is None.*\n.*float\('nan'\)"),
         ({"ok": 1.0, "acc": [1, 2]}, "training metric 'acc' is a list, not a single number"),
         ({"acc": np.zeros((2, 3))}, r"'acc' is a ndarray of shape \(2, 3\)"),
         ({"acc": np.zeros(1)}, r"'acc' is a ndarray of shape \(1,\)"),
@@ -84,7 +84,7 @@ def test_scalars_of_frameworks(value: Any, expected: float) -> None:
         ([("loss", 1)], "training metrics are a list"),
     ],
 )
-def test_what_is_no_number_is_named(alone: Open, metrics: Any, message: str) -> None:
+def test_non_numbers_are_refused(alone: Open, metrics: Any, message: str) -> None:
     with alone() as context:
         with pytest.raises(MetricError, match=message):
             context.train.report_training_metrics(1, metrics)
@@ -94,13 +94,13 @@ def test_what_is_no_number_is_named(alone: Open, metrics: Any, message: str) -> 
             context.train.report_training_metrics(1, {"loss": 1.0}, [{"loss": 1.0}, metrics])
 
 
-def test_a_name_that_no_encoding_has(alone: Open) -> None:
+def test_metric_name_may_have_surrogates(alone: Open) -> None:
     with alone() as context:
         context.train.report_validation_metrics(1, {"half \ud800": 1.0})
 
 
 @pytest.mark.parametrize("steps", [-1, 1.5, None, "3", True, 2**63])
-def test_steps_that_are_no_number_of_batches(alone: Open, steps: Any) -> None:
+def test_invalid_steps_are_refused(alone: Open, steps: Any) -> None:
     with alone() as context, pytest.raises(MetricError, match="steps_completed is"):
         context.train.report_training_metrics(steps, {"loss": 1.0})
 
@@ -109,7 +109,7 @@ SEARCH = {"searcher": {"metric": "loss", "smaller_is_better": True}}
 
 
 @pytest.mark.parametrize("told", [{"smaller_is_better": True}, {"smaller_is_better": False}, {}])
-def test_the_best_validation_so_far(managed: Any, told: dict[str, bool]) -> None:
+def test_best_validation_follows_reports(managed: Any, told: dict[str, bool]) -> None:
     smaller = told.get("smaller_is_better", True)
     context, _ = managed({"searcher": {"metric": "loss", **told}})
     with context:
@@ -122,7 +122,7 @@ def test_the_best_validation_so_far(managed: Any, told: dict[str, bool]) -> None
         assert best() == (1.0 if smaller else 3.0)
 
 
-def test_the_best_validation_counts_other_trials(managed: Any, home: Any) -> None:
+def test_best_validation_includes_other_trials(managed: Any, home: Any) -> None:
     from detcore.records import MetricRecord
 
     context, info = managed(SEARCH)
@@ -142,8 +142,8 @@ def test_the_best_validation_counts_other_trials(managed: Any, home: Any) -> Non
         assert context.train.get_experiment_best_validation() == 0.5
 
 
-def test_a_resumed_trial_does_not_know_what_was_lost(managed: Any) -> None:
-    """A killed run got to step 3; the next one goes on from the checkpoint at step 2."""
+def test_resumed_trial_ignores_lost_reports(managed: Any) -> None:
+    """A killed run reached step 3; the next run resumes from the checkpoint at step 2."""
     context, _ = managed(SEARCH)
     with context:
         for step, value in ((1, 5.0), (2, 4.0), (3, 1.0)):
@@ -153,13 +153,13 @@ def test_a_resumed_trial_does_not_know_what_was_lost(managed: Any) -> None:
         assert resumed.train.get_experiment_best_validation() == 4.0
 
 
-def test_without_an_experiment_file_there_is_no_best(alone: Open) -> None:
+def test_best_validation_requires_a_metric(alone: Open) -> None:
     with alone() as context:
         context.train.report_validation_metrics(1, {"loss": 1.0})
         assert context.train.get_experiment_best_validation() is None
 
 
-def test_the_first_early_exit_stands(alone: Open) -> None:
+def test_first_early_exit_is_kept(alone: Open) -> None:
     with alone() as context:
         context.train.report_early_exit(EarlyExitReason.USER_REQUESTED_STOP)
         context.train.report_early_exit(EarlyExitReason.INVALID_HP)
@@ -171,7 +171,7 @@ def test_event_files_are_copied_on_request(alone: Open, tmp_path: Path) -> None:
     with alone(tensorboard_mode=TensorboardMode.MANUAL, checkpoint_storage=str(root)) as context:
         context.train.report_training_metrics(1, {"loss": 1.0})
         folder = context.train.get_tensorboard_path()
-        assert list(folder.iterdir()) == []  # MANUAL writes nothing by itself
+        assert list(folder.iterdir()) == []  # detcore writes no files in MANUAL mode
         (folder / "sub").mkdir()
         (folder / "sub" / "events").write_text("1")
         (folder / "other").write_text("2")
@@ -186,6 +186,6 @@ def test_event_files_are_copied_on_request(alone: Open, tmp_path: Path) -> None:
     assert copies == [f"{prefix}/sub/events#0"]
 
 
-def test_in_auto_mode_there_is_nothing_to_upload(alone: Open) -> None:
+def test_auto_mode_refuses_upload(alone: Open) -> None:
     with alone() as context, pytest.raises(ContextStateError, match=r"TensorboardMode.MANUAL"):
         context.train.upload_tensorboard_files()

@@ -32,7 +32,7 @@ def launch(tmp_path: Path) -> Any:
     return lambda body, workers, expect=0: run_ranks(tmp_path, HEAD + body, workers, code=expect)
 
 
-def test_the_chief_records_and_everybody_restores(launch: Any, tmp_path: Path) -> None:
+def test_chief_records_and_all_restore(launch: Any, tmp_path: Path) -> None:
     results, _ = launch(
         """
 ranks = core.DistributedContext.from_env()
@@ -81,7 +81,7 @@ with core.init(distributed=ranks, max_length={"batches": 7}) as context:
         assert [row.n_records for row in database.metrics(1, "validation")] == [21]
 
 
-def test_all_workers_hear_of_a_stop_and_of_an_operation_left_open(launch: Any) -> None:
+def test_all_workers_see_stop_and_open_operation(launch: Any) -> None:
     results, _ = launch(
         """
 with core.init(distributed=core.DistributedContext.from_env(), max_length=1) as context:
@@ -103,9 +103,7 @@ with core.init(distributed=core.DistributedContext.from_env(), max_length=1) as 
         assert "was not completed" in message
 
 
-def test_an_exception_of_one_worker_is_an_error_of_the_experiment(
-    launch: Any, tmp_path: Path
-) -> None:
+def test_worker_exception_fails_experiment(launch: Any, tmp_path: Path) -> None:
     _, output = launch(
         """
 with core.init(distributed=core.DistributedContext.from_env()) as context:
@@ -123,7 +121,7 @@ with core.init(distributed=core.DistributedContext.from_env()) as context:
         assert "rank 1" in (experiment.error or "")
 
 
-def test_a_chief_that_cannot_begin_says_why_to_all(launch: Any) -> None:
+def test_chief_start_failure_reaches_all_workers(launch: Any) -> None:
     _, output = launch(
         """
 Path(sys.argv[1], "home").write_text("no folder")

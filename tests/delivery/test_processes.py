@@ -199,7 +199,7 @@ def test_a_plugin_that_hangs_holds_up_neither_the_training_nor_the_others(watche
     watched.more["DETCORE_DELIVERY_WAIT_S"] = "5"
     _, stderr = watched.script(FIVE_REPORTS)
     assert hooks_of(watched.told()) == ALL_OF_THEM
-    assert "plugin stuck was not told everything of 1 trial yet; it is kept" in stderr
+    assert "plugin stuck has not received all events of 1 trial yet" in stderr
     assert watched.open_cursors() == ["stuck"]
 
 
@@ -254,7 +254,7 @@ def test_the_next_run_delivers_what_an_earlier_one_left_and_a_search_is_told_who
     down = watched.down()
     watched.more["DETCORE_DELIVERY_WAIT_S"] = "1"
     stdout, _ = watched.run("-m", "detcore", "run", experiment(watched), MODEL_DIR)
-    assert "plugin watch was not told everything of 1 trial yet" in stdout
+    assert "plugin watch has not received all events of 1 trial yet" in stdout
     assert watched.told() == []
     down.unlink()
     watched.more["DETCORE_DELIVERY_WAIT_S"] = "20"
@@ -333,7 +333,7 @@ def test_a_full_disk_at_a_checkpoint_or_at_the_end_is_said_and_made_good(watched
     )
     _, stderr = watched.run(script, code=1)
     assert "StorageFullError: no room" in stderr
-    assert "the log lacks the trial's end: no room" in stderr
+    assert "the end of the trial could not be written to its log: no room" in stderr
     assert hooks_of(watched.told()) == ["started"]
     _, stderr = watched.run(script, code=75)
     assert "from batch 5" in stderr  # the checkpoint was whole, though no event told of it

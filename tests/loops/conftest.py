@@ -1,4 +1,4 @@
-"""Loops of one's own, run for real."""
+"""Custom training loops in real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loops as scripts by themselves."""
+"""The loops as standalone scripts."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ def in_turns(*loops: str) -> list[Any]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("loop", in_turns(*LOOPS))
-def test_a_killed_and_preempted_loop_goes_on_bit_for_bit(
-    loop: str, runs: Callable[[str], LoopRuns]
-) -> None:
-    whole, broken = runs("whole"), runs("broken")
-    whole.run(*whole.script(loop, STEPS))
+def test_killed_loop_resumes_bit_identically(loop: str, runs: Callable[[str], LoopRuns]) -> None:
+    uninterrupted, broken = runs("whole"), runs("broken")
+    uninterrupted.run(*uninterrupted.script(loop, STEPS))
 
     broken.kill_after_checkpoint(*broken.script(loop, STEPS))
     preempted = broken.start(*broken.script(loop, STEPS))
@@ -38,7 +36,7 @@ def test_a_killed_and_preempted_loop_goes_on_bit_for_bit(
     assert 0 < broken.newest()[0] < STEPS
     broken.run(*broken.script(loop, STEPS))
 
-    check_training(whole, broken, loop)
+    check_training(uninterrupted, broken, loop)
     with broken.database() as database:
         (experiment,) = database.list_experiments()
         assert experiment.state is ExperimentState.COMPLETED
@@ -56,21 +54,19 @@ def check_training(whole: LoopRuns, broken: LoopRuns, loop: str) -> None:
 # PyTorch in two ranks: test_managed.py.
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("loop", in_turns("jax_loop", "keras_fit", "sklearn_loop"))
-def test_two_ranks_of_which_one_was_killed_go_on_bit_for_bit(
-    loop: str, runs: Callable[[str], LoopRuns]
-) -> None:
-    whole, broken = runs("whole"), runs("broken")
-    whole.run(*whole.script(loop, 200, ranks=2))
+def test_two_ranks_resume_exactly_after_kill(loop: str, runs: Callable[[str], LoopRuns]) -> None:
+    uninterrupted, broken = runs("whole"), runs("broken")
+    uninterrupted.run(*uninterrupted.script(loop, 200, ranks=2))
 
     broken.kill_after_checkpoint(*broken.script(loop, 200, ranks=2))  # takes both ranks along
     assert broken.newest()[0] < 200
     broken.run(*broken.script(loop, 200, ranks=2))
 
-    check_training(whole, broken, loop)
+    check_training(uninterrupted, broken, loop)
 
 
 @pytest.mark.parametrize("loop", in_turns(*LOOPS))
-def test_the_loop_without_detcore_learns_too(loop: str, runs: Callable[[str], LoopRuns]) -> None:
+def test_loop_learns_without_detcore(loop: str, runs: Callable[[str], LoopRuns]) -> None:
     here = runs("plain")
     printed = here.run("python3", "-c", _RUN_PLAIN.format(folder=here.storage, loop=loop))
     accuracy = re.findall(r"accuracy:? ([0-9.]+)", printed)[-1]

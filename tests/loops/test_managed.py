@@ -30,10 +30,10 @@ def trial_of(runs: LoopRuns, loop: str, batches: int, *more: str) -> list[str]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("loop", ["jax_loop", "keras_fit"])
-def test_the_same_script_is_a_trial(loop: str, runs: Runs) -> None:
+def test_script_runs_as_trial(loop: str, runs: Runs) -> None:
     here = runs("here")
-    changed = "hyperparameters.learning_rate=0.2"
-    printed = here.run(*trial_of(here, loop, 60, "--set", changed, "--json"))
+    override = "hyperparameters.learning_rate=0.2"
+    printed = here.run(*trial_of(here, loop, 60, "--set", override, "--json"))
     summary = json.loads(printed.splitlines()[-1])
     assert summary["state"] == "COMPLETED"
     assert here.newest()[0] == 60
@@ -47,28 +47,28 @@ def test_the_same_script_is_a_trial(loop: str, runs: Runs) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_a_trial_in_two_processes_is_killed_paused_and_resumed_bit_for_bit(runs: Runs) -> None:
-    whole, broken = runs("whole"), runs("broken")
-    whole.run(*trial_of(whole, "torch_loop", 300, "--slots", "2"))
+def test_two_process_trial_resumes_bit_identically(runs: Runs) -> None:
+    uninterrupted, broken = runs("whole"), runs("broken")
+    uninterrupted.run(*trial_of(uninterrupted, "torch_loop", 300, "--slots", "2"))
 
     runner = broken.start(*trial_of(broken, "torch_loop", 300, "--slots", "2"))
     pids = worker_pids(runner)
     broken.wait_for_checkpoint(runner)
     os.kill(pids[1], signal.SIGKILL)
-    worker_pids(runner)  # those that go on
+    worker_pids(runner)  # the resumed workers
     broken.wait_for_checkpoint(runner, more_than=len(broken.manifests()))
     runner.send_signal(signal.SIGINT)
     broken.end(runner, 75)
     assert 0 < broken.newest()[0] < 300
     broken.run("detcore", "run", "--resume", "1")
 
-    assert check_same_training(whole, broken) == 300
-    assert whole.metrics(1, "training") == broken.metrics(1, "training")
+    assert check_same_training(uninterrupted, broken) == 300
+    assert uninterrupted.metrics(1, "training") == broken.metrics(1, "training")
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_the_same_script_is_searched_over(runs: Runs) -> None:
+def test_script_runs_in_search(runs: Runs) -> None:
     here = runs("here")
     here.run(
         "detcore", "run", "adaptive.yaml", "--set", "entrypoint=python3 sklearn_loop.py",
@@ -88,9 +88,9 @@ def test_the_same_script_is_searched_over(runs: Runs) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_a_loop_killed_while_it_saves_to_s3_goes_on_from_there(runs: Runs, tmp_path: Path) -> None:
-    whole, broken = runs("whole"), runs("broken")
-    whole.run(*whole.script("sklearn_loop", 300))
+def test_loop_killed_during_s3_save_resumes(runs: Runs, tmp_path: Path) -> None:
+    uninterrupted, broken = runs("whole"), runs("broken")
+    uninterrupted.run(*uninterrupted.script("sklearn_loop", 300))
     with seaweedfs() as url:
         broken.variables = {
             "AWS_ENDPOINT_URL": url,
@@ -112,11 +112,11 @@ def test_a_loop_killed_while_it_saves_to_s3_goes_on_from_there(runs: Runs, tmp_p
         broken.run("detcore", "checkpoint", "download", uuids[-1], "-o", fetched)
     assert not list(tmp_path.glob("*/home/checkpoints/*")), "nothing is saved elsewhere"
 
-    steps, expected = whole.newest()
-    found = arrays_of(fetched)
+    steps, expected = uninterrupted.newest()
+    arrays = arrays_of(fetched)
     assert json.loads((fetched / "metadata.json").read_text())["steps_completed"] == steps == 300
-    assert expected.keys() == found.keys()
-    assert all(np.array_equal(expected[name], found[name]) for name in expected)
+    assert expected.keys() == arrays.keys()
+    assert all(np.array_equal(expected[name], arrays[name]) for name in expected)
 
 
 def saved(runs: LoopRuns) -> list[str]:
@@ -124,5 +124,7 @@ def saved(runs: LoopRuns) -> list[str]:
     if not (runs.home / "detcore.db").exists():
         return []
     with runs.database() as database:
-        found = database.list_checkpoints(states=["COMPLETED"])
-    return [record.uuid for record in sorted(found, key=lambda record: record.steps_completed)]
+        checkpoints = database.list_checkpoints(states=["COMPLETED"])
+    return [
+        record.uuid for record in sorted(checkpoints, key=lambda record: record.steps_completed)
+    ]

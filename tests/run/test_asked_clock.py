@@ -76,33 +76,36 @@ def folder(tmp_path: Path) -> Path:
 
 def records(detcore: Detcore, experiment: int) -> list[dict[str, Any]]:
     """Return all that the trials of an experiment recorded, without names and times."""
-    found = []
+    results = []
     with detcore.database() as database:
         for trial in database.list_trials(experiment):
             trained, validated = (
-                [(each.steps_completed, each.metrics) for each in database.metrics(trial.id, kind)]
+                [
+                    (report.steps_completed, report.metrics)
+                    for report in database.metrics(trial.id, kind)
+                ]
                 for kind in ("training", "validation")
             )
-            saved = database.list_checkpoints(trial_id=trial.id)
-            found.append(
+            checkpoints = database.list_checkpoints(trial_id=trial.id)
+            results.append(
                 {
                     "trial": (trial.state, trial.length, trial.rung),
                     # A checkpoint that the kill interrupted is deleted, and saved again.
                     "saved": {
-                        each.steps_completed: detcore.toy_state(each.uuid)
-                        for each in saved
-                        if each.state == "COMPLETED"
+                        report.steps_completed: detcore.toy_state(report.uuid)
+                        for report in checkpoints
+                        if report.state == "COMPLETED"
                     },
                     "validation": validated,
                     # The driver of a trial adds the losses up in another order.
                     "training": [(step, round(loss["loss"], 9)) for step, loss in trained],
                 }
             )
-    return found
+    return results
 
 
 @pytest.mark.parametrize("slots", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_a_killed_script_does_what_a_trial_does(detcore: Detcore, folder: Path, slots: int) -> None:
+def test_killed_script_resumes_like_a_trial(detcore: Detcore, folder: Path, slots: int) -> None:
     trial = detcore.config(**PERIODS)
     detcore.run_checked("run", trial, folder, "--slots", slots)
     script = detcore.config(
@@ -115,16 +118,16 @@ def test_a_killed_script_does_what_a_trial_does(detcore: Detcore, folder: Path, 
 
     of_trial, of_script = records(detcore, 1), records(detcore, 2)
     assert of_script == of_trial
-    (found,) = of_script
-    assert [step for step, _ in found["validation"]] == [0, 10, 20, 30, 40]
-    assert [step for step, _ in found["training"]] == list(range(5, 45, 5))
-    assert {15, 30, 40} <= found["saved"].keys()
+    (trial_results,) = of_script
+    assert [step for step, _ in trial_results["validation"]] == [0, 10, 20, 30, 40]
+    assert [step for step, _ in trial_results["training"]] == list(range(5, 45, 5))
+    assert {15, 30, 40} <= trial_results["saved"].keys()
     with detcore.database() as database:
         assert len(database.list_runs(2)) == 2, "it was not killed"
 
 
 @pytest.mark.soak
-def test_a_search_trains_scripts_as_it_trains_trials(detcore: Detcore, folder: Path) -> None:
+def test_search_trains_scripts_like_trials(detcore: Detcore, folder: Path) -> None:
     search = {
         "searcher": {
             "name": "adaptive_asha",
@@ -143,7 +146,7 @@ def test_a_search_trains_scripts_as_it_trains_trials(detcore: Detcore, folder: P
         detcore.run_checked("run", detcore.config(**search, **changes), folder)
     of_trials, of_scripts = records(detcore, 1), records(detcore, 2)
     assert of_scripts == of_trials
-    lengths = {each["trial"][1] for each in of_scripts}
+    lengths = {result["trial"][1] for result in of_scripts}
     assert len(lengths) > 1, "the search stopped no trial early"
 
 
@@ -160,7 +163,7 @@ class Weights:
 
 @pytest.fixture
 def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PollingClock]:
-    """Yield the clock of a script by itself that validates and saves at 10 of 20 steps."""
+    """Yield the clock of a standalone script that validates and saves at 10 of 20 steps."""
     monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "home"))
     config = load_mapping(
         {
@@ -180,7 +183,7 @@ def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PollingCl
         )
 
 
-def test_nothing_is_due_between_boundaries_except_early_reports(clock: PollingClock) -> None:
+def test_work_is_due_only_at_boundaries(clock: PollingClock) -> None:
     assert [(clock.due(step).step, clock.due(step).until) for step in (0, 1, 4)] == [
         (Step.TRAIN, 5)
     ] * 3
@@ -190,24 +193,24 @@ def test_nothing_is_due_between_boundaries_except_early_reports(clock: PollingCl
     assert clock.due(5).step is Step.REPORT
 
 
-def test_a_passed_boundary_is_an_error(clock: PollingClock) -> None:
+def test_skipped_boundary_is_an_error(clock: PollingClock) -> None:
     clock.due(0)
     with pytest.raises(ScheduleError, match="5"):
         clock.due(6)
 
 
-def test_a_validation_without_the_searchers_metric_is_an_error(clock: PollingClock) -> None:
+def test_validation_requires_searcher_metric(clock: PollingClock) -> None:
     clock.due(5)
     clock.reported({})
     clock.due(10)
     clock.reported({})
     assert clock.due(10).step is Step.VALIDATE
-    with pytest.raises(ConfigError, match=r"'loss', but the validation at step 10 gave: lost"):
+    with pytest.raises(ConfigError, match=r"'loss', but the validation at step 10 returned: lost"):
         clock.validated({"lost": 1.0})
     assert clock.due(10).step is Step.VALIDATE, "a validation that failed counts as done"
 
 
-def test_a_framework_that_ends_training_early_saves_first(clock: PollingClock) -> None:
+def test_early_end_of_framework_saves_first(clock: PollingClock) -> None:
     assert clock.due(3).step is Step.TRAIN
     clock.request_stop()
     decisions = []

@@ -1,4 +1,4 @@
-"""Checkpoints that are saved while training goes on, with real processes and a slow storage."""
+"""Asynchronous saves with real processes and a slow storage."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def expected(bucket: Bucket) -> dict[str, Any]:
     return bucket.straight_run()
 
 
-def test_training_goes_on_and_the_end_waits_for_the_last_one(bucket: Bucket) -> None:
+def test_training_continues_during_async_save(bucket: Bucket) -> None:
     bucket.order(save_s=1.0)
     finished = bucket.detcore.run_checked("run", bucket.config(), MODEL_DIR)
     lines = [line for line in finished.stdout.splitlines() if "checkpoint saved: " in line]
-    # At batches 10, 20, 30, 40; some are told of when training is beyond them.
+    # Saves at batches 10, 20, 30 and 40; some are reported after training has continued.
     assert len(lines) == 4
     # Each line names one batch: the checkpoint's.
     batches = [re.findall(r"batch (\d+)", line) for line in lines]
@@ -40,7 +40,7 @@ def test_training_goes_on_and_the_end_waits_for_the_last_one(bucket: Bucket) -> 
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_with_or_without_the_result_is_the_same(
+def test_async_saves_do_not_change_results(
     bucket: Bucket, expected: dict[str, Any], is_async: bool
 ) -> None:
     bucket.order(save_s=0.2)
@@ -54,7 +54,7 @@ def test_with_or_without_the_result_is_the_same(
 
 
 @pytest.mark.parametrize("victim", ["worker", "runner"])
-def test_killed_while_one_is_on_its_way(
+def test_kill_during_async_save_resumes(
     bucket: Bucket, expected: dict[str, Any], victim: str
 ) -> None:
     process = bucket.detcore.start("run", bucket.slow_config(), MODEL_DIR)
@@ -70,7 +70,7 @@ def test_killed_while_one_is_on_its_way(
     assert bucket.resumed_state(2) == expected
 
 
-def test_a_failure_is_raised_at_the_next_boundary(bucket: Bucket) -> None:
+def test_async_failure_is_raised_at_next_boundary(bucket: Bucket) -> None:
     bucket.order(fail=True)
     config = bucket.config(searcher__max_length__batches=100_000, min_validation_period__batches=0)
     finished = bucket.detcore.run_failing("run", config, MODEL_DIR)
@@ -96,7 +96,7 @@ def test_two_workers(bucket: Bucket) -> None:
     assert bucket.resumed_state(2) == expected
 
 
-def test_two_workers_end_when_the_chiefs_save_fails(bucket: Bucket) -> None:
+def test_chief_save_failure_ends_all_workers(bucket: Bucket) -> None:
     bucket.order(fail=True)
     config = bucket.config(resources={"slots_per_trial": 2})
     finished = bucket.detcore.run_failing("run", config, MODEL_DIR)

@@ -24,7 +24,7 @@ def interrupted_run(detcore: Detcore, **changes: object) -> list[Path]:
     """Train 20 of 40 batches, with a checkpoint every 10; the newest first."""
     config = detcore.config(searcher__max_length__batches=20, **changes)
     assert detcore("run", config, MODEL_DIR).code == 0
-    # The search method wants more: what a resumed experiment finds after an interrupt.
+    # The search method requests more, as after an interrupt of a resumed experiment.
     import sqlite3
 
     with sqlite3.connect(detcore.home / "detcore.db") as connection:
@@ -65,17 +65,17 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.soak
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_the_one_before_is_used_and_it_is_said(detcore: Detcore, damage: str) -> None:
+def test_previous_checkpoint_is_used_with_notice(detcore: Detcore, damage: str) -> None:
     newest, before, *_ = interrupted_run(detcore)
     DAMAGES[damage](newest)
 
     finished = detcore.run_checked("run", "--resume", 1)
     if damage == "flip":  # names and sizes are right: only the restore finds it
-        assert f". Going on from the one before: {before.name}" in finished.stdout
+        assert f". Resuming from the previous checkpoint: {before.name}" in finished.stdout
         assert newest.name in finished.stdout
     else:
         assert f"checkpoint {newest.name} is damaged: " in finished.stderr
-        assert f"The trial resumes from the one before: {before.name}" in finished.stderr
+        assert f"The trial resumes from the previous checkpoint: {before.name}" in finished.stderr
 
     listed = detcore("checkpoint", "list")
     assert [line for line in listed.stdout.splitlines() if "DAMAGED" in line], listed.stdout
@@ -83,29 +83,30 @@ def test_the_one_before_is_used_and_it_is_said(detcore: Detcore, damage: str) ->
     assert "damaged" in repaired.stdout
 
 
-def test_two_damaged_in_a_row(detcore: Detcore) -> None:
+def test_two_damaged_checkpoints_are_skipped(detcore: Detcore) -> None:
     newest, second, third, *_ = interrupted_run(detcore, min_checkpoint_period__batches=5)
     DAMAGES["manifest cut"](newest)
     DAMAGES["file gone"](second)
     finished = detcore.run_checked("run", "--resume", 1)
-    said = [line for line in finished.stderr.splitlines() if " is damaged: " in line]
-    damaged = [f"checkpoint {each.name} is damaged: " for each in (newest, second)]
-    assert [line[: len(start)] for line, start in zip(said, damaged, strict=True)] == damaged
+    lines = [line for line in finished.stderr.splitlines() if " is damaged: " in line]
+    damaged = [f"checkpoint {path.name} is damaged: " for path in (newest, second)]
+    assert [line[: len(start)] for line, start in zip(lines, damaged, strict=True)] == damaged
     assert all(
-        line.partition("resumes from the one before: ")[2].startswith(third.name) for line in said
+        line.partition("resumes from the previous checkpoint: ")[2].startswith(third.name)
+        for line in lines
     )
 
 
-def test_none_left_is_an_error_and_repair_takes_back_what_is_whole_again(detcore: Detcore) -> None:
+def test_repair_recovers_restored_checkpoints(detcore: Detcore) -> None:
     checkpoints = interrupted_run(detcore)
-    kept = {}
+    contents = {}
     for checkpoint in checkpoints:
-        kept[checkpoint] = (checkpoint / "toy.json").read_bytes()
+        contents[checkpoint] = (checkpoint / "toy.json").read_bytes()
         (checkpoint / "toy.json").write_text("{}")
     finished = detcore.run_failing("run", "--resume", 1)
-    assert "nothing to go on from" in finished.stderr + finished.stdout
+    assert "so the trial cannot resume" in finished.stderr + finished.stdout
 
-    for checkpoint, data in kept.items():
+    for checkpoint, data in contents.items():
         (checkpoint / "toy.json").write_bytes(data)
     (checkpoints[0] / "a note").write_text("mine")
     repaired = detcore.run_checked("checkpoint", "repair", "--all")
@@ -136,7 +137,7 @@ with core.init() as context:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("is_script", [True, False])
-def test_changed_bytes_in_a_bucket_cost_no_restart(detcore: Detcore, is_script: bool) -> None:
+def test_damage_in_bucket_costs_no_restart(detcore: Detcore, is_script: bool) -> None:
     changed_file = "steps" if is_script else "toy.json"
     with moto() as url:
         settings = s3_settings(url, "runs")
@@ -159,6 +160,6 @@ def test_changed_bytes_in_a_bucket_cost_no_restart(detcore: Detcore, is_script: 
 
         resumed = detcore("run", "--resume", 1)
     assert resumed.code == (75 if is_script else 0), resumed.stdout + resumed.stderr
-    assert f". Going on from the one before: {before}" in resumed.stdout
+    assert f". Resuming from the previous checkpoint: {before}" in resumed.stdout
     (trial,) = json.loads(detcore("experiment", "describe", 1, "--json").stdout)["trials"]
     assert trial["num_restarts"] == 0

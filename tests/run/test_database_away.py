@@ -70,9 +70,7 @@ def read_until(run: subprocess.Popen[str], said: str) -> str:
     raise AssertionError(f"it ended before it said {said!r}: {lines}")
 
 
-def test_a_restart_of_the_database_ends_no_run(
-    detcore: OnPostgresql, postgresql: PostgreSQLServer
-) -> None:
+def test_run_survives_database_restart(detcore: OnPostgresql, postgresql: PostgreSQLServer) -> None:
     folder, run = begin(detcore, 5, 15)
     wait_for(is_at(folder, 5))
     postgresql.stop(crash=True)
@@ -93,11 +91,11 @@ def test_a_restart_of_the_database_ends_no_run(
         assert trial.run_id == 1
         reports = database.metrics(trial.id, "validation")
         assert [report.steps_completed for report in reports] == [10, 20, 30, 40]
-        saved = database.list_checkpoints(trial_id=trial.id)
-        assert [checkpoint.steps_completed for checkpoint in saved] == [10, 20, 30, 40]
+        checkpoints = database.list_checkpoints(trial_id=trial.id)
+        assert [checkpoint.steps_completed for checkpoint in checkpoints] == [10, 20, 30, 40]
 
 
-def test_ctrl_c_twice_ends_it_meanwhile(
+def test_second_ctrl_c_ends_run_without_database(
     detcore: OnPostgresql, postgresql: PostgreSQLServer
 ) -> None:
     folder, run = begin(detcore, 12, 17)
@@ -115,6 +113,6 @@ def test_ctrl_c_twice_ends_it_meanwhile(
     finally:
         postgresql.start()
     (folder / "shut-17").unlink()
-    done = detcore.run_checked("run", "--resume", 1, "--json")
-    assert done.summary["state"] == "COMPLETED"
-    assert "from batch 10" in done.output
+    result = detcore.run_checked("run", "--resume", 1, "--json")
+    assert result.summary["state"] == "COMPLETED"
+    assert "from batch 10" in result.output

@@ -1,4 +1,4 @@
-"""What frameworks say at every start: turned off by variables, or logged and not displayed."""
+"""Start-up messages of frameworks: disabled by variables, or logged and not displayed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Plugins:
         return {"quiet": Framework(name="quiet", **names), "loud": loud}
 
 
-def test_workers_get_them_where_the_user_has_not_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_get_default_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     plugins = cast(Any, Plugins())
     monkeypatch.delenv("LOUD_LOG", raising=False)
     monkeypatch.delenv("LOUD_COLOUR", raising=False)
@@ -71,34 +71,34 @@ class Trees(TreesTrial):
 """
 
 
-def test_a_run_and_a_resume_say_once_that_a_resume_is_not_exact(tmp_path: Path) -> None:
+def test_inexact_resume_is_reported_once(tmp_path: Path) -> None:
     modules = {"detcore_trees.plugin": TREES_HOOKS, "detcore_trees.trial": TREES_TRIAL}
     write_distribution(tmp_path / "site", "detcore-trees", modules=modules)
     code = tmp_path / "code"
     code.mkdir()
     (code / "trees_def.py").write_text(TREES_MODEL)
     (code / "broken").touch()
-    said = "trees: a trial that is interrupted does not go on bit for bit: the subsample is drawn"
+    notice = "trees: an interrupted trial does not resume bit for bit: the subsample is drawn"
     length = {"metric": "val_loss", "max_length": {"batches": 2}}
     searcher = {"name": "random", "max_trials": 2, "max_concurrent_trials": 1, **length}
     with Detcore(tmp_path, site=tmp_path / "site") as detcore:
         config = detcore.config(entrypoint="trees_def:Trees", searcher={"name": "single", **length})
         failed = detcore.run_failing("run", config, code)
-        assert failed.output.count(said) == 1, failed.output
+        assert failed.output.count(notice) == 1, failed.output
         (code / "broken").unlink()
         resumed = detcore.run_checked("run", "--resume", 1)
-        assert resumed.output.count(said) == 1, resumed.output
+        assert resumed.output.count(notice) == 1, resumed.output
         config = detcore.config(entrypoint="trees_def:Trees", searcher=searcher)
         search = detcore.run_checked("run", config, code)
-        assert search.output.count(said) == 1, search.output
+        assert search.output.count(notice) == 1, search.output
 
 
 def test_notices_are_logged_and_not_displayed(tmp_path: Path) -> None:
-    shown = []
+    lines = []
 
     class Listener:
         def output(self, _info: object, _stream: str, line: str, *, rank: int) -> None:
-            shown.append(line)
+            lines.append(line)
 
     info = cast(Any, types.SimpleNamespace(trial_dir=str(tmp_path), run_id=1))
     notices = [r"NOTE: .* are on\.", r"OLD: .*\nInstructions:\n.*"]
@@ -106,11 +106,11 @@ def test_notices_are_logged_and_not_displayed(tmp_path: Path) -> None:
     output(0, "stderr", "NOTE: custom operations are on.")
     output(0, "stderr", "Error: NOTE: custom operations are on.")
     output(0, "stdout", "NOTE: the lights are on.")
-    assert shown == ["Error: NOTE: custom operations are on.", "NOTE: the lights are on."]
-    shown.clear()
+    assert lines == ["Error: NOTE: custom operations are on.", "NOTE: the lights are on."]
+    lines.clear()
     for rank, line in (
         (0, "OLD: this"),
-        (1, "Instructions:"),  # of another worker
+        (1, "Instructions:"),  # from another worker
         (0, "Instructions:"),
         (0, "use that"),
         (0, "use that"),
@@ -119,5 +119,5 @@ def test_notices_are_logged_and_not_displayed(tmp_path: Path) -> None:
     ):
         output(rank, "stderr", line)
     output.close()
-    assert shown == ["Instructions:", "use that", "nothing that belongs to it"]
+    assert lines == ["Instructions:", "use that", "nothing that belongs to it"]
     assert len(read_output_log(tmp_path)[0]) == 10

@@ -20,7 +20,7 @@ VARIABLES = (
     "SLURM_JOB_END_TIME",
     "KUBERNETES_SERVICE_HOST",
 )
-# Only the checkpoints that signals cause, and the last one.
+# Only the checkpoints caused by signals, and the final checkpoint.
 SELDOM = {"min_checkpoint_period": {"batches": 0}, "checkpoint_policy": "none"}
 
 
@@ -50,7 +50,7 @@ def start(bucket: Bucket, **changes: Any) -> tuple[subprocess.Popen[str], int]:
 
 
 def pause(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> str:
-    """Send a signal to a run that pauses for it; return what it printed."""
+    """Send a pausing signal to a run; return its output."""
     process.send_signal(number)
     stdout, _ = process.communicate(timeout=60)
     assert process.returncode == 75, stdout
@@ -58,9 +58,7 @@ def pause(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> str:
 
 
 @pytest.mark.soak
-def test_the_end_does_not_wait_for_a_save_that_comes_too_late(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_does_not_wait_for_late_save(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DETCORE_GRACE_S", "4")
     process, _ = start(bucket, min_checkpoint_period__batches=10)
     bucket.detcore.wait_for(bucket.committed)
@@ -68,8 +66,8 @@ def test_the_end_does_not_wait_for_a_save_that_comes_too_late(
     bucket.detcore.wait_for(lambda: bucket.is_saving_for(600.0))
     stdout = pause(process)
     assert "grace of 4 s (DETCORE_GRACE_S): " in stdout
-    assert "s are left until the kill (1.5 s kept for ending)" in stdout
-    assert "is still being saved" in stdout
+    assert "s until the kill (1.5 s reserved for ending)" in stdout
+    assert "is finished first" in stdout
     before = len(bucket.committed())
     assert before
     bucket.order()
@@ -80,36 +78,36 @@ def test_the_end_does_not_wait_for_a_save_that_comes_too_late(
     bucket.assert_all_whole()
 
 
-def test_a_checkpoint_that_waits_for_the_one_before_is_given_up_before_the_kill(
+def test_waiting_save_is_cancelled_before_kill(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DETCORE_GRACE_S", "4")
     process, _ = start(bucket, min_checkpoint_period__batches=5)
     bucket.order(save_s=600.0)
     bucket.detcore.wait_for(lambda: bucket.is_saving_for(600.0))
-    (saved,) = [record for record in bucket.records() if record.state == "ACTIVE"]
-    bucket.detcore.wait_for(lambda: bucket.reported() == saved.steps_completed + 5)
+    (active_record,) = [record for record in bucket.records() if record.state == "ACTIVE"]
+    bucket.detcore.wait_for(lambda: bucket.reported() == active_record.steps_completed + 5)
     time.sleep(0.5)  # between the report at that batch and the checkpoint there
     stdout = pause(process)
-    assert "is still being saved" in stdout
+    assert "is finished first" in stdout
 
 
-def test_a_save_that_fits_is_made(bucket: Bucket) -> None:
+def test_save_within_grace_is_made(bucket: Bucket) -> None:
     bucket.order(save_s=0.5)
     process, _ = start(bucket, preemption_grace_s=30, **SELDOM)
     stdout = pause(process)
     assert "grace of 30 s (preemption_grace_s): " in stdout
-    assert "kept for ending), the present state is saved" in stdout
+    assert "reserved for ending), the present state is saved" in stdout
     assert len(bucket.committed()) == 1
     bucket.assert_all_whole()
 
 
-def test_a_save_under_way_is_finished_before_the_last_one(bucket: Bucket) -> None:
+def test_save_in_progress_precedes_last_save(bucket: Bucket) -> None:
     bucket.order(save_s=2.0)
     process, _ = start(bucket, preemption_grace_s=30, min_checkpoint_period__batches=10)
     bucket.detcore.wait_for(lambda: bucket.is_saving_for(2.0))
     stdout = pause(process)
-    (under_way,) = re.findall(r"the checkpoint of batch (\d+) is still being saved", stdout)
+    (under_way,) = re.findall(r"the checkpoint of batch (\d+) is finished first", stdout)
     steps = sorted(record.steps_completed for record in bucket.records())
     assert {record.state for record in bucket.records()} == {"COMPLETED"}
     assert int(under_way) in steps
@@ -117,7 +115,7 @@ def test_a_save_under_way_is_finished_before_the_last_one(bucket: Bucket) -> Non
     bucket.assert_all_whole()
 
 
-def test_a_person_waits(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_has_no_grace_limit(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DETCORE_GRACE_S", "1")
     bucket.order(save_s=3.0)
     process, _ = start(bucket, **SELDOM)
@@ -128,7 +126,7 @@ def test_a_person_waits(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("save_s", [0.0, 1.0, 3.0])
 @pytest.mark.parametrize("is_async", [True, False])
-def test_killed_when_the_time_is_over(
+def test_kill_after_grace_keeps_earlier_checkpoints(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, save_s: float, is_async: bool
 ) -> None:
     expected = bucket.straight_run()
@@ -143,15 +141,15 @@ def test_killed_when_the_time_is_over(
     deadline = time.monotonic() + 3.0
     while time.monotonic() < deadline and is_running(pid):
         time.sleep(0.01)
-    for each in (pid, process.pid):
-        if is_running(each):
-            os.kill(each, signal.SIGKILL)
+    for target_pid in (pid, process.pid):
+        if is_running(target_pid):
+            os.kill(target_pid, signal.SIGKILL)
     process.communicate(timeout=60)
     assert bucket.resumed_state(2) == expected
 
 
-def test_two_workers_decide_alike(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of them alone is told, and all end before it is killed."""
+def test_workers_agree_on_last_save(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one worker receives the signal, and all end before it is killed."""
     monkeypatch.setenv("DETCORE_GRACE_S", "5")
     config = bucket.config(
         searcher__max_length__batches=600,

@@ -27,7 +27,7 @@ class Hanging(ToyTrial):
 
 
 @pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_a_trial_that_hangs_is_ended(detcore: Detcore, tmp_path: Path, num_workers: int) -> None:
+def test_hanging_trial_is_killed(detcore: Detcore, tmp_path: Path, num_workers: int) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "model_def.py").write_text(MODEL)
     config = detcore.config(

@@ -1,4 +1,4 @@
-"""A terminal that is closed: SIGHUP, and output that nobody can read any more."""
+"""A closed terminal: SIGHUP, and output that cannot be written any more."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Terminal:
         os.set_blocking(self._leader, False)
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait until a condition is true, and read what is printed meanwhile."""
+        """Wait until a condition is true, and read the output meanwhile."""
         deadline = time.monotonic() + 120
         while not condition():
             assert time.monotonic() < deadline

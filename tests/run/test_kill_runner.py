@@ -1,4 +1,4 @@
-"""Runners that are killed with SIGKILL, and gone on with: no trial is lost, none is run twice."""
+"""Runners that are killed with SIGKILL and resumed: no trial is lost or run twice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROGRAM = TESTS / "support" / "killed_runner.py"
 
 
 def killed(*arguments: object) -> dict[str, Any]:
-    """Run the program; return what it found."""
+    """Run the program; return its results."""
     result = subprocess.run(
         [sys.executable, str(PROGRAM), *map(str, arguments)],
         capture_output=True,
@@ -28,18 +28,18 @@ def killed(*arguments: object) -> dict[str, Any]:
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
-    return found
+    report: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return report
 
 
 @pytest.mark.soak
-def test_killed_before_any_step_a_search_comes_out_the_same() -> None:
+def test_killed_search_has_same_result() -> None:
     # Every step takes a minute of a core: run the program without arguments.
-    found = killed("--every", 4, "--storms", 1)
-    assert found["wrong"] == {}
-    assert len(found["tried"]) >= 40
+    report = killed("--every", 4, "--storms", 1)
+    assert report["wrong"] == {}
+    assert len(report["tried"]) >= 40
     # The search has all there is: a promotion, a rejection, a crash, a trial that fails for good.
-    expected = found["expected"]
+    expected = report["expected"]
     assert expected["state"] == "COMPLETED"
     kinds = {(event["type"], event.get("reason")) for event in expected["events"][1:]}
     assert kinds >= {("validated", None), ("exited", "invalid_hp"), ("exited", "errored")}
@@ -75,28 +75,35 @@ def outcome(detcore: Detcore, experiment_id: int) -> dict[str, Any]:
             "state": database.get_experiment(experiment_id).state,
             "events": database.list_search_events(experiment_id),
             "trials": [
-                (each.search_index, each.hparams, each.seed, each.length, each.rung, each.state)
-                for each in trials
+                (
+                    trial.search_index,
+                    trial.hparams,
+                    trial.seed,
+                    trial.length,
+                    trial.rung,
+                    trial.state,
+                )
+                for trial in trials
             ],
             "states": [
                 detcore.toy_state(latest.uuid)
-                for each in trials
-                if (latest := database.latest_checkpoint(each.id)) is not None
+                for trial in trials
+                if (latest := database.latest_checkpoint(trial.id)) is not None
             ],
         }
 
 
 def descendants(pid: int) -> list[int]:
     """Return the processes that a process has started, and those that they have."""
-    found: list[int] = []
+    pids: list[int] = []
     for folder in Path(f"/proc/{pid}/task").glob("*"):
         try:
             children = [int(word) for word in (folder / "children").read_text().split()]
         except OSError:
             continue
         for child in children:
-            found += [child, *descendants(child)]
-    return found
+            pids += [child, *descendants(child)]
+    return pids
 
 
 @pytest.mark.soak

@@ -82,30 +82,30 @@ def detcore(tmp_path: Path) -> Iterator[Detcore]:
         yield command
 
 
-def test_trials_are_started_by_the_launcher_that_the_experiment_names(
+def test_configured_launcher_starts_trials(
     detcore: Detcore,
 ) -> None:
     journal = detcore.tmp_path / "journal"
     config = detcore.config(launcher={"name": "noting", "journal": str(journal), "word": "go"})
-    done = detcore.run_checked("run", config, MODEL_DIR, "--slots", 2, "--json")
-    assert done.summary["state"] == "COMPLETED"
+    result = detcore.run_checked("run", config, MODEL_DIR, "--slots", 2, "--json")
+    assert result.summary["state"] == "COMPLETED"
     assert journal.read_text() == "go 1 on 2\nclose\n"
     # One that is complete is left alone.
     assert detcore("run", "--resume", 1, "--launcher", "local").code == 0
     assert journal.read_text() == "go 1 on 2\nclose\n"
 
 
-def test_the_command_line_names_it_too(detcore: Detcore) -> None:
+def test_command_line_selects_launcher(detcore: Detcore) -> None:
     detcore.run_checked("run", detcore.config(), MODEL_DIR, "--launcher", "local", "--test")
     failed = detcore("run", detcore.config(), MODEL_DIR, "--launcher", "failing")
     assert states(detcore) == ["COMPLETED"]
     assert failed.code == 1
-    assert "'failing' (detcore_starts.launchers:Failing) cannot be made: OSError: no mach" in (
+    assert "'failing' (detcore_starts.launchers:Failing) cannot be created: OSError: no mach" in (
         " ".join(failed.stderr.split())
     )
 
 
-def test_settings_go_with_the_launcher_that_the_command_line_names(
+def test_launcher_option_drops_other_settings(
     detcore: Detcore,
 ) -> None:
     journal = detcore.tmp_path / "journal.txt"
@@ -118,7 +118,7 @@ def test_settings_go_with_the_launcher_that_the_command_line_names(
     assert "did you mean 'journal'?" in wrong.stderr
 
 
-def test_the_settings_of_the_file_stay_when_the_command_line_names_its_launcher(
+def test_launcher_option_keeps_matching_settings(
     detcore: Detcore,
 ) -> None:
     journal = detcore.tmp_path / "journal"
@@ -142,20 +142,20 @@ def test_the_settings_of_the_file_stay_when_the_command_line_names_its_launcher(
         ({"nice": 3}, "name"),
     ],
 )
-def test_a_launcher_that_cannot_be_had_is_told_before_anything_is_recorded(
+def test_missing_launcher_is_refused_before_recording(
     detcore: Detcore, launcher: object, message: str
 ) -> None:
     checked = detcore("config", "check", detcore.config(launcher=launcher, entrypoint=["true"]))
     assert checked.code == 2
     assert message in " ".join(checked.stderr.split()), checked.stderr
-    done = detcore("run", detcore.config(launcher=launcher), MODEL_DIR)
-    assert done.code in (1, 2)
-    assert message in " ".join(done.stderr.split()), done.stderr
+    result = detcore("run", detcore.config(launcher=launcher), MODEL_DIR)
+    assert result.code in (1, 2)
+    assert message in " ".join(result.stderr.split()), result.stderr
     listed = detcore("experiment", "list", "--json")
     assert json.loads(listed.stdout)["experiments"] == []
 
 
-def test_trials_that_a_launcher_could_never_start_are_not_recorded(
+def test_impossible_trials_are_not_recorded(
     detcore: Detcore,
 ) -> None:
     launcher = {"name": "full", "journal": str(detcore.tmp_path / "journal")}
@@ -170,7 +170,7 @@ def test_trials_that_a_launcher_could_never_start_are_not_recorded(
     ]  # fmt: skip
 
 
-def test_a_refused_resume_leaves_the_experiment_as_it_was(detcore: Detcore) -> None:
+def test_refused_resume_keeps_experiment(detcore: Detcore) -> None:
     launcher = {"name": "full", "journal": str(detcore.tmp_path / "journal")}
     config = detcore.config(launcher=launcher, entrypoint=["sh", "-c", "exit 75"])
     assert detcore("run", config, MODEL_DIR).code == 75
@@ -178,5 +178,5 @@ def test_a_refused_resume_leaves_the_experiment_as_it_was(detcore: Detcore) -> N
     assert refused.output.count("no machine has 2 places") == 1, refused.output
     assert states(detcore) == ["PAUSED"]
     failed = detcore("run", "--resume", 1, "--launcher", "noting")
-    assert "cannot be made: TypeError" in failed.output
+    assert "cannot be created: TypeError" in failed.output
     assert states(detcore) == ["PAUSED"]

@@ -19,7 +19,7 @@ def has_committed(detcore: Detcore, count: int) -> bool:
 BATCHES_PER_EPOCH = 12
 
 
-def test_a_killed_and_resumed_run_used_each_record_once_per_epoch(detcore: Detcore) -> None:
+def test_killed_run_uses_each_record_once_per_epoch(detcore: Detcore) -> None:
     config = detcore.config(
         data_ledger=True, hyperparameters__pause_s=0.02, searcher__max_length={"epochs": 5}
     )
@@ -39,7 +39,7 @@ def test_a_killed_and_resumed_run_used_each_record_once_per_epoch(detcore: Detco
     assert [epoch["num_records"] for epoch in trial["epochs"]] == [96] * 5
 
 
-def test_a_trial_that_starts_its_data_over_is_found_out(detcore: Detcore) -> None:
+def test_ledger_reveals_restarted_data(detcore: Detcore) -> None:
     config = detcore.config(
         data_ledger=True,
         entrypoint="model_def:StartsDataOver",
@@ -51,8 +51,8 @@ def test_a_trial_that_starts_its_data_over_is_found_out(detcore: Detcore) -> Non
     # Interrupted between two epochs, there would be nothing to find: then once more.
     while steps % BATCHES_PER_EPOCH == 0:
         process = detcore.start(*command)
-        known = len(detcore.committed())
-        detcore.wait_for(functools.partial(has_committed, detcore, known + 1))
+        num_committed = len(detcore.committed())
+        detcore.wait_for(functools.partial(has_committed, detcore, num_committed + 1))
         process.send_signal(signal.SIGTERM)
         stdout, stderr = process.communicate(timeout=60)
         assert process.returncode == 75, stdout + stderr

@@ -28,16 +28,14 @@ def lock(database: Database, tmp_path: Path) -> Iterator[RunnerLock]:
         yield lock
 
 
-def test_an_experiment_that_another_process_ended_is_lost(
-    database: Database, lock: RunnerLock
-) -> None:
+def test_runner_stops_when_experiment_was_ended(database: Database, lock: RunnerLock) -> None:
     database.request_control(1, Control.PAUSE)
-    assert len(Requests(database, 1, lock).observe()) == 1
+    assert len(Requests(database, 1, lock).observe_requests()) == 1
     database.set_experiment_state(1, ExperimentState.CANCELED)
-    with pytest.raises(RunError, match="was taken over or ended by another process"):
-        Requests(database, 1, lock).observe()
+    with pytest.raises(RunError, match="another process adopted or ended experiment"):
+        Requests(database, 1, lock).observe_requests()
     database.set_experiment_state(1, ExperimentState.RUNNING)  # as another runner does
     assert lock.is_lost
     assert not lock.is_held()
-    with pytest.raises(RunError, match="was taken over"):
-        Requests(database, 1, lock).observe()
+    with pytest.raises(RunError, match="adopted or ended"):
+        Requests(database, 1, lock).observe_requests()

@@ -54,18 +54,18 @@ def record(environment: Environment, *, searcher: Mapping[str, object] = {}) -> 
 
 
 def fix(environment: Environment, number: int, **changes: object) -> list[str]:
-    named = {name.replace("__", "."): value for name, value in changes.items()}
+    dotted_changes = {name.replace("__", "."): value for name, value in changes.items()}
     with Database.open(environment.database_url) as database:
         return change_settings(
             database.get_experiment(number),
-            named,
+            dotted_changes,
             database=database,
             environment=environment,
             plugins=PluginManager(environment),
         )
 
 
-def test_what_cannot_change_the_past_is_changed_and_recorded(environment: Environment) -> None:
+def test_harmless_settings_are_changed_and_recorded(environment: Environment) -> None:
     number = record(environment)
     lines = fix(
         environment,
@@ -97,14 +97,14 @@ def test_what_cannot_change_the_past_is_changed_and_recorded(environment: Enviro
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hyperparameters__global_batch_size": 4}, "what was trained may depend on it"),
-        ({"searcher__max_length__batches": 20}, "only become longer"),
+        ({"hyperparameters__global_batch_size": 4}, "the training so far may depend on it"),
+        ({"searcher__max_length__batches": 20}, "only be increased"),
         ({"searcher__max_length": {"epochs": 90}}, "in the same unit"),
-        ({"checkpoint_storage__bucket": "other"}, "what was trained may depend on it"),
-        ({"searcher__smaller_is_better": False}, "what was trained may depend on it"),
+        ({"checkpoint_storage__bucket": "other"}, "the training so far may depend on it"),
+        ({"searcher__smaller_is_better": False}, "the training so far may depend on it"),
     ],
 )
-def test_what_would_change_the_past_is_refused(
+def test_settings_that_change_the_past_are_refused(
     environment: Environment, changes: dict[str, object], message: str
 ) -> None:
     number = record(environment)
@@ -128,7 +128,7 @@ def test_what_would_change_the_past_is_refused(
         ({"data__deep__token": "sesame"}, "data.deep.token=..."),
     ],
 )
-def test_the_command_that_is_named_can_be_typed(
+def test_suggested_command_works(
     environment: Environment, changes: dict[str, object], flag: str
 ) -> None:
     number = record(environment)
@@ -137,19 +137,19 @@ def test_the_command_that_is_named_can_be_typed(
     assert str(caught.value).endswith(f" --set {flag}")
 
 
-def test_what_trials_reported_and_what_is_complete_stays(environment: Environment) -> None:
+def test_settings_of_reported_search_are_kept(environment: Environment) -> None:
     number = record(environment)
     with Database.open(environment.database_url) as database:
         database.add_search_event(number, number=0, event=None)
         database.add_search_event(number, number=1, event=event_to_json(Validated(0, 40, 0.5)))
-    with pytest.raises(RunError, match="trials have reported it"):
+    with pytest.raises(RunError, match="trials have already reported it"):
         fix(environment, number, searcher__metric="val_loss")
-    with pytest.raises(RunError, match="trained to the end"):
+    with pytest.raises(RunError, match="already been trained to the end"):
         fix(environment, number, searcher__max_length__batches=80)
     with pytest.raises(ConfigError, match="max_restarts"):
         fix(environment, number, max_restarts="many")
     asha = record(environment, searcher={"name": "adaptive_asha", "max_trials": 4})
-    with pytest.raises(RunError, match="adaptive_asha chooses the lengths"):
+    with pytest.raises(RunError, match="adaptive_asha derives the lengths"):
         fix(environment, asha, searcher__max_length__batches=80)
     with Database.open(environment.database_url) as database:
         database.set_experiment_state(asha, ExperimentState.COMPLETED)
@@ -157,7 +157,7 @@ def test_what_trials_reported_and_what_is_complete_stays(environment: Environmen
         fix(environment, asha, max_restarts=9)
 
 
-def test_a_wrong_metric_is_corrected_by_resuming(detcore: Detcore) -> None:
+def test_resume_corrects_wrong_metric(detcore: Detcore) -> None:
     config = detcore.config(searcher__metric="acc", min_checkpoint_period__batches=5)
     failed = detcore.run_failing("run", config, MODEL_DIR, "--json")
     [trial] = failed.summary["trials"]

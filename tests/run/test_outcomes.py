@@ -1,4 +1,4 @@
-"""How the outcome of a trial is told: while it runs, at its end, and in lists."""
+"""Reports of a trial's outcome: while it runs, at its end, and in lists."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_script(detcore: Detcore, **hparams: object) -> tuple[Path, Path]:
     return path, code
 
 
-def test_halving_names_waiting_and_stopped_trials(detcore: Detcore) -> None:
+def test_halving_shows_waiting_and_stopped_trials(detcore: Detcore) -> None:
     searcher = {
         "name": "adaptive_asha", "metric": "val_loss", "max_trials": 4,
         "max_length": {"batches": 16}, "bracket_rungs": [2],
@@ -53,22 +53,22 @@ def test_halving_names_waiting_and_stopped_trials(detcore: Detcore) -> None:
     assert re.search(r"state +stopped by the search at 4 of 16 batches\n", describe), describe
 
 
-def test_early_end_and_nan_are_named(detcore: Detcore) -> None:
+def test_early_end_and_nan_are_reported(detcore: Detcore) -> None:
     path, code = write_script(detcore, stop_at=5, nan_at=3)
     output = detcore("run", path, code).stdout
     assert "trial 1: the script ended at batch 5 of 10, before searcher.max_length\n" in output
-    nan = "loss is NaN in the training report at batch 3, and training continues. With stop_at_nan"
+    nan = "loss is NaN in the training report at batch 3, and training continues. To end a trial"
     assert output.count(nan) == 1
     assert "ended by its own code at 5 of 10 batches" in detcore("trial", "describe", 1).stdout
 
 
-def test_equal_trials_of_a_search_are_noticed(detcore: Detcore) -> None:
+def test_equal_trials_are_reported(detcore: Detcore) -> None:
     smoothing = {"type": "categorical", "vals": [0.0, 0.1]}
     output = detcore("run", *write_script(detcore, smoothing=smoothing)).stdout
     assert "trials 1 and 2 differ in smoothing, but report exactly the same metrics" in output
 
 
-def test_a_failure_is_reported_once(detcore: Detcore) -> None:
+def test_failure_is_reported_once(detcore: Detcore) -> None:
     path = detcore.config(entrypoint="model_def:Raises")
     finished = detcore("run", path, MODEL_DIR)
     assert finished.stdout.count("ZeroDivisionError: the user's own mistake") == 1
@@ -78,7 +78,7 @@ def test_a_failure_is_reported_once(detcore: Detcore) -> None:
     assert killed.stdout.count("as after SIGKILL") == 1, killed.stdout
 
 
-def test_a_wrong_metric_fails_once_with_its_command(detcore: Detcore) -> None:
+def test_wrong_metric_fails_once_with_command(detcore: Detcore) -> None:
     path = detcore.config(searcher__metric="val_los", max_restarts=5)
     finished = detcore("run", path, MODEL_DIR)
     assert finished.stdout.count("Did you mean 'val_loss'?") == 1, finished.stdout
@@ -88,12 +88,14 @@ def test_a_wrong_metric_fails_once_with_its_command(detcore: Detcore) -> None:
     assert detcore(*last.split("  detcore ")[1].split()).code == 0
 
 
-def test_training_from_a_checkpoint_says_what_it_adds(detcore: Detcore) -> None:
+def test_training_from_source_is_described(detcore: Detcore) -> None:
     path = detcore.config(searcher__max_length__batches=10)
     finished = detcore("run", path, MODEL_DIR, "--json")
     uuid = finished.summary["trials"][0]["latest_checkpoint"]
     refused = detcore("run", "--resume", 1, "--set", "searcher.max_length.batches=20")
-    assert "searcher.max_length is the length to add): detcore run CONFIG.yaml" in refused.stderr
+    assert (
+        "searcher.max_length is the additional length):  detcore run CONFIG.yaml" in refused.stderr
+    )
     source = f"searcher.source_checkpoint_uuid={uuid}"
     output = detcore("run", path, MODEL_DIR, "--set", source).stdout
     assert (

@@ -24,7 +24,7 @@ def progress_after(*events: tuple[str, dict[str, Any]], unit: str = "epochs") ->
     )
     trial = RunningTrial(0, info, nothing, nothing)
     for kind, fields in events:
-        trial.note(WorkerEvent(kind, fields))
+        trial.note_event(WorkerEvent(kind, fields))
     return trial.progress
 
 
@@ -54,14 +54,14 @@ def test_progress_is_counted_in_batches(
     assert progress_after(*events) == progress
 
 
-def test_the_length_of_a_script_is_known_where_it_is_in_batches() -> None:
+def test_script_progress_uses_length_in_batches() -> None:
     assert progress_after(("training", {"steps_completed": 45}), unit="batches") == 0.75
     # One batch, of a smoke run.
     started = ("started", {"length": 1, "steps_completed": 0})
     assert progress_after(started, ("training", {"steps_completed": 1}), unit="batches") == 1.0
 
 
-def test_a_trial_hangs_once_it_reported_nothing_for_long_enough() -> None:
+def test_hang_timer_counts_time_without_reports() -> None:
     timers = [_HangTimer(0.05), _HangTimer(300.0), _HangTimer(None)]
     time.sleep(0.1)
     assert [timer.is_over(has_news=True) for timer in timers] == [False, False, False]

@@ -19,7 +19,7 @@ from detcore.run.supervisor import (
     Tick,
     Trials,
     WorkersEnded,
-    decide,
+    decide_actions,
 )
 from detcore.search import Exited, ExitReason
 
@@ -30,8 +30,8 @@ class Crashes:
     def __init__(self, max_restarts: int) -> None:
         trials = (
             Trials()
-            .replaced(0, SupervisedTrial(1, length=4))
-            .replaced(1, SupervisedTrial(2, length=4))
+            .replace_trial(0, SupervisedTrial(1, length=4))
+            .replace_trial(1, SupervisedTrial(2, length=4))
         )
         self.state = State(free=(0, 1), max_restarts=max_restarts, trials=trials, order=(0, 1))
         self.now = 100.0
@@ -39,7 +39,7 @@ class Crashes:
 
     def starts(self, trial: int) -> bool:
         """Let as many trials start as may; return whether this one runs."""
-        self.state, _ = decide(self.state, Tick(self.now))
+        self.state, _ = decide_actions(self.state, Tick(self.now))
         return trial in self.state.running
 
     def crash(
@@ -55,7 +55,7 @@ class Crashes:
         ended = WorkersEnded(
             trial, Ending.CRASHED, self.now, made_progress=made_progress, fault=fault
         )
-        self.state, actions = decide(self.state, ended)
+        self.state, actions = decide_actions(self.state, ended)
         self.said = [action.text for action in actions if isinstance(action, Say)]
         if CountRestart(trial) in actions:
             return self.state.trials[trial].starts_at - self.now
@@ -63,7 +63,7 @@ class Crashes:
         return None
 
 
-def test_pauses_grow_while_a_trial_comes_no_further() -> None:
+def test_backoff_grows_without_progress() -> None:
     run = Crashes(max_restarts=10_000)
     assert [run.crash(0) for _ in range(8)] == [0, 1, 2, 4, 8, 16, 30, 30]
     assert not run.starts(0)
@@ -73,7 +73,7 @@ def test_pauses_grow_while_a_trial_comes_no_further() -> None:
     assert not run.starts(0)
     run.now += 0.2
     assert run.starts(0)
-    # After progress there is no pause.
+    # After progress, the next restart does not wait.
     pauses = [run.crash(0, made_progress=progress) for progress in (True, False, True)]
     assert pauses == [0, 1, 0]
     assert run.starts(0)
@@ -81,7 +81,7 @@ def test_pauses_grow_while_a_trial_comes_no_further() -> None:
         run.crash(0)
 
 
-def test_an_exception_comes_again_where_nothing_was_saved_since() -> None:
+def test_repeated_exception_is_permanent() -> None:
     run = Crashes(max_restarts=10)
     early, late = ("ValueError at train.py:3", 10), ("ValueError at train.py:3", 20)
     assert run.crash(0, fault=early) is not None
@@ -95,7 +95,7 @@ def test_an_exception_comes_again_where_nothing_was_saved_since() -> None:
     assert run.said == [f"trial 1 is not started again: {why}"]
 
 
-def test_a_trial_without_restarts_left_ends_without_a_further_reason() -> None:
+def test_trial_without_restarts_fails_plainly() -> None:
     run = Crashes(max_restarts=1)
     assert run.crash(0) is not None
     assert run.crash(0) is None
@@ -136,12 +136,12 @@ def _restarts_by_mistake(detcore: Detcore, mistakes: dict[str, int], **changes: 
     )
     finished = detcore.run_failing("run", config, detcore.tmp_path, "--json")
     trials = finished.summary["trials"]
-    found = {trial["hparams"]["mistake"]: trial["num_restarts"] for trial in trials}
-    assert found == mistakes, finished.output
+    restarts = {trial["hparams"]["mistake"]: trial["num_restarts"] for trial in trials}
+    assert restarts == mistakes, finished.output
     return finished.output
 
 
-def test_a_script_that_is_certain_to_fail_is_not_tried_again(detcore: Detcore) -> None:
+def test_permanent_script_error_is_not_retried(detcore: Detcore) -> None:
     (detcore.tmp_path / "train.py").write_text(MISTAKES)
     mistakes = {
         "outside the context": 0, "usage": 0, "before a report": 0, "after a report": 1,
@@ -153,7 +153,7 @@ def test_a_script_that_is_certain_to_fail_is_not_tried_again(detcore: Detcore) -
     assert "latest checkpoint" not in output  # not one was saved
 
 
-def test_a_command_that_the_shell_does_not_find_is_not_tried_again(detcore: Detcore) -> None:
+def test_missing_command_is_not_retried(detcore: Detcore) -> None:
     config = detcore.config(entrypoint="no-such-program --fast", max_restarts=2)
     finished = detcore.run_failing("run", config, detcore.tmp_path)
     assert "trial 1 is not started again: it failed before its first batch" in finished.output
@@ -161,7 +161,7 @@ def test_a_command_that_the_shell_does_not_find_is_not_tried_again(detcore: Detc
     assert "restart 1" not in finished.output
 
 
-def test_a_trial_class_that_is_certain_to_fail_is_not_tried_again(detcore: Detcore) -> None:
+def test_permanent_trial_error_is_not_retried(detcore: Detcore) -> None:
     (detcore.tmp_path / "model_def.py").write_text(
         """
 import numpy as np
@@ -185,17 +185,17 @@ class Line(ToyTrial):
     _restarts_by_mistake(detcore, mistakes, max_restarts=2)
 
 
-def test_the_second_restart_in_a_row_waits_and_keeps_its_place(detcore: Detcore) -> None:
+def test_second_restart_waits_and_keeps_place(detcore: Detcore) -> None:
     searches = Searches(detcore)
     searches.order(t1={"fail_at": 1, "fail_runs": 2})
     summary = searches.run(searcher={"max_trials": 2}, max_restarts=2)
     assert summary["state"] == "COMPLETED"
     assert [start["trial"] for start in searches.starts()] == [1, 1, 1, 2]
     log, _ = read_output_log(Path(str(searches.trials()[0].trial_dir)))
-    told = [line.text.partition(". It ")[2] for line in log if line.stream == "detcore"]
-    assert told == [
-        "starts again from the beginning: it has no checkpoint (restart 1 of 2)",
-        "starts again in 1 s from the beginning: it has no checkpoint (restart 2 of 2)",
+    notices = [line.text.partition(". It ")[2] for line in log if line.stream == "detcore"]
+    assert notices == [
+        "starts again from the start: it has no checkpoint (restart 1 of 2)",
+        "starts again in 1 s from the start: it has no checkpoint (restart 2 of 2)",
     ]
 
 
@@ -207,7 +207,7 @@ def test_the_second_restart_in_a_row_waits_and_keeps_its_place(detcore: Detcore)
         ("class Line: pass", "is not a trial class"),
     ],
 )
-def test_what_cannot_heal_is_not_tried_again(detcore: Detcore, code: str, message: str) -> None:
+def test_permanent_errors_are_not_retried(detcore: Detcore, code: str, message: str) -> None:
     folder = detcore.write_code("model_def.py", f"class Line: ...\n{code}\n")
     finished = detcore.run_failing("run", detcore.config(max_restarts=3), folder, "--json")
     assert message in finished.summary["error"]

@@ -1,4 +1,4 @@
-"""Interrupted and killed runs, gone on with."""
+"""Resuming interrupted and killed runs."""
 
 from __future__ import annotations
 
@@ -48,14 +48,12 @@ def straight_run(detcore: Detcore) -> dict[str, Any]:
 
 
 def endless(detcore: Detcore) -> Path:
-    """Write an experiment that does not end by itself."""
+    """Write an experiment that only ends on request."""
     return detcore.config(hyperparameters__pause_s=0.02, searcher__max_length__batches=100_000)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_checkpoints_at_the_next_batch_and_says_how_to_resume(
-    detcore: Detcore, number: signal.Signals
-) -> None:
+def test_signal_saves_and_prints_resume_command(detcore: Detcore, number: signal.Signals) -> None:
     expected = straight_run(detcore)
     slow = detcore.slow(pause_from=10)
     process = detcore.start("run", detcore.config(hyperparameters=slow), MODEL_DIR)
@@ -75,7 +73,7 @@ def test_a_signal_checkpoints_at_the_next_batch_and_says_how_to_resume(
     assert detcore.toy_state(finished.summary["trials"][0]["latest_checkpoint"]) == expected
 
 
-def test_a_second_interrupt_ends_at_once_and_can_still_be_resumed(detcore: Detcore) -> None:
+def test_second_interrupt_can_be_resumed(detcore: Detcore) -> None:
     # The first batch takes minutes, so the first interrupt alone would take that long.
     folder = detcore.write_code("model_def.py", IN_A_LONG_BATCH)
     process = detcore.start("run", detcore.config(), folder)
@@ -90,9 +88,7 @@ def test_a_second_interrupt_ends_at_once_and_can_still_be_resumed(detcore: Detco
     assert "detcore run --resume 1" in stdout
 
 
-def test_sigterm_ends_ranks_that_hang_in_a_batch(
-    detcore: Detcore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sigterm_ends_hanging_ranks(detcore: Detcore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DETCORE_GRACE_S", "0.5")
     folder = detcore.write_code("model_def.py", IN_A_LONG_BATCH)
     process = detcore.start("run", detcore.config(), folder, "--slots", 2)
@@ -221,9 +217,7 @@ class Victim:
         ("alone", "worker"),
     ],
 )
-def test_killed_at_any_moment_and_resumed_ends_bit_identical(
-    detcore: Detcore, kind: str, process: str
-) -> None:
+def test_killed_run_resumes_bit_identically(detcore: Detcore, kind: str, process: str) -> None:
     victim = Victim(detcore, kind, process)
     expected = victim.train_straight()
     dice = random.Random(process)
@@ -243,7 +237,7 @@ def test_killed_at_any_moment_and_resumed_ends_bit_identical(
 
 
 @pytest.mark.cold
-def test_a_worker_does_not_outlive_its_runner(detcore: Detcore) -> None:
+def test_worker_does_not_outlive_runner(detcore: Detcore) -> None:
     process = detcore.start("run", endless(detcore), MODEL_DIR)
     pid = detcore.worker_pid()
     process.kill()
@@ -263,7 +257,7 @@ def pretend_that_the_runner_is_gone(home: Path) -> None:
     (home / "detcore.db-locks" / "7").write_text(f"{runner.pid} {socket.gethostname()}")
 
 
-def test_workers_that_outlive_their_killed_runner_for_a_moment_are_waited_for(
+def test_resume_waits_for_surviving_workers(
     tmp_path: Path,
 ) -> None:
     with contextlib.ExitStack() as workers:
@@ -275,10 +269,10 @@ def test_workers_that_outlive_their_killed_runner_for_a_moment_are_waited_for(
             last.join()
 
 
-def test_a_stopped_worker_of_a_killed_runner_is_named(
+def test_stopped_worker_of_killed_runner_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(experiment_control, "_WAIT_S", 0.1)
+    monkeypatch.setattr(experiment_control, "_LOCK_TIMEOUT_S", 0.1)
     with hold_lock(tmp_path) as lock:
         worker = subprocess.Popen(["sleep", "60"], pass_fds=[lock.fd])
     try:
@@ -291,14 +285,14 @@ def test_a_stopped_worker_of_a_killed_runner_is_named(
         worker.wait()
 
 
-def test_two_runners_of_one_experiment_are_refused(detcore: Detcore) -> None:
+def test_second_runner_is_refused(detcore: Detcore) -> None:
     first = detcore.start("run", endless(detcore), MODEL_DIR)
     detcore.worker_pid()
     second = detcore.run_failing("run", "--resume", 1)
-    assert f"experiment 1 is running already, under process {first.pid}" in second.stderr
+    assert f"experiment 1 is already running, in process {first.pid}" in second.stderr
 
 
-def test_a_complete_experiment_is_left_alone(detcore: Detcore) -> None:
+def test_complete_experiment_is_not_resumed(detcore: Detcore) -> None:
     straight_run(detcore)
     again = detcore.run_checked("run", "--resume", 1)
-    assert "experiment 1 is complete already" in again.stdout
+    assert "experiment 1 is already complete" in again.stdout

@@ -12,7 +12,7 @@ from toy_command import MODEL_DIR, Detcore
 
 
 @pytest.mark.cold
-def test_a_run_ends_with_a_summary_and_a_loadable_checkpoint(detcore: Detcore) -> None:
+def test_run_prints_summary_and_saves_checkpoint(detcore: Detcore) -> None:
     finished = detcore.run_checked("run", detcore.config(), MODEL_DIR, "--json")
     summary = finished.summary
     assert summary["state"] == "COMPLETED"
@@ -46,16 +46,16 @@ def test_quiet_and_verbose(detcore: Detcore) -> None:
     plain = detcore("run", path, folder).stdout.splitlines()
     quiet = detcore("run", path, folder, "--quiet").stdout.splitlines()
     verbose = detcore("run", path, folder, "-v").stdout.splitlines()
-    notice, mine, warning = "NOTICE of a framework", "a line of mine", "a warning of mine"
-    assert [line in plain for line in (notice, mine, warning)] == [False, True, True]
-    assert [line in verbose for line in (notice, mine, warning)] == [True, True, True]
+    notice, own_line, warning = "NOTICE of a framework", "a line of mine", "a warning of mine"
+    assert [line in plain for line in (notice, own_line, warning)] == [False, True, True]
+    assert [line in verbose for line in (notice, own_line, warning)] == [True, True, True]
     assert quiet[0] == warning
     assert quiet[1] == "experiment 2: completed"
     refused = detcore("run", path, folder, "-qv")
     assert (refused.code, "not both" in refused.stderr) == (2, True)
 
 
-def test_one_checkpoint_holds_what_is_needed_to_rebuild_the_trial(detcore: Detcore) -> None:
+def test_checkpoint_can_rebuild_trial(detcore: Detcore) -> None:
     finished = detcore("run", detcore.config(), MODEL_DIR, "--json")
     folder = detcore.home / "checkpoints" / finished.summary["trials"][0]["latest_checkpoint"]
     record = json.loads((folder / "trial.json").read_text())
@@ -70,7 +70,7 @@ def test_one_checkpoint_holds_what_is_needed_to_rebuild_the_trial(detcore: Detco
     ).read_text()
 
 
-def test_smoke_run_is_one_batch_one_validation_one_checkpoint(detcore: Detcore) -> None:
+def test_smoke_run_trains_one_batch(detcore: Detcore) -> None:
     finished = detcore.run_checked("run", detcore.config(), MODEL_DIR, "--test", "--json")
     (trial,) = finished.summary["trials"]
     assert trial["steps_completed"] == 1
@@ -78,7 +78,7 @@ def test_smoke_run_is_one_batch_one_validation_one_checkpoint(detcore: Detcore) 
     assert len(detcore.committed()) == 1
 
 
-def test_an_error_of_the_user_shows_the_users_frames_only(detcore: Detcore) -> None:
+def test_user_error_shows_only_user_frames(detcore: Detcore) -> None:
     finished = detcore.run_failing("run", detcore.config(entrypoint="model_def:Raises"), MODEL_DIR)
     assert "in helper_that_fails" in finished.stdout
     assert "in on_batch" in finished.stdout
@@ -87,48 +87,48 @@ def test_an_error_of_the_user_shows_the_users_frames_only(detcore: Detcore) -> N
     assert "experiment 1: error\n" in finished.stdout
 
 
-def test_rejected_hyperparameters_are_an_end_with_a_reason(detcore: Detcore) -> None:
+def test_rejected_hyperparameters_end_with_reason(detcore: Detcore) -> None:
     finished = detcore.run_failing(
         "run", detcore.config(entrypoint="model_def:Rejects"), MODEL_DIR, "--json"
     )
     assert finished.summary["error"] == "learning_rate is too high for this trial"
 
 
-def test_a_searcher_metric_that_is_nan_is_an_error(detcore: Detcore) -> None:
+def test_nan_searcher_metric_is_an_error(detcore: Detcore) -> None:
     finished = detcore.run_failing(
         "run", detcore.config(entrypoint="model_def:NotANumber"), MODEL_DIR, "--json"
     )
     assert finished.summary["error"] == "the searcher metric 'val_loss' is NaN at step 10."
 
 
-def test_a_hyperparameter_that_is_not_there_has_a_near_name(detcore: Detcore) -> None:
+def test_missing_hyperparameter_suggests_name(detcore: Detcore) -> None:
     finished = detcore.run_failing(
         "run", detcore.config(entrypoint="model_def:Misspells"), MODEL_DIR
     )
     assert "or rename 'learning_rate' to 'learnin_rate' there" in finished.stdout
 
 
-def test_a_trial_that_stops_itself_says_where(detcore: Detcore) -> None:
+def test_stop_request_of_trial_is_logged(detcore: Detcore) -> None:
     finished = detcore.run_checked(
         "run", detcore.config(entrypoint="model_def:StopsEarly"), MODEL_DIR
     )
-    line = r"the trial's own code asked it to stop, at batch (\d+) of 40"
-    found = re.search(line, finished.stdout)
-    assert found
-    assert f"trial 1: {found[1]} batches" in finished.stdout
+    line = r"the trial's code requested a stop at batch (\d+) of 40"
+    match = re.search(line, finished.stdout)
+    assert match
+    assert f"trial 1: {match[1]} batches" in finished.stdout
 
 
-def test_a_trial_that_imports_determined_is_to_be_migrated(detcore: Detcore) -> None:
+def test_determined_import_suggests_migration(detcore: Detcore) -> None:
     folder = detcore.write_code(
         "model_def.py", "from determined.keras import TFKerasTrial\nLine = 0\n"
     )
     finished = detcore.run_failing("run", detcore.config(), folder)
-    assert "imports 'determined', the earlier system" in finished.stdout
+    assert "imports 'determined', which detcore replaces" in finished.stdout
     assert "detcore migrate ." in finished.stdout
     assert "pip install" not in finished.stdout
 
 
-def test_a_wrong_entrypoint_lists_what_is_there(detcore: Detcore) -> None:
+def test_wrong_entrypoint_lists_choices(detcore: Detcore) -> None:
     finished = detcore.run_failing("run", detcore.config(entrypoint="model_def:Lin"), MODEL_DIR)
     assert "has no class 'Lin'" in finished.output
     assert "It defines: " in finished.output
@@ -139,7 +139,7 @@ def test_a_wrong_entrypoint_lists_what_is_there(detcore: Detcore) -> None:
     assert "did you mean 'model_def:Line'?" in finished.stderr
 
 
-def test_a_storage_that_is_not_there_is_found_before_anything_is_recorded(
+def test_missing_storage_is_found_before_recording(
     detcore: Detcore,
 ) -> None:
     storage = {"type": "directory", "container_path": str(detcore.tmp_path / "absent")}
@@ -149,18 +149,18 @@ def test_a_storage_that_is_not_there_is_found_before_anything_is_recorded(
     assert "There are no experiments" in detcore("experiment", "list").stderr
 
 
-def test_checkpoints_that_are_not_kept_are_deleted_at_the_end(detcore: Detcore) -> None:
+def test_checkpoints_are_pruned_at_the_end(detcore: Detcore) -> None:
     path = detcore.config(checkpoint_storage=None)
     finished = detcore.run_checked("run", path, MODEL_DIR)
     # The best one is the latest.
     assert "checkpoints deleted, 1 kept" in finished.stdout
-    (kept,) = detcore.committed()
-    assert f"latest checkpoint {kept.parent.name}" in finished.stdout
+    (checkpoint,) = detcore.committed()
+    assert f"latest checkpoint {checkpoint.parent.name}" in finished.stdout
     states = json.loads(detcore("checkpoint", "list", "--json").stdout)
     assert str(states).count("'COMPLETED'") == 1
 
 
-def test_checkpoints_that_are_not_kept_are_deleted_while_the_trial_trains(
+def test_checkpoints_are_pruned_during_training(
     detcore: Detcore,
 ) -> None:
     slow = detcore.slow(pause_from=0) | {"pause_s": 0.1}
@@ -187,9 +187,9 @@ def test_checkpoints_that_are_not_kept_are_deleted_while_the_trial_trains(
     finished = detcore.run_checked("run", "--resume", 1, "--json")
     assert finished.summary["trials"][0]["steps_completed"] == 400
     # The best one and the latest, which may be the same.
-    kept = {path.parent.name for path in detcore.committed()}
-    assert finished.summary["trials"][0]["latest_checkpoint"] in kept
-    assert states().count("COMPLETED") == len(kept) <= 2
+    uuids = {path.parent.name for path in detcore.committed()}
+    assert finished.summary["trials"][0]["latest_checkpoint"] in uuids
+    assert states().count("COMPLETED") == len(uuids) <= 2
 
 
 GREEDY = """
@@ -202,33 +202,33 @@ class Line(Base):
 """
 
 
-def test_no_memory_is_final_and_names_the_batch_size(detcore: Detcore) -> None:
+def test_out_of_memory_is_permanent(detcore: Detcore) -> None:
     folder = detcore.write_code("model_def.py", GREEDY)
     shutil.copy(MODEL_DIR / "model_def.py", folder / "lines.py")
     finished = detcore.run_failing("run", detcore.config(max_restarts=3), folder)
     assert finished.stdout.count("Unable to allocate 8.00 PiB") == 1
     assert "not enough with hyperparameters.global_batch_size 8. Set a smaller" in finished.stdout
-    assert "not started again: it would end in the same way each time" in finished.stdout
+    assert "not started again: it would fail in the same way each time" in finished.stdout
     assert "best val_loss" in finished.stdout
 
 
 @pytest.mark.parametrize("entrypoint", ["NotANumber", "NotANumberLater"])
-def test_the_first_nan_may_be_the_end(detcore: Detcore, entrypoint: str) -> None:
+def test_stop_at_nan_ends_trial(detcore: Detcore, entrypoint: str) -> None:
     config = detcore.config(
         stop_at_nan=True, max_restarts=3, entrypoint=f"model_def:{entrypoint}", scheduling_unit=5
     )
     finished = detcore.run_failing("run", config, MODEL_DIR)
     batch = 5 if entrypoint == "NotANumber" else 15
     assert f"loss is NaN in the report at batch {batch}, and stop_at_nan" in finished.stdout
-    assert "not started again: it would end in the same way each time" in finished.stdout
+    assert "not started again: it would fail in the same way each time" in finished.stdout
     # Those of before are kept, and none of what came after.
     assert len(detcore.committed()) == (0 if batch == 5 else 1)
 
 
-def test_hyperparameters_that_nobody_reads_are_named_once(detcore: Detcore) -> None:
+def test_unread_hyperparameters_are_reported_once(detcore: Detcore) -> None:
     config = detcore.config(hyperparameters__learning_rat=0.1, hyperparameters__hidden=3)
     finished = detcore.run_checked("run", config, MODEL_DIR)
-    line = "nothing has read the hyperparameter 'learning_rat' so far: did you mean 'learning_rate'"
+    line = "not read the hyperparameter 'learning_rat' so far: did you mean 'learning_rate'"
     assert finished.stdout.count(line) == 1
-    assert finished.stdout.count("nothing has read the hyperparameter 'hidden' so far\n") == 1
-    assert finished.stdout.count("nothing has read") == 2
+    assert finished.stdout.count("the code has not read the hyperparameter 'hidden' so far\n") == 1
+    assert finished.stdout.count("has not read") == 2

@@ -1,4 +1,4 @@
-"""A script as the trial: it is the one that is told to make way."""
+"""Scripts as trials: they receive requests to stop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ with core.init() as context:
 
 
 @pytest.mark.parametrize("entrypoint", ["python3 train.py", ["python3", "train.py"]])
-def test_a_signal_reaches_the_script(detcore: Detcore, entrypoint: object) -> None:
+def test_signal_reaches_script(detcore: Detcore, entrypoint: object) -> None:
     folder = detcore.write_code("train.py", SCRIPT)
     process = detcore.start("run", detcore.config(entrypoint=entrypoint), folder)
     # Before its first report it may not have taken hold of signals yet.
@@ -53,14 +53,14 @@ with core.init() as context:
 """
 
 
-def test_misspelt_hyperparameters_of_a_script_are_named_once(detcore: Detcore) -> None:
+def test_script_reports_misspelt_hyperparameters_once(detcore: Detcore) -> None:
     folder = detcore.write_code("train.py", READS)
-    given = {"learning_rate": 0.5, "droput": 0.3}
-    config = detcore.config(entrypoint="python3 train.py", hyperparameters=given, max_restarts=1)
+    hparams = {"learning_rate": 0.5, "droput": 0.3}
+    config = detcore.config(entrypoint="python3 train.py", hyperparameters=hparams, max_restarts=1)
     finished = detcore.run_checked("run", config, folder, "--set", "hyperparameters.dropuot=0.2")
-    said = "is not in the code of train.py: did you mean 'dropout', which is?"
-    assert finished.stdout.count(f"hyperparameters.droput {said}") == 1
-    assert finished.stdout.count(f"--set:1:17: note: hyperparameters.dropuot {said}") == 1
+    warning = "is not in the code of train.py: did you mean 'dropout', which is?"
+    assert finished.stdout.count(f"hyperparameters.droput {warning}") == 1
+    assert finished.stdout.count(f"--set:1:17: note: hyperparameters.dropuot {warning}") == 1
     assert finished.stdout.count("did you mean") == 2
 
 
@@ -76,13 +76,13 @@ with core.init() as context:
 
 
 @pytest.mark.parametrize("kind", ["training", "validation"])
-def test_the_first_nan_of_a_script_may_be_the_end(detcore: Detcore, kind: str) -> None:
+def test_stop_at_nan_ends_script(detcore: Detcore, kind: str) -> None:
     folder = detcore.write_code("train.py", NAN.replace("KIND", kind))
     config = detcore.config(entrypoint="python3 train.py", stop_at_nan=True, max_restarts=3)
     finished = detcore.run_failing("run", config, folder)
-    said = f"NotANumberError: loss is NaN in the {kind} report at batch 5, and stop_at_nan is set"
-    assert finished.stdout.count(said) == 1
-    assert "not started again: it would end in the same way each time" in finished.stdout
+    error = f"NotANumberError: loss is NaN in the {kind} report at batch 5, and stop_at_nan is set"
+    assert finished.stdout.count(error) == 1
+    assert "not started again: it would fail in the same way each time" in finished.stdout
     assert finished.stdout.count("reported 4\n") == 1
     assert "reported 5\n" not in finished.stdout
     with detcore.database() as database:
@@ -110,36 +110,34 @@ with core.init() as context:
 
 
 @pytest.mark.parametrize("restores", [False, True])
-def test_a_script_that_ignores_its_checkpoint_is_warned_once(
-    detcore: Detcore, restores: bool
-) -> None:
+def test_script_ignoring_checkpoint_is_warned_once(detcore: Detcore, restores: bool) -> None:
     folder = detcore.write_code("train.py", RESTARTS.replace("RESTORES", str(restores)))
     finished = detcore.run_checked(
         "run", detcore.config(entrypoint="python3 train.py", max_restarts=1), folder
     )
     assert "It starts again from its latest checkpoint (restart 1 of 1)" in finished.stdout
     assert "from batch 5 (checkpoint " in finished.stdout
-    told = "restored no checkpoint and reports batch 1: it trains from the start again"
-    assert finished.stdout.count(told) == (0 if restores else 1)
+    warning = "restored no checkpoint and reports batch 1: it trains from the start again"
+    assert finished.stdout.count(warning) == (0 if restores else 1)
     line = "with context.checkpoint.restore_path(context.info.latest_checkpoint) as path:"
     assert finished.stdout.count(line) == (0 if restores else 1)
 
 
-def test_a_searcher_metric_that_a_script_never_reports_is_told(detcore: Detcore) -> None:
+def test_unreported_searcher_metric_is_noticed(detcore: Detcore) -> None:
     folder = detcore.write_code("train.py", READS)
-    given = {"learning_rate": 0.5, "dropout": 0.3}
+    hparams = {"learning_rate": 0.5, "dropout": 0.3}
     config = detcore.config(
-        entrypoint="python3 train.py", hyperparameters=given, searcher__metric="val_los"
+        entrypoint="python3 train.py", hyperparameters=hparams, searcher__metric="val_los"
     )
     finished = detcore.run_checked("run", config, folder)
-    told = "searcher.metric is 'val_los', but the validations of trial 1 report: val_loss. So no"
-    assert finished.stdout.count(told) == 1
+    notice = "searcher.metric is 'val_los', but the validations of trial 1 report: val_loss. So no"
+    assert finished.stdout.count(notice) == 1
 
 
-def test_the_experiment_of_a_script_by_itself_is_not_resumed(detcore: Detcore) -> None:
+def test_standalone_script_is_not_resumed_by_runner(detcore: Detcore) -> None:
     script = "from detcore import core\nwith core.init() as context:\n    pass\n"
     home = {"DETCORE_HOME": str(detcore.home)}
     subprocess.run([sys.executable, "-c", script], env={**os.environ, **home}, check=True)
     finished = detcore.run_failing("run", "--resume", 1)
-    assert "recorded by a script by itself" in finished.stderr
+    assert "recorded by a standalone script" in finished.stderr
     assert "Start the script again" in finished.stderr

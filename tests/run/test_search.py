@@ -1,4 +1,4 @@
-"""Searches through the command line: trials at once, crashes, promotions, resume."""
+"""Searches on the command line: concurrent trials, crashes, promotions, resume."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def of_trials(events: list[Any], kind: str) -> list[tuple[int, int]]:
     return [(e["trial"], e["length"]) for e in events if e is not None and e["type"] == kind]
 
 
-def test_what_ends_the_trials_of_a_random_search(searches: Searches) -> None:
+def test_random_search_ends_trials(searches: Searches) -> None:
     """Killed once, killed always, rejected and so replaced, stopped by its code, trained."""
     searches.order(
         t1={"fail_at": 3, "fail_runs": 1},
@@ -65,11 +65,11 @@ def test_what_ends_the_trials_of_a_random_search(searches: Searches) -> None:
         record = database.get_experiment(1)
         assert (record.progress, record.control) == (1.0, None)
         log, _ = read_output_log(Path(str(trials[1].trial_dir)))
-    said = [line.text for line in log if line.stream == "detcore"]
-    assert any(text.startswith("trial 2 failed") and "restart 1 of 1" in text for text in said)
+    notices = [line.text for line in log if line.stream == "detcore"]
+    assert any(text.startswith("trial 2 failed") and "restart 1 of 1" in text for text in notices)
 
 
-def test_slots_are_used_at_once_and_no_more(searches: Searches) -> None:
+def test_search_uses_exactly_its_slots(searches: Searches) -> None:
     """Each of the first two trials waits for the other."""
     searches.order(t1={"meet": 2}, t2={"meet": 2})
     finished = searches.detcore.run_checked(
@@ -87,11 +87,11 @@ def test_slots_are_used_at_once_and_no_more(searches: Searches) -> None:
     assert process.returncode == 0
 
 
-def test_one_place_and_one_seed_are_one_search_also_when_it_is_killed(searches: Searches) -> None:
-    """Killed with its workers now and then, it logs what the uninterrupted one does."""
+def test_killed_search_with_one_slot_is_identical(searches: Searches) -> None:
+    """Killed several times with its workers, it logs the same as an uninterrupted search."""
     searches.run(searcher=ASHA)
     expected = searches.events(1)
-    # A promoted trial goes on from its checkpoint, and reports each length once.
+    # A promoted trial continues from its checkpoint, and reports each length once.
     reported = of_trials(expected, "validated")
     assert len(reported) == len(set(reported))
     promoted = [start for start in searches.starts() if start["from"]]
@@ -101,8 +101,8 @@ def test_one_place_and_one_seed_are_one_search_also_when_it_is_killed(searches: 
     process = searches.detcore.start("run", searches.config(searcher=ASHA), searches.code)
     kills = 0
     while True:
-        known = len(searches.events(2)) if kills else 0
-        _wait_for_events(searches, known + 3, process)
+        num_events = len(searches.events(2)) if kills else 0
+        _wait_for_events(searches, num_events + 3, process)
         if process.poll() is not None:
             break
         process.kill()
@@ -115,7 +115,7 @@ def test_one_place_and_one_seed_are_one_search_also_when_it_is_killed(searches: 
     assert searches.events(2) == expected
     assert [t.hparams for t in searches.trials(2)] == [t.hparams for t in searches.trials(1)]
     assert set(states(searches, 2)) == {"COMPLETED"}
-    # What was reported is not trained again.
+    # Reported training is not repeated.
     starts = [(start["trial"], start["from"]) for start in searches.starts()]
     assert len(starts) <= len(reported) + kills
 
@@ -134,7 +134,7 @@ def _num_events(searches: Searches, experiment: int) -> int:
         return 0
 
 
-def test_a_search_without_one_good_trial_is_an_error_and_is_tried_again(
+def test_failed_search_can_be_resumed(
     searches: Searches,
 ) -> None:
     orders = {f"t{k}": {"fail_at": 1} for k in (1, 2)}
@@ -157,7 +157,7 @@ def begun(searches: Searches) -> Any:
 
 
 def finish(searches: Searches) -> None:
-    """Let all trials go, and go on to the end."""
+    """Release all trials and wait for the end."""
     (searches.code / "go").touch()
     summary = searches.resume("--max-slots", 2)
     assert summary["state"] == "COMPLETED"
@@ -172,15 +172,15 @@ def finish(searches: Searches) -> None:
         ("kill", "CANCELED", 1),
     ],
 )  # fmt: skip
-def test_all_trials_end_when_a_search_is_told_to(
+def test_search_request_ends_all_trials(
     searches: Searches, what: str, state: str, code: int
 ) -> None:
     process = begun(searches)
     if what == "SIGINT":
         process.send_signal(signal.SIGINT)
     else:
-        asked = searches.detcore("experiment", what, 1, "--json")
-        assert json.loads(asked.stdout) == {"experiment_id": 1, "state": state}, asked.stderr
+        request = searches.detcore("experiment", what, 1, "--json")
+        assert json.loads(request.stdout) == {"experiment_id": 1, "state": state}, request.stderr
     process.communicate(timeout=60)
     assert process.returncode == code
     assert states(searches) == [state] * 3
@@ -194,12 +194,10 @@ def test_all_trials_end_when_a_search_is_told_to(
 
 
 @pytest.mark.parametrize(("what", "num_saved"), [("cancel", 1), ("kill", 0)])
-def test_one_trial_of_a_search_is_ended_and_the_others_go_on(
-    searches: Searches, what: str, num_saved: int
-) -> None:
+def test_trial_request_ends_one_trial(searches: Searches, what: str, num_saved: int) -> None:
     process = begun(searches)
-    asked = searches.detcore("trial", what, 2, "--json")
-    assert json.loads(asked.stdout) == {"trial_id": 2, "has_runner": True}, asked.stderr
+    request = searches.detcore("trial", what, 2, "--json")
+    assert json.loads(request.stdout) == {"trial_id": 2, "has_runner": True}, request.stderr
     # The third gets its place.
     searches.detcore.wait_for(lambda: states(searches)[1:] == ["CANCELED", "COMPLETED"])
     with searches.database() as database:
@@ -212,17 +210,17 @@ def test_one_trial_of_a_search_is_ended_and_the_others_go_on(
     assert exits == [(1, "stopped")]
     assert searches.detcore("trial", what, 2).code == 0, "it is over already"
     refused = searches.detcore.run_failing("trial", what, 1)
-    assert "trial 1 is over (COMPLETED)" in refused.stderr
+    assert "trial 1 has ended (COMPLETED)" in refused.stderr
 
 
-def test_a_trial_that_is_canceled_while_its_search_is_paused_is_never_started_again(
+def test_trial_canceled_while_paused_never_starts(
     searches: Searches,
 ) -> None:
     process = begun(searches)
     process.kill()
     process.communicate()
-    asked = searches.detcore("trial", "cancel", 1)
-    assert asked.stdout == "trial 1 ends: experiment 1 continues without it\n", asked.stderr
+    request = searches.detcore("trial", "cancel", 1)
+    assert request.stdout == "trial 1 ends: experiment 1 continues without it\n", request.stderr
     (searches.code / "go").touch()
     for _ in range(2):  # the second time, there is nothing left to do
         searches.resume("--max-slots", 2)
@@ -230,7 +228,7 @@ def test_a_trial_that_is_canceled_while_its_search_is_paused_is_never_started_ag
     assert [start["trial"] for start in searches.starts()].count(1) == 1
 
 
-def test_a_search_of_which_each_trial_is_killed_is_canceled(searches: Searches) -> None:
+def test_search_with_killed_trials_is_canceled(searches: Searches) -> None:
     process = begun(searches)
     for trial_id in (3, 1, 2):
         assert searches.detcore("trial", "kill", trial_id).code == 0
@@ -241,7 +239,7 @@ def test_a_search_of_which_each_trial_is_killed_is_canceled(searches: Searches) 
         assert database.get_experiment(1).state.value == "CANCELED"
 
 
-def test_what_cannot_be_searched_is_said_before_anything_is_recorded(
+def test_invalid_search_is_refused_before_recording(
     searches: Searches,
 ) -> None:
     for searcher, message in (
@@ -259,8 +257,8 @@ def test_what_cannot_be_searched_is_said_before_anything_is_recorded(
     assert "There are no experiments" in searches.detcore("experiment", "list").stderr
 
 
-def test_config_check_says_what_a_search_method_of_a_plugin_lacks(detcore: Detcore) -> None:
-    """It has no model of its settings, so the method itself says what it needs."""
+def test_config_check_reports_plugin_method_errors(detcore: Detcore) -> None:
+    """The method has no settings model, so it raises the error itself."""
     searcher = {"name": "moody", "metric": "loss", "max_length": {"batches": 2}}
     config = detcore.config(entrypoint=["true"], searcher=searcher)
     checked = detcore("config", "check", config, "--json")
@@ -268,12 +266,12 @@ def test_config_check_says_what_a_search_method_of_a_plugin_lacks(detcore: Detco
     (mistake,) = json.loads(checked.stdout)["mistakes"]
     assert config.read_text().splitlines()[mistake["line"] - 1].strip() == "name: moody"
     assert mistake["message"] == (
-        "the search method 'moody' (detcore_toy.searchers:Moody) cannot be made: "
+        "the search method 'moody' (detcore_toy.searchers:Moody) cannot be created: "
         "KeyError: 'max_trials'."
     )
 
 
-def test_a_search_method_of_a_plugin(searches: Searches) -> None:
+def test_search_method_of_plugin_runs(searches: Searches) -> None:
     """It trains each trial twice as long as the one before, and decides at the end."""
     searcher = {"name": "doubling", "max_trials": 3, "max_length": 2}
     summary = searches.run(searcher=searcher)

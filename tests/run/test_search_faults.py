@@ -21,7 +21,7 @@ def validations(database: Database) -> Counter[tuple[int, int]]:
         return Counter((row[0], row[1]) for row in rows)
 
 
-def test_a_search_method_that_fails_in_mid_run(detcore: Detcore) -> None:
+def test_failing_search_method_ends_run(detcore: Detcore) -> None:
     searches = Searches(detcore)
     mood = searches.code / "mood"
     mood.touch()
@@ -40,12 +40,12 @@ def test_a_search_method_that_fails_in_mid_run(detcore: Detcore) -> None:
     assert searches.resume()["state"] == "COMPLETED"
     lengths = [(event["trial"], event["length"]) for event in searches.events()[1:]]
     assert lengths == [(0, 2), (1, 4), (2, 8)]
-    # The second reports what it had trained; the first is not started again.
+    # The second runner reports the training so far; the first is not started again.
     starts = [(start["trial"], start["from"]) for start in searches.starts()]
     assert starts == [(1, 0), (2, 0), (2, 4), (3, 0)]
 
 
-def test_a_runner_killed_before_it_logged_a_report_does_not_validate_again(
+def test_unlogged_report_is_not_validated_again(
     detcore: Detcore,
 ) -> None:
     detcore.run_checked("run", detcore.config(), MODEL_DIR, "--json")
@@ -64,7 +64,7 @@ def test_a_runner_killed_before_it_logged_a_report_does_not_validate_again(
         assert database.get_trial(1).state.value == "COMPLETED"
 
 
-def test_a_runner_killed_while_it_deletes(detcore: Detcore) -> None:
+def test_runner_killed_while_deleting_recovers(detcore: Detcore) -> None:
     # At its end, or on a slow machine while the trial trains: it looks each second.
     orders = detcore.tmp_path / "orders.json"
     orders.write_text(json.dumps({"kill_at_delete": 2}))
@@ -85,7 +85,7 @@ def test_a_runner_killed_while_it_deletes(detcore: Detcore) -> None:
         records = database.list_checkpoints(experiment_id=1)
         states = sorted((record.steps_completed, record.state) for record in records)
     assert states == [(10, "DELETED"), (20, "DELETED"), (30, "DELETED"), (40, "COMPLETED")]
-    (kept,) = (record.uuid for record in records if record.state == "COMPLETED")
+    (uuid,) = (record.uuid for record in records if record.state == "COMPLETED")
     files = {path.relative_to(root).parts[0] for path in root.rglob("*") if path.is_file()}
-    assert files == {kept}
-    assert detcore("checkpoint", "verify", kept).code == 0
+    assert files == {uuid}
+    assert detcore("checkpoint", "verify", uuid).code == 0

@@ -23,7 +23,7 @@ with core.init() as context:
 """
 
 
-def test_trials_under_way_count_as_far_as_they_are(detcore: Detcore) -> None:
+def test_search_progress_includes_running_trials(detcore: Detcore) -> None:
     folder = detcore.write_code("train.py", SCRIPT)
     searcher = {
         "name": "random", "metric": "val_loss", "max_trials": 4, "max_length": {"batches": 10}

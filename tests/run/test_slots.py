@@ -38,7 +38,7 @@ class Fails(ToyTrial):
 """
 
 
-def test_each_worker_finds_the_variables_of_detcore_and_horovod(detcore: Detcore) -> None:
+def test_workers_get_detcore_and_horovod_variables(detcore: Detcore) -> None:
     folder = detcore.write_code("train.py", TELL)
     fusion = {"tensor_fusion_threshold": 16, "auto_tune_tensor_fusion": True}
     config = detcore.config(entrypoint="python train.py", optimizations=fusion)
@@ -48,26 +48,26 @@ def test_each_worker_finds_the_variables_of_detcore_and_horovod(detcore: Detcore
     keys = set()
     for rank in range(3):
         text = (folder / f"told-{rank}").read_text()
-        told = dict(line.split("=", 1) for line in text.splitlines())
+        variables = dict(line.split("=", 1) for line in text.splitlines())
         for prefix in ("DETCORE_", "HOROVOD_"):
             names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
-            numbers = [int(told[prefix + name]) for name in names]
+            numbers = [int(variables[prefix + name]) for name in names]
             assert numbers == [rank, 3, rank, 3, 0, 1]
-        assert told["HOROVOD_CONTROLLER"] == told["HOROVOD_CPU_OPERATIONS"] == "gloo"
-        assert int(told["HOROVOD_GLOO_RENDEZVOUS_PORT"]) > 0
-        assert told["HOROVOD_FUSION_THRESHOLD"] == str(16 << 20)
-        assert told["HOROVOD_AUTOTUNE"] == "1"
-        assert "HOROVOD_CYCLE_TIME" not in told
-        assert told["OMP_NUM_THREADS"] == told["TF_NUM_INTRAOP_THREADS"]
-        assert told["DETCORE_CHANNEL_FD"]
-        keys.add(told["DETCORE_JOB_KEY"])
+        assert variables["HOROVOD_CONTROLLER"] == variables["HOROVOD_CPU_OPERATIONS"] == "gloo"
+        assert int(variables["HOROVOD_GLOO_RENDEZVOUS_PORT"]) > 0
+        assert variables["HOROVOD_FUSION_THRESHOLD"] == str(16 << 20)
+        assert variables["HOROVOD_AUTOTUNE"] == "1"
+        assert "HOROVOD_CYCLE_TIME" not in variables
+        assert variables["OMP_NUM_THREADS"] == variables["TF_NUM_INTRAOP_THREADS"]
+        assert variables["DETCORE_CHANNEL_FD"]
+        keys.add(variables["DETCORE_JOB_KEY"])
     assert len(keys) == 1
 
 
 @pytest.mark.parametrize(
     ("options", "slots"), [((), 1), (("--no-plugin", "horovod"), 2)], ids=["one slot", "no plugin"]
 )
-def test_workers_find_nothing_of_horovod(
+def test_workers_get_no_horovod_variables(
     detcore: Detcore, options: tuple[str, ...], slots: int
 ) -> None:
     folder = detcore.write_code("train.py", TELL)
@@ -80,7 +80,7 @@ def test_workers_find_nothing_of_horovod(
 
 @pytest.mark.soak
 @pytest.mark.cold
-def test_a_killed_worker_ends_the_others_and_is_named(detcore: Detcore) -> None:
+def test_killed_worker_ends_others(detcore: Detcore) -> None:
     config = detcore.config(
         hyperparameters__pause_s=0.03,
         searcher__max_length__batches=200,
@@ -108,7 +108,7 @@ def test_a_killed_worker_ends_the_others_and_is_named(detcore: Detcore) -> None:
         (7, "it failed twice in the same way", 2),
     ],
 )
-def test_a_mistake_on_another_rank_that_comes_again_is_final(
+def test_repeated_error_on_other_rank_is_permanent(
     detcore: Detcore, step: object, why: str, num_starts: int
 ) -> None:
     folder = detcore.write_code("model_def.py", FAILS)
@@ -120,11 +120,11 @@ def test_a_mistake_on_another_rank_that_comes_again_is_final(
     )
     finished = detcore.run_failing("run", path, folder, "--slots", 2)
     assert f"trial 1 is not started again: {why}" in finished.stdout
-    told = "[rank=1] ZeroDivisionError: a mistake of this rank"
-    assert finished.stdout.count(told) == num_starts
+    message = "[rank=1] ZeroDivisionError: a mistake of this rank"
+    assert finished.stdout.count(message) == num_starts
 
 
-def test_more_workers_than_cores_are_remarked_on(detcore: Detcore) -> None:
+def test_more_workers_than_cores_are_reported(detcore: Detcore) -> None:
     folder = detcore.write_code("train.py", "print('here')")
     slots = len(os.sched_getaffinity(0)) + 1
     path = detcore.config(entrypoint="python train.py")
@@ -133,7 +133,7 @@ def test_more_workers_than_cores_are_remarked_on(detcore: Detcore) -> None:
     assert finished.stdout.count("] here") == slots
 
 
-def test_more_workers_than_records_in_a_batch_are_refused(detcore: Detcore) -> None:
+def test_more_workers_than_batch_records_are_refused(detcore: Detcore) -> None:
     finished = detcore("run", detcore.config(), MODEL_DIR, "--slots", 9)
     assert finished.code == 2
     assert "global_batch_size 8 is less than slots_per_trial 9" in finished.stderr
@@ -145,7 +145,7 @@ def test_more_workers_than_records_in_a_batch_are_refused(detcore: Detcore) -> N
     assert "at most 8" not in detcore("run", "--resume", 1, "--slots", 8).stderr
 
 
-def test_a_trial_may_be_a_launch_of_its_own(detcore: Detcore) -> None:
+def test_trial_may_start_its_own_launcher(detcore: Detcore) -> None:
     source = """
 from detcore import core
 with core.init(distributed=core.DistributedContext.from_env()) as context:

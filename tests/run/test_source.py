@@ -1,4 +1,4 @@
-"""Trials that start from another trial's checkpoint: what is taken over, and what is not."""
+"""Trials that start from another trial's checkpoint: weights are used, other state is not."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ def run(detcore: Detcore, *extra: object, **changes: Any) -> dict[str, Any]:
 
 
 def first_batches(weights: list[float], count: int) -> np.ndarray:
-    """What the toy controller makes of these weights in the first batches of a fresh trial."""
+    """Return the toy controller's weights after the first batches of a fresh trial."""
     seed = int(np.random.RandomState(7).randint(0, 2**31, dtype=np.int64))
     rng = np.random.default_rng(3)
     x = rng.normal(size=(96, 3))
     y = x @ np.array([1.0, -2.0, 0.5])
     noise = np.random.default_rng(seed)
     sampler = IndexSampler(96, 8, shuffle=True, seed=seed)
-    found = np.asarray(weights)
+    result = np.asarray(weights)
     for step in range(count):
         index = sampler.batch(step)
-        error = x[index] @ found - y[index] + noise.normal(scale=1e-3, size=8)
-        found = found - 0.05 * x[index].T @ error / 8
-    return found
+        error = x[index] @ result - y[index] + noise.normal(scale=1e-3, size=8)
+        result = result - 0.05 * x[index].T @ error / 8
+    return result
 
 
 SHORT = {"searcher__max_length": {"batches": 20}}
 
 
 @pytest.mark.parametrize("kind", ["uuid", "beginning", "trial", "folder"])
-def test_weights_are_taken_over_and_the_rest_is_fresh(detcore: Detcore, kind: str) -> None:
+def test_source_checkpoint_provides_only_weights(detcore: Detcore, kind: str) -> None:
     source = run(detcore)
     uuid = source["latest_checkpoint"]
     weights = detcore.toy_state(uuid)["weights"]
@@ -67,9 +67,7 @@ def test_weights_are_taken_over_and_the_rest_is_fresh(detcore: Detcore, kind: st
     assert plain["weights"] != state["weights"]
 
 
-def test_a_source_in_another_storage_is_found_by_the_records(
-    detcore: Detcore, tmp_path: Path
-) -> None:
+def test_source_in_other_storage_is_found(detcore: Detcore, tmp_path: Path) -> None:
     source = run(detcore, checkpoint_storage=str(tmp_path / "elsewhere"))
     uuid = source["latest_checkpoint"]
     assert (tmp_path / "elsewhere" / uuid).is_dir()
@@ -80,7 +78,7 @@ def test_a_source_in_another_storage_is_found_by_the_records(
 
 
 @pytest.mark.soak
-def test_killed_before_its_first_checkpoint_it_starts_from_the_same_source_again(
+def test_killed_trial_starts_from_same_source(
     detcore: Detcore,
 ) -> None:
     source = run(detcore, **SHORT)
@@ -102,14 +100,14 @@ def test_killed_before_its_first_checkpoint_it_starts_from_the_same_source_again
         process = detcore.start("run", "--resume", 3)
         pid = detcore.worker_pid()
         if kill == 0:
-            os.kill(pid, signal.SIGKILL)  # at once: while it starts
+            os.kill(pid, signal.SIGKILL)  # while it starts
         else:
             detcore.hurry()
             detcore.wait_for(lambda: len(detcore.committed()) > before, 60)
             with contextlib.suppress(ProcessLookupError):  # it may be through just now
                 os.kill(pid, signal.SIGKILL)
         process.communicate(timeout=60)
-    # With a checkpoint of its own the trial needs its source no more.
+    # After its first checkpoint, the trial does not need its source any more.
     shutil.rmtree(detcore.home / "checkpoints" / source["latest_checkpoint"])
     finished = detcore.run_checked("run", "--resume", 3, "--json")
     resumed = detcore.toy_state(finished.summary["trials"][0]["latest_checkpoint"])
@@ -121,7 +119,7 @@ def log_has_metrics(detcore: Detcore) -> bool:
     return any("loss" in log.read_text() for log in event_logs)
 
 
-def test_the_latest_checkpoint_of_a_trial_is_pinned_when_the_experiment_begins(
+def test_source_trial_is_pinned_at_start(
     detcore: Detcore,
 ) -> None:
     source = run(detcore, **SHORT)
@@ -136,13 +134,13 @@ def test_the_latest_checkpoint_of_a_trial_is_pinned_when_the_experiment_begins(
     ("setting", "words"),
     [
         ({"searcher__source_checkpoint_uuid": "no-such"}, "no checkpoint 'no-such' is recorded"),
-        ({"searcher__source_checkpoint_uuid": "/no/where"}, "There is no such folder"),
-        ({"searcher__source_checkpoint_uuid": "some/where"}, "not an absolute one"),
+        ({"searcher__source_checkpoint_uuid": "/no/where"}, "The folder does not exist"),
+        ({"searcher__source_checkpoint_uuid": "some/where"}, "must be absolute"),
         ({"searcher__source_checkpoint_uuid": ".."}, "not a checkpoint's UUID"),
         ({"searcher__source_trial_id": 77}, "77"),
     ],
 )
-def test_a_source_that_is_not_there_is_told_before_anything_is_recorded(
+def test_missing_source_is_refused_before_recording(
     detcore: Detcore, setting: dict[str, Any], words: str
 ) -> None:
     finished = detcore.run_failing("run", detcore.config(**setting), MODEL_DIR)
@@ -151,7 +149,7 @@ def test_a_source_that_is_not_there_is_told_before_anything_is_recorded(
     assert "There are no experiments" in detcore("experiment", "list").stderr
 
 
-def test_a_trial_without_checkpoint_and_a_deleted_checkpoint(detcore: Detcore) -> None:
+def test_source_requires_existing_checkpoint(detcore: Detcore) -> None:
     detcore.run_failing("run", detcore.config(entrypoint="model_def:Rejects"), MODEL_DIR)
     finished = detcore("run", detcore.config(searcher__source_trial_id=1), MODEL_DIR)
     assert "Trial 1 has no checkpoint to start from" in finished.stderr
@@ -163,7 +161,7 @@ def test_a_trial_without_checkpoint_and_a_deleted_checkpoint(detcore: Detcore) -
     assert f"Checkpoint {uuid} is recorded as DELETED" in finished.stderr
 
 
-def test_a_changed_byte_in_the_source_is_refused(detcore: Detcore) -> None:
+def test_damaged_source_is_refused(detcore: Detcore) -> None:
     uuid = run(detcore, **SHORT)["latest_checkpoint"]
     path = detcore.home / "checkpoints" / uuid / "toy.json"
     path.write_bytes(path.read_bytes().replace(b'"step"', b'"stop"'))
@@ -173,7 +171,7 @@ def test_a_changed_byte_in_the_source_is_refused(detcore: Detcore) -> None:
     assert "toy.json" in finished.stdout
 
 
-def test_a_smoke_run_starts_from_the_source_too(detcore: Detcore) -> None:
+def test_smoke_run_starts_from_source(detcore: Detcore) -> None:
     source = run(detcore)
     weights = detcore.toy_state(source["latest_checkpoint"])["weights"]
     trial = run(detcore, "--test", searcher__source_trial_id=source["trial_id"])
@@ -182,7 +180,7 @@ def test_a_smoke_run_starts_from_the_source_too(detcore: Detcore) -> None:
     np.testing.assert_array_equal(state["weights"], first_batches(weights, 1))
 
 
-def test_a_checkpoint_of_another_framework_is_refused(detcore: Detcore) -> None:
+def test_source_of_other_framework_is_refused(detcore: Detcore) -> None:
     uuid = run(detcore, **SHORT)["latest_checkpoint"]
     copied = detcore.tmp_path / "downloaded"
     shutil.copytree(detcore.home / "checkpoints" / uuid, copied)
@@ -196,7 +194,7 @@ def test_a_checkpoint_of_another_framework_is_refused(detcore: Detcore) -> None:
     )
 
 
-def test_a_controller_that_cannot_start_from_a_checkpoint(detcore: Detcore) -> None:
+def test_controller_without_start_from_is_refused(detcore: Detcore) -> None:
     uuid = run(detcore, **SHORT)["latest_checkpoint"]
     model_dir = detcore.tmp_path / "model"
     model_dir.mkdir()

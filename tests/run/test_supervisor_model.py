@@ -80,7 +80,7 @@ MANY = (
     ("die", 3), ("crash", 3), ("mistake", 2), ("damage", 1), ("leave", 1), ("signal", 2),
     ("control", 1), ("trial control", 2), ("failure", 1),
 )  # fmt: skip
-# Of each, random orders of moves.
+# Scenarios for random orders of moves.
 LARGE = {
     "in turn": Scenario(
         method="halving", max_restarts=3, faults=(("die", 4), ("crash", 3), ("signal", 2))
@@ -114,39 +114,39 @@ def test_random_orders_of_a_large_run(name: str, seeds: range) -> None:
         walk(LARGE[name], seed)
 
 
-# Mistakes in the supervisor: the text, what replaces it, and what the model says of it.
+# Mistakes in the supervisor: the original text, its replacement, and the model's finding.
 MISTAKES = {
     "starts a script again whose checkpoint is damaged": (
-        "ended.origin is None or turn.state.starts_once", "ended.origin is None",
+        "ended.origin is None or plan.state.starts_once", "ended.origin is None",
     ),
     "completes a script that was interrupted behind its training": (
         "        return not state.starts_once\n", "        return True\n",
     ),
     "loses a script that was interrupted behind its training": (
-        "        turn.run_again(index)\n        turn.change(index, is_excluded=True)\n",
-        "        turn.change(index, is_excluded=True)\n",
+        "        plan.run_again(index)\n        plan.change_trial(index, is_excluded=True)\n",
+        "        plan.change_trial(index, is_excluded=True)\n",
     ),
     "does not run a script again that ended behind its training": (
         "        elif starts_once:\n", "        elif False:\n",
     ),
     "replies before the report is logged": (
-        "        turn.advance(Validated(*report))\n",
-        "        _reply(turn, report.trial, report.length)\n"
-        "        turn.advance(Validated(*report))\n",
+        "        plan.advance_search(Validated(*report))\n",
+        "        _reply_to_workers(plan, report.trial, report.length)\n"
+        "        plan.advance_search(Validated(*report))\n",
     ),
     "records the end before it is logged": (
-        "            self.act(Advance(event, error))\n",
+        "            self.add_actions(Advance(event, error))\n",
         "            _complete_event(self, event, error)\n"
-        "            self.act(Advance(event, error))\n",
+        "            self.add_actions(Advance(event, error))\n",
     ),
     "keeps the place of workers that ended": (
-        "free=(trial.place, *turn.state.free), ending", "ending",
+        "free=(trial.place, *plan.state.free), ending", "ending",
     ),
     "forgets the place of a trial that waits": (
-        "turn.set(free=(*kept, *free))", "turn.set(free=tuple(free))",
+        "plan.set_fields(free=(*reserved, *free))", "plan.set_fields(free=tuple(free))",
     ),
     "gives the place of a trial that waits to another": (
-        "kept.append(place)\n", "free.insert(0, place)\n",
+        "reserved.append(place)\n", "free.insert(0, place)\n",
     ),
     "uses a place twice": ("place = free.pop(0)", "place = free[-1]"),
     "starts trials while it stops": (
@@ -157,40 +157,43 @@ MISTAKES = {
         "trial.place is not None or trial.is_excluded", "trial.is_excluded",
     ),
     "starts a trial again that made way": (
-        "        turn.change(index, is_excluded=True)\n"
-        "        turn.record(index, turn.state.stopped_state)\n",
-        "        turn.record(index, turn.state.stopped_state)\n",
+        "        plan.change_trial(index, is_excluded=True)\n"
+        "        plan.record_state(index, plan.state.stopped_state)\n",
+        "        plan.record_state(index, plan.state.stopped_state)\n",
     ),
     "starts a trial again that stops the search": (
-        "            turn.change(exited.trial, is_excluded=True)\n", "",
+        "            plan.change_trial(exited.trial, is_excluded=True)\n", "",
     ),
-    "restarts once more": ("trial.num_restarts >= most", "trial.num_restarts > most"),
-    "does not count a restart": ("    turn.act(CountRestart(index))\n", ""),
+    "restarts once more": (
+        "trial.num_restarts >= max_restarts", "trial.num_restarts > max_restarts",
+    ),
+    "does not count a restart": ("    plan.add_actions(CountRestart(index))\n", ""),
     "restarts while it stops": (
-        "    if turn.state.is_stopping:\n        turn.change(index, is_left",
-        "    if False:\n        turn.change(index, is_left",
+        "    if plan.state.is_stopping:\n        plan.change_trial(index, is_excl",
+        "    if False:\n        plan.change_trial(index, is_excl",
     ),
     "restarts after a cancel": (
-        "    elif trial.requested_end is not None:\n        _drop(turn, index)\n", "",
+        "    elif trial.requested_end is not None:\n        _end_trial(plan, index)\n", "",
     ),
     "does not wait before a restart": ("if now < trial.starts_at", "if now < trial.starts_at - 99"),
     "loses a closed trial that crashed": (
-        "    turn.run_again(index)\n    turn.change(\n", "    turn.change(\n",
+        "    plan.run_again(index)\n    plan.change_trial(\n", "    plan.change_trial(\n",
     ),
     "loses a closed trial whose checkpoint is damaged": (
-        "        turn.run_again(index)\n        turn.record(index, turn.state.stopped",
-        "        turn.record(index, turn.state.stopped",
+        "        plan.run_again(index)\n        plan.record_state(index, plan.state.stopped",
+        "        plan.record_state(index, plan.state.stopped",
     ),
     "loses a closed trial whose code failed": (
-        "            turn.run_again(index)\n            turn.record(index, TrialState.PAUSED)\n",
-        "            turn.record(index, TrialState.PAUSED)\n",
+        "            plan.run_again(index)\n"
+        "            plan.record_state(index, TrialState.PAUSED)\n",
+        "            plan.record_state(index, TrialState.PAUSED)\n",
     ),
     "runs a closed trial for ever": (
-        "        turn.run_no_more(index)\n        turn.record(index, TrialState.COMPLETED)\n",
-        "        turn.record(index, TrialState.COMPLETED)\n",
+        "        plan.run_no_more(index)\n        plan.record_state(index, TrialState.COMPLETED)\n",
+        "        plan.record_state(index, TrialState.COMPLETED)\n",
     ),
     "leaves a canceled trial as it is that failed after its report": (
-        "index in turn.state.again or index == turn.state.ending", "index in turn.state.again",
+        "index in plan.state.again or index == plan.state.ending", "index in plan.state.again",
     ),
     "leaves trials paused that are to run again in a canceled run": (
         "if not trial.is_closed or index in state.again:", "if not trial.is_closed:",
@@ -198,58 +201,59 @@ MISTAKES = {
     "completes a run while a trial is to run again": (
         "for trial in state.trials) and not is_left", "for trial in state.trials)",
     ),
-    "takes the interrupt of a trial that was told to end for another end": (
+    "mistakes the interrupt of a trial that was notified of its end": (
         "place=place, was_notified_of_end=False", "place=place",
     ),
     "trains further while it stops": (
-        "    if trains_on and not turn.state.is_stopping:\n", "    if trains_on:\n",
+        "    if trains_on and not plan.state.is_stopping:\n", "    if trains_on:\n",
     ),
     "gives a report no reply that it knows": (
-        "    else:\n        _reply(turn, report.trial, report.length)\n", "",
+        "    else:\n        _reply_to_workers(plan, report.trial, report.length)\n", "",
     ),
     "reports twice": (
         "not trial.is_closed and not trial.is_waiting and trial.length == report.length", "True",
     ),
     "lets a closed trial train on": (
         "            elif not trial.was_notified_of_end:\n"
-        "                turn.act(Signal(index, signal.SIGINT))\n",
+        "                plan.add_actions(Signal(index, signal.SIGINT))\n",
         "",
     ),
     "does not complete a waiting trial that is closed": (
-        "                turn.record(index, TrialState.COMPLETED)\n            elif not",
+        "                plan.record_state(index, TrialState.COMPLETED)\n            elif not",
         "                pass\n            elif not",
     ),
-    "passes no signal on": ("    turn.signal_all(signaled.number)\n", ""),
+    "passes no signal on": ("    plan.signal_all(signaled.number)\n", ""),
     "kills nothing on a second signal": (
-        "        turn.signal_all(signal.SIGKILL)\n        return\n", "        return\n",
+        "        plan.signal_all(signal.SIGKILL)\n        return\n", "        return\n",
     ),
     "hears no pause": (
-        "        turn.signal_all(signal.SIGINT)\n\n\ndef _heed_trial", "\n\ndef _heed_trial",
+        "        plan.signal_all(signal.SIGINT)\n\n\ndef _handle_trial", "\n\ndef _handle_trial",
     ),
     "hears no cancel of a trial": (
-        "        turn.act(Signal(index, signal.SIGINT))\n\n\ndef _conclude", "\n\ndef _conclude",
+        "        plan.add_actions(Signal(index, signal.SIGINT))\n\n\ndef _conclude_run",
+        "\n\ndef _conclude_run",
     ),
     "stops no worker when the search fails": (
-        "        turn.set(failure=failure)\n        turn.signal_all(signal.SIGINT)\n",
-        "        turn.set(failure=failure)\n",
+        "        plan.set_fields(failure=failure)\n        plan.signal_all(signal.SIGINT)\n",
+        "        plan.set_fields(failure=failure)\n",
     ),
     "lets a promoted trial wait for its turn": (
-        "order.insert(0 if index == own else len(order), index)", "order.append(index)",
+        "order.insert(0 if index == own_index else len(order), index)", "order.append(index)",
     ),
     "forgets an exit after a kill": ("elif index in exits:", "elif False:"),
     "forgets a cancel after a kill": (
-        "_record_exit(turn, exits[index], is_unwanted=record.control is not None)",
-        "_record_exit(turn, exits[index], is_unwanted=False)",
+        "_record_exit(plan, exits[index], is_unwanted=record.control is not None)",
+        "_record_exit(plan, exits[index], is_unwanted=False)",
     ),
     "forgets the restarts after a kill": (
         "error=record.error, num_restarts=record.num_restarts", "error=record.error",
     ),
-    "forgets a waiting trial": ("self.change(event.trial, is_waiting=True)", "pass"),
+    "forgets a waiting trial": ("self.change_trial(event.trial, is_waiting=True)", "pass"),
     "completes a trial that stopped although it was canceled": (
         "TrialState.CANCELED if is_unwanted else TrialState.COMPLETED", "TrialState.COMPLETED",
     ),
     "leaves a failed trial's end without consequence": (
-        "        turn.record(index, TrialState.ERROR, recorded)\n", "        pass\n",
+        "        plan.record_state(index, TrialState.ERROR, recorded)\n", "        pass\n",
     ),
 }  # fmt: skip
 
@@ -267,11 +271,11 @@ def with_mistake(name: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", MISTAKES)
-def test_the_model_finds_mistakes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_finds_planted_mistakes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = with_mistake(name, monkeypatch)
-    with pytest.raises(Violation) as found:
+    with pytest.raises(Violation) as caught:
         _explore_all(module)
-    print(found.value)
+    print(caught.value)
 
 
 def _explore_all(module: types.ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""What a display reads of a log: each event once, also of one that is cut, damaged or not there."""
+"""Events that a display reads from a log, including truncated, damaged and missing logs."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ def report(log: EventLog, step: int) -> TrainingReport:
     return event
 
 
-def test_each_event_comes_once_and_whole(tmp_path: Path) -> None:
+def test_tail_yields_each_event_once(tmp_path: Path) -> None:
     path = tmp_path / "events-1.jsonl"
     tail = LogTail(path)
-    assert list(tail.read()) == []
+    assert list(tail.read_new_events()) == []
     with EventLog(path, trial_id=1, run_id=1) as log:
-        assert list(tail.read()) == []
+        assert list(tail.read_new_events()) == []
         log.append(TrialStarted.KIND, {"run_id": 1})
         first = report(log, 1)
-        assert list(tail.read()) == [TrialStarted(run_id=1), first]
-        assert list(tail.read()) == []
+        assert list(tail.read_new_events()) == [TrialStarted(run_id=1), first]
+        assert list(tail.read_new_events()) == []
         many = [report(log, step) for step in range(2, 5000)]
-        assert list(tail.read()) == many
-        whole = path.read_bytes()
+        assert list(tail.read_new_events()) == many
+        data = path.read_bytes()
         last = report(log, 5000)
-        line = path.read_bytes()[len(whole) :]
-        path.write_bytes(whole + line[:20])
-        assert list(tail.read()) == []
-        path.write_bytes(whole + line)
-        assert list(tail.read()) == [last]
+        line = path.read_bytes()[len(data) :]
+        path.write_bytes(data + line[:20])
+        assert list(tail.read_new_events()) == []
+        path.write_bytes(data + line)
+        assert list(tail.read_new_events()) == [last]
 
 
-def test_a_damaged_line_is_left_out(tmp_path: Path) -> None:
+def test_tail_skips_damaged_line(tmp_path: Path) -> None:
     path = tmp_path / "events-1.jsonl"
     with EventLog(path, trial_id=1, run_id=1) as log:
         report(log, 1)
@@ -46,14 +46,14 @@ def test_a_damaged_line_is_left_out(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[begin + 40] ^= 1
     path.write_bytes(data)
-    assert list(LogTail(path).read())[-1] == third
-    assert len(list(LogTail(path).read())) == 2
+    assert list(LogTail(path).read_new_events())[-1] == third
+    assert len(list(LogTail(path).read_new_events())) == 2
 
 
-def test_a_file_that_is_no_log_has_no_events(tmp_path: Path) -> None:
+def test_tail_of_other_file_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "events-1.jsonl"
     path.write_bytes(b"not a log\n" * 1000)
-    assert list(LogTail(path).read()) == []
+    assert list(LogTail(path).read_new_events()) == []
     path.unlink()
     path.mkdir()
-    assert list(LogTail(path).read()) == []
+    assert list(LogTail(path).read_new_events()) == []

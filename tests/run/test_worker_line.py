@@ -1,4 +1,4 @@
-"""What crosses the line between a worker and its runner: one log out, questions and answers."""
+"""Process boundary between worker and runner: a log, queries and answers."""
 
 from __future__ import annotations
 
@@ -56,32 +56,34 @@ def run_script(detcore: Detcore, text: str, **changes: Any) -> str:
 
 
 @pytest.mark.cold
-def test_a_worker_has_neither_the_records_nor_what_reads_files(detcore: Detcore) -> None:
+def test_worker_loads_no_records(detcore: Detcore) -> None:
     # A storage type with typed settings would bring the library of its settings.
     output = run_script(detcore, LOADED, checkpoint_storage=str(detcore.tmp_path / "store"))
     [line] = [line for line in output.splitlines() if line.startswith("told ")]
-    told = json.loads(line.removeprefix("told "))
+    results = json.loads(line.removeprefix("told "))
     foreign = {"sqlalchemy", "alembic", "pydantic", "yaml", "click", "optuna", "rich", "httpx"}
-    assert foreign & {*told["packages"]} == set()
+    assert foreign & {*results["packages"]} == set()
     around = ("database", "config", "delivery", "runner", "search", "remote", "cli")
-    loaded = {name.split(".")[1] for name in told["modules"]}
+    loaded = {name.split(".")[1] for name in results["modules"]}
     assert loaded & {*around} == set()
-    assert told["best"] == 1.0
+    assert results["best"] == 1.0
 
 
-def test_deleting_asks_the_runner_whether_a_model_needs_it(detcore: Detcore) -> None:
+def test_worker_deletion_queries_model_registry(detcore: Detcore) -> None:
     run_script(detcore, DELETES.replace("KEPT", "none"))
     with detcore.database() as database:
-        (gone, kept) = database.list_checkpoints()
-        assert (gone.state, kept.state) == ("DELETED", "COMPLETED")
+        (deleted, remaining) = database.list_checkpoints()
+        assert (deleted.state, remaining.state) == ("DELETED", "COMPLETED")
         database.create_model("digits")
-        database.register_version("digits", kept.uuid)
-    output = run_script(detcore, DELETES.replace("KEPT", kept.uuid))
+        database.register_version("digits", remaining.uuid)
+    output = run_script(detcore, DELETES.replace("KEPT", remaining.uuid))
     assert "left {'b': 1" in output
     assert "left {}" in output
-    assert f"refused checkpoint {kept.uuid} is in the model registry: digits version 1" in output
+    assert (
+        f"refused checkpoint {remaining.uuid} is in the model registry: digits version 1" in output
+    )
     assert "unknown is fine" in output
     with detcore.database() as database:
-        assert database.get_checkpoint(kept.uuid).state == "COMPLETED"
-        states = [found.state for found in database.list_checkpoints(experiment_id=2)]
+        assert database.get_checkpoint(remaining.uuid).state == "COMPLETED"
+        states = [checkpoint.state for checkpoint in database.list_checkpoints(experiment_id=2)]
     assert states == ["DELETED", "COMPLETED"]

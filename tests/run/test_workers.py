@@ -23,9 +23,7 @@ def final_state(detcore: Detcore, *words: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_worker_ends_the_run_which_then_resumes_bit_for_bit(
-    detcore: Detcore, victim: int
-) -> None:
+def test_run_resumes_exactly_after_killed_worker(detcore: Detcore, victim: int) -> None:
     expected = final_state(detcore, detcore.config(resources=TWO), MODEL_DIR)
     assert sorted(expected) == ["toy.json", "workers/1/toy.json"]
 
@@ -42,7 +40,7 @@ def test_a_killed_worker_ends_the_run_which_then_resumes_bit_for_bit(
     assert final_state(detcore, "--resume", 2) == expected
 
 
-def test_an_interrupt_is_seen_by_all_workers_at_the_same_batch(detcore: Detcore) -> None:
+def test_interrupt_reaches_workers_at_same_batch(detcore: Detcore) -> None:
     expected = final_state(detcore, detcore.config(resources=TWO), MODEL_DIR)
     slow = detcore.slow(pause_from=10)
     config = detcore.config(hyperparameters=slow, resources=TWO, scheduling_unit=100)
@@ -65,7 +63,7 @@ def test_an_interrupt_is_seen_by_all_workers_at_the_same_batch(detcore: Detcore)
     assert final_state(detcore, "--resume", 2) == expected
 
 
-def test_what_one_worker_raises_ends_all(detcore: Detcore) -> None:
+def test_worker_exception_ends_all_workers(detcore: Detcore) -> None:
     config = detcore.config(entrypoint="model_def:Raises", resources=TWO)
     finished = detcore.run_failing("run", config, MODEL_DIR)
     assert "the user's own mistake at batch 7" in finished.stdout
@@ -88,7 +86,7 @@ finally:
 """
 
 
-def test_the_worker_that_raised_is_blamed_where_rank_0_of_a_script_ends_first(
+def test_failed_rank_is_blamed_when_rank_0_ends_first(
     detcore: Detcore,
 ) -> None:
     (detcore.tmp_path / "train.py").write_text(LOST)

@@ -242,10 +242,10 @@ def _manifest_of_before(saved: Saved) -> None:
 
 
 def _with_checksum(fields: dict[str, object]) -> bytes:
-    from detcore.checkpoint.manifest import _checksum
+    from detcore.checkpoint.manifest import _compute_checksum
 
     fields.pop("checksum", None)
-    return json.dumps({**fields, "checksum": _checksum(fields)}, indent=1).encode()
+    return json.dumps({**fields, "checksum": _compute_checksum(fields)}, indent=1).encode()
 
 
 def _several(saved: Saved) -> None:
@@ -323,9 +323,9 @@ DAMAGES: tuple[Damage, ...] = (
     Damage("manifest of before", _manifest_of_before, {"state": CHANGED}),
     *[_manifest(kind) for kind in MANIFEST],
     _in_folder("link to nothing", "state", lambda path: path.symlink_to("absent"),
-               state="is a link that leads to no file"),
+               state="is a link whose target is not a file"),
     _in_folder("link to itself", "state", lambda path: path.symlink_to(path.name),
-               state="is a link that leads to no file"),
+               state="is a link whose target is not a file"),
     _in_folder("link that leads out", "state", _link_elsewhere,
                state="is a link that leads out of the checkpoint, to"),
     _in_folder("link to another file", "a/weights", lambda path: path.symlink_to("optimizer"),

@@ -109,7 +109,7 @@ class Scenario:
         max_restarts: As in the experiment file.
         scripts: What some trials do, by index: reject, stop, fail, or are certain to fail.
         faults: How often each fault happens at most.
-        is_script: Whether its trial is a script by itself, which each run starts once.
+        is_script: Whether its trial is a standalone script, which each run starts once.
     """
 
     method: str
@@ -385,7 +385,7 @@ class World:
             if name == "mistake":
                 facts["fault"] = ("ValueError at train.py:3", 1)
             if name == "certain":
-                facts["why_certain"] = "it would end in the same way each time"
+                facts["permanent_cause"] = "it would fail in the same way each time"
         self.workers = tuple(each for each in self.workers if each.trial != index)
         self.script_ended = how if self.scenario.is_script else None
         if how is kind.INTERRUPTED and workers.phase == "trains":
@@ -411,7 +411,7 @@ class World:
         self.experiment, self.now, self.has_ticked = RUNNING, 0.0, False
         self.num_runs += 1
         self.made_way, self.script_ended = (), None
-        self.state, actions = self.supervisor.resume(
+        self.state, actions = self.supervisor.resume_run(
             entries,
             dict(enumerate(self.rows)),
             max_restarts=self.scenario.max_restarts,
@@ -425,7 +425,7 @@ class World:
     def _decide(self, event: Any) -> None:
         self.has_ticked = False
         try:
-            self.state, actions = self.supervisor.decide(self.state, event)
+            self.state, actions = self.supervisor.decide_actions(self.state, event)
         except (AssertionError, LookupError) as error:
             raise Violation(f"nothing is decided about {event}: {error}") from error
         self.queue = tuple(actions)

@@ -95,7 +95,7 @@ def test_tracker_restores_what_training_changed() -> None:
     assert tracker.list_changed() == []
 
 
-def test_tracker_leaves_settings_to_the_new_object() -> None:
+def test_tracker_keeps_new_settings() -> None:
     callback = Callback()
     tracker = track(callback)
     callback.train()
@@ -108,14 +108,14 @@ def test_tracker_leaves_settings_to_the_new_object() -> None:
     assert renewed.patience == 7
 
 
-def test_generators_are_saved_before_their_first_draw() -> None:
+def test_unused_generators_are_saved() -> None:
     callback = Callback()
     values = track(callback).capture()
     assert set(values) == {"random", "generator", "legacy"}
     assert restart(values).generator.random() == callback.generator.random()
 
 
-def test_captured_values_do_not_change_with_training() -> None:
+def test_captured_values_are_copies() -> None:
     callback = Callback()
     tracker = track(callback)
     callback.train()
@@ -139,7 +139,7 @@ def test_containers_are_restored_in_place() -> None:
     assert list(average) == [1, 1, 1]
 
 
-def test_one_list_in_two_attributes_may_become_two() -> None:
+def test_shared_list_may_be_split() -> None:
     class Pair:
         def __init__(self) -> None:
             self.best = self.latest = [0]
@@ -180,7 +180,7 @@ def _make_loop() -> list[Any]:
     return loop
 
 
-def test_objects_of_a_start_hook_are_restored() -> None:
+def test_objects_created_by_start_hook_are_restored() -> None:
     class Starting:
         meter: Meter | None = None
         optimizer: object = None
@@ -203,7 +203,7 @@ def test_objects_of_a_start_hook_are_restored() -> None:
     assert tracker.list_changed() == []
 
 
-def test_objects_that_are_saved_elsewhere_are_skipped() -> None:
+def test_ignored_objects_are_skipped() -> None:
     callback = Callback()
     tracker = AttributeTracker(callback, ignored_objects=[callback.stateful, callback.meter])
     callback.train()
@@ -220,7 +220,7 @@ def test_objects_that_are_saved_elsewhere_are_skipped() -> None:
         ("random", np.random.default_rng()),
     ],
 )
-def test_state_without_its_object_is_an_error(name: str, value: object) -> None:
+def test_state_without_object_is_an_error(name: str, value: object) -> None:
     callback = Callback()
     tracker = track(callback)
     callback.train()
@@ -247,7 +247,7 @@ def test_small_values_go_through_json() -> None:
     assert json.loads(json.dumps(values)) == values
 
 
-def test_equal_sets_are_no_change() -> None:
+def test_equal_sets_are_unchanged() -> None:
     class Names:
         def __init__(self, *names: str) -> None:
             self.names = set(names)
@@ -268,7 +268,7 @@ def test_equal_sets_are_no_change() -> None:
         (DistributedContext(), lambda value: setattr(value, "note", 1)),
     ],
 )
-def test_objects_that_threads_share_are_no_state(value: object, use: Callable[..., None]) -> None:
+def test_thread_objects_are_not_saved(value: object, use: Callable[..., None]) -> None:
     callback = Callback()
     callback.value = value  # type: ignore[attr-defined]  # of this test
     tracker = track(callback)
@@ -277,7 +277,7 @@ def test_objects_that_threads_share_are_no_state(value: object, use: Callable[..
 
 
 @pytest.mark.parametrize("kind", [collections.deque, dict])
-def test_container_may_change_while_it_is_read(kind: type) -> None:
+def test_container_may_change_during_capture(kind: type) -> None:
     """A thread of the user's may do so at any time; here the state of an item does."""
 
     class Grows:

@@ -1,4 +1,4 @@
-"""What of a folder of code goes into a checkpoint."""
+"""The files of a code folder that are copied into a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write(root: Path, name: str, size_bytes: int = 3) -> None:
     path.write_bytes(b"x" * size_bytes)
 
 
-def test_source_and_settings_are_copied_and_data_is_not(tmp_path: Path) -> None:
+def test_code_copy_excludes_data(tmp_path: Path) -> None:
     source = tmp_path / "model"
     for name in ("model_def.py", "const.yaml", "package/layers.py", "package/vocabulary.txt"):
         write(source, name)
@@ -50,7 +50,7 @@ def test_source_and_settings_are_copied_and_data_is_not(tmp_path: Path) -> None:
     }
 
 
-def test_a_folder_of_very_many_files_is_said(
+def test_huge_code_folder_is_truncated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(code_copy, "_MAX_FILES", 10)
@@ -58,16 +58,16 @@ def test_a_folder_of_very_many_files_is_said(
     for number in range(11):
         write(tmp_path, f"images/{number}.txt")
     assert list_code(tmp_path) == ["model_def.py"]
-    assert "holds more than 10 files" in caplog.text
+    assert "contains more than 10 files" in caplog.text
 
 
-def test_a_file_that_went_away_is_left_out(tmp_path: Path) -> None:
+def test_deleted_code_file_is_skipped(tmp_path: Path) -> None:
     write(tmp_path / "model", "model_def.py")
     copy_code(tmp_path / "model", ["model_def.py", "gone.py"], tmp_path / "code", config={})
     assert [path.name for path in (tmp_path / "code").iterdir()] == ["model_def.py"]
 
 
-def test_only_folders_with_modules_hide_what_was_imported(tmp_path: Path) -> None:
+def test_only_module_folders_hide_imports(tmp_path: Path) -> None:
     """A folder of data may be called like a package that is in use."""
     write(tmp_path, "yaml/words.txt")
     (tmp_path / "pytest").mkdir()
@@ -78,7 +78,7 @@ def test_only_folders_with_modules_hide_what_was_imported(tmp_path: Path) -> Non
     assert sys.modules["pytest"] is pytest
 
 
-def test_copies_hold_no_secret_of_the_experiment(tmp_path: Path) -> None:
+def test_code_copy_masks_secrets(tmp_path: Path) -> None:
     """Not of the configuration in use, wherever it stands, nor of another experiment file."""
     source = tmp_path / "model"
     source.mkdir()

@@ -81,37 +81,37 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_variables_of_functions_are_restored(script: Any) -> None:
-    whole = script().callback
-    expected = [whole.on_step(step) for step in range(6)]
+    uninterrupted = script().callback
+    expected = [uninterrupted.on_step(step) for step in range(6)]
     first = script().callback
     tracker = FunctionTracker({"callback": first})
     assert [first.on_step(step) for step in range(3)] == expected[:3]
-    saved = tracker.capture()
-    assert "callback/loss/data" not in saved
+    state = tracker.capture()
+    assert "callback/loss/data" not in state
     later = script().callback
-    FunctionTracker({"callback": later}).restore(saved)
+    FunctionTracker({"callback": later}).restore(state)
     assert [later.on_step(step) for step in range(3, 6)] == expected[3:]
 
 
-def test_a_variable_that_a_function_creates_is_restored() -> None:
+def test_variable_created_by_function_is_restored() -> None:
     names: dict[str, Any] = {}
     code = "def function():\n    global total\n    total = 3\n    return total"
     exec(code, names)
     tracker = FunctionTracker({"f": names["function"]})
     names["function"]()
-    saved = tracker.capture()
-    assert saved == {"f/total": 3}
-    others: dict[str, Any] = {}
-    exec(code, others)
-    FunctionTracker({"f": others["function"]}).restore(saved)
-    assert others["total"] == 3
+    state = tracker.capture()
+    assert state == {"f/total": 3}
+    other_globals: dict[str, Any] = {}
+    exec(code, other_globals)
+    FunctionTracker({"f": other_globals["function"]}).restore(state)
+    assert other_globals["total"] == 3
 
 
 def test_installed_packages_are_not_searched() -> None:
-    installed, own = random.Random(), np.zeros(1)
+    installed, own_array = random.Random(), np.zeros(1)
 
     def function() -> Any:
-        return pytest.approx(own), installed, json.dumps
+        return pytest.approx(own_array), installed, json.dumps
 
     names = dict(list_function_variables({"f": function}))
     assert names.keys() == {"f/own", "f/installed"}
@@ -130,7 +130,7 @@ def test_objects_of_installed_classes_are_not_saved() -> None:
     assert tracker.list_changed() == []
 
 
-def test_a_lost_change_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_unsaved_change_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     lock = object()
 
     def function() -> None:
@@ -145,6 +145,6 @@ def test_a_lost_change_is_named(caplog: pytest.LogCaptureFixture) -> None:
     assert "training has changed loss/lock, which a checkpoint cannot hold" in message
 
 
-def test_a_function_that_is_missing_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_function_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     FunctionTracker({}).restore({"loss/weight": 2})
     assert "no function refers to loss/weight" in caplog.text

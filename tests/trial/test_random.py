@@ -31,7 +31,7 @@ def draw() -> list[float]:
 
 
 @pytest.mark.parametrize("warm_up", [0, 1, 700])
-def test_goes_on_where_it_was(warm_up: int) -> None:
+def test_random_state_is_restored(warm_up: int) -> None:
     random.seed(5)
     np.random.seed(5)
     for _ in range(warm_up):
@@ -47,13 +47,13 @@ def test_goes_on_where_it_was(warm_up: int) -> None:
     assert [draw() for _ in range(3)] == expected
 
 
-def test_capturing_draws_nothing() -> None:
+def test_capture_keeps_random_state() -> None:
     before = capture_random_state()
     assert capture_random_state() == before
 
 
 @pytest.mark.parametrize("kind", [np.random.PCG64, np.random.Philox, np.random.SFC64])
-def test_other_generators_of_numpy(kind: Any) -> None:
+def test_other_numpy_generators_are_restored(kind: Any) -> None:
     numpy_random: Any = np.random  # its types do not know these two functions
     usual = numpy_random.get_bit_generator()
     numpy_random.set_bit_generator(kind(3))
@@ -88,7 +88,7 @@ def draw_state() -> str:
         lambda state: state.update(python=3),
     ],
 )
-def test_a_damaged_state_changes_nothing(damage: Any) -> None:
+def test_damaged_random_state_changes_nothing(damage: Any) -> None:
     random.seed(1)
     state: Any = capture_random_state()
     draw()
@@ -99,7 +99,7 @@ def test_a_damaged_state_changes_nothing(damage: Any) -> None:
     assert draw_state() == before
 
 
-def test_preserved_also_after_an_error() -> None:
+def test_random_state_is_preserved_after_error() -> None:
     before = draw_state()
     with pytest.raises(KeyError), preserve_random_state():  # noqa: PT012
         draw()

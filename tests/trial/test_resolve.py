@@ -35,11 +35,11 @@ class Empty(ToolTrial): ...
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("Misspelt", r"the class has no build_model\.\nA ToolTrial defines them"),
-        ("Empty", r"the class has no build_data and no build_model\.\nA ToolTrial"),
+        ("Misspelt", r"the class does not define build_model\.\nEach ToolTrial must"),
+        ("Empty", r"the class does not define build_data and build_model\.\nEach ToolTrial"),
     ],
 )
-def test_a_class_without_one_of_its_methods(tmp_path: Path, name: str, told: str) -> None:
+def test_class_without_methods_is_refused(tmp_path: Path, name: str, told: str) -> None:
     (tmp_path / "lacking.py").write_text(CODE)
     assert import_trial_class("lacking.py:Whole", tmp_path).__name__ == "Whole"
     with pytest.raises(InvalidExperimentError, match=told):
@@ -51,7 +51,7 @@ def test_a_class_without_one_of_its_methods(tmp_path: Path, name: str, told: str
     [
         (
             "from detcore.report import Chart",
-            "there is no module 'detcore.report'. Did you mean 'detcore_report'?",
+            "module 'detcore.report' not found. Did you mean 'detcore_report'?",
         ),
         (
             "from detcore_testing import FrameworkSiute",
@@ -59,9 +59,7 @@ def test_a_class_without_one_of_its_methods(tmp_path: Path, name: str, told: str
         ),
     ],
 )
-def test_wrong_import_of_a_plugin_names_the_closest(
-    tmp_path: Path, line: str, message: str
-) -> None:
+def test_wrong_plugin_import_suggests_name(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "wrong_import.py").write_text(line)
     with pytest.raises(InvalidExperimentError, match=re.escape(message)):
         import_trial_class("wrong_import.py:Trial", tmp_path)

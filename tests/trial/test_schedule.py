@@ -23,7 +23,7 @@ MAX_DECISIONS_PER_BATCH = 6
 
 @dataclasses.dataclass
 class Log:
-    """What a driven schedule did: (kind, batch) in order, and how it ended."""
+    """Work of a driven schedule: (kind, batch) in order, and how it ended."""
 
     did: list[tuple[Step, int]] = dataclasses.field(default_factory=list)
     chunks: list[tuple[int, int]] = dataclasses.field(default_factory=list)
@@ -42,7 +42,7 @@ def drive(
     kill_at: int | None = None,
     best_at: frozenset[int] | None = None,
 ) -> Log:
-    """Do what the schedule says until it says stop; `best_at` None = every validation is best.
+    """Follow the schedule until it stops. With `best_at` None, every validation is the best.
 
     `kill_at` ends it like SIGKILL once that batch is trained, before anything due there is done.
     """
@@ -65,19 +65,19 @@ def drive(
             if kill_at is not None and now < kill_at <= until:
                 return log
             log.chunks.append((now, until))
-            schedule.trained(until)
+            schedule.record_training(until)
             decisions_here = 0
             continue
         log.did.append((decision.step, now))
         if decision.step is Step.REPORT:
-            schedule.reported()
+            schedule.record_report()
         elif decision.step is Step.VALIDATE:
-            schedule.validated(is_best=best_at is None or now in best_at)
+            schedule.record_validation(is_best=best_at is None or now in best_at)
         elif decision.step is Step.CHECKPOINT:
             log.state = json.loads(json.dumps(schedule.state_dict()))
-            schedule.checkpointed()
+            schedule.record_checkpoint()
         elif decision.step is Step.COMPLETE:
-            schedule.completed()
+            schedule.record_completion()
         else:
             log.reason = decision.reason
             return log
@@ -102,7 +102,7 @@ def multiples(period: int, length: int) -> set[int]:
 
 
 @given(plan=plans, best_at=st.frozensets(st.integers(0, 120)))
-def test_periods_are_kept_exactly(plan: SchedulePlan, best_at: frozenset[int]) -> None:
+def test_schedule_keeps_periods(plan: SchedulePlan, best_at: frozenset[int]) -> None:
     log = drive(Schedule(plan), best_at=best_at)
     length = plan.length
     validations = multiples(plan.min_validation_period, length) | {length}
@@ -122,7 +122,7 @@ def test_periods_are_kept_exactly(plan: SchedulePlan, best_at: frozenset[int]) -
 
 
 @given(plan=plans)
-def test_chunks_cover_training_once_and_are_never_longer_than_the_unit(plan: SchedulePlan) -> None:
+def test_stretches_cover_training_exactly(plan: SchedulePlan) -> None:
     log = drive(Schedule(plan))
     assert all(0 < end - start <= plan.scheduling_unit for start, end in log.chunks)
     assert [batch for start, end in log.chunks for batch in range(start, end)] == list(
@@ -132,10 +132,8 @@ def test_chunks_cover_training_once_and_are_never_longer_than_the_unit(plan: Sch
 
 
 @given(plan=plans, preempt_at=st.integers(0, 120))
-def test_preempted_anywhere_and_resumed_validates_at_the_same_batches(
-    plan: SchedulePlan, preempt_at: int
-) -> None:
-    whole = drive(Schedule(plan))
+def test_preempted_schedule_validates_at_same_batches(plan: SchedulePlan, preempt_at: int) -> None:
+    uninterrupted = drive(Schedule(plan))
     first = drive(Schedule(plan), preempt_at=preempt_at)
     if first.reason == "completed":
         assert preempt_at > plan.length
@@ -144,34 +142,32 @@ def test_preempted_anywhere_and_resumed_validates_at_the_same_batches(
     second = drive(_resumed(plan, first))
     assert second.reason == "completed"
     both = first.at(Step.VALIDATE) + second.at(Step.VALIDATE)
-    assert sorted(set(both)) == whole.at(Step.VALIDATE)
+    assert sorted(set(both)) == uninterrupted.at(Step.VALIDATE)
     if first.state is not None:
         assert len(both) == len(set(both)), "a validation was repeated after a clean stop"
-    assert second.did[-1] == whole.did[-1]
-    assert set(whole.at(Step.REPORT)) <= set(first.at(Step.REPORT) + second.at(Step.REPORT))
+    assert second.did[-1] == uninterrupted.did[-1]
+    assert set(uninterrupted.at(Step.REPORT)) <= set(first.at(Step.REPORT) + second.at(Step.REPORT))
 
 
 @given(plan=plans, kill_at=st.integers(1, 120), best_at=st.frozensets(st.integers(0, 120)))
-def test_killed_anywhere_and_resumed_leaves_the_same_records(
+def test_killed_schedule_leaves_same_records(
     plan: SchedulePlan, kill_at: int, best_at: frozenset[int]
 ) -> None:
-    whole = drive(Schedule(plan), best_at=best_at)
+    uninterrupted = drive(Schedule(plan), best_at=best_at)
     first = drive(Schedule(plan), kill_at=kill_at, best_at=best_at)
     second = drive(_resumed(plan, first), best_at=best_at)
     for step in (Step.VALIDATE, Step.CHECKPOINT, Step.REPORT):
-        assert sorted({*first.at(step), *second.at(step)}) == whole.at(step)
+        assert sorted({*first.at(step), *second.at(step)}) == uninterrupted.at(step)
     start = (first.state or {"steps_completed": 0})["steps_completed"]
     # From its checkpoint on, the resumed run cuts its chunks where the uninterrupted one did.
-    assert second.chunks == [chunk for chunk in whole.chunks if chunk[0] >= start]
+    assert second.chunks == [chunk for chunk in uninterrupted.chunks if chunk[0] >= start]
 
 
 @settings(max_examples=50)
 @given(plan=plans, every=st.integers(1, 7))
-def test_interrupted_again_and_again_it_still_gets_to_the_end(
-    plan: SchedulePlan, every: int
-) -> None:
+def test_repeated_interrupts_reach_the_end(plan: SchedulePlan, every: int) -> None:
     """Each run is preempted a few batches after it started: no livelock, nothing lost."""
-    whole = drive(Schedule(plan))
+    uninterrupted = drive(Schedule(plan))
     schedule, validations = Schedule(plan), []
     for _ in range(plan.length // every + 3):
         log = drive(schedule, preempt_at=schedule.steps_completed + every)
@@ -180,11 +176,11 @@ def test_interrupted_again_and_again_it_still_gets_to_the_end(
             break
         schedule = _resumed(plan, log)
     assert log.reason == "completed"
-    assert sorted(set(validations)) == whole.at(Step.VALIDATE)
+    assert sorted(set(validations)) == uninterrupted.at(Step.VALIDATE)
 
 
 @given(plan=plans, stop_at=st.integers(1, 120))
-def test_a_stop_request_checkpoints_then_stops(plan: SchedulePlan, stop_at: int) -> None:
+def test_stop_request_saves_then_stops(plan: SchedulePlan, stop_at: int) -> None:
     log = drive(Schedule(plan), stop_at=stop_at)
     assert log.chunks[-1][1] == min(stop_at, plan.length)
     assert log.at(Step.CHECKPOINT)[-1] == log.chunks[-1][1]
@@ -193,15 +189,13 @@ def test_a_stop_request_checkpoints_then_stops(plan: SchedulePlan, stop_at: int)
 
 
 @given(plan=plans, lengths=st.lists(st.integers(1, 60), min_size=1, max_size=4))
-def test_each_operation_of_a_search_ends_with_checkpoint_then_validation(
-    plan: SchedulePlan, lengths: list[int]
-) -> None:
+def test_operation_ends_with_save_then_validation(plan: SchedulePlan, lengths: list[int]) -> None:
     schedule = Schedule(plan)
     ends = [plan.length]
     log = drive(schedule)
     for more in lengths:
         ends.append(ends[-1] + more)
-        schedule.extended(ends[-1])
+        schedule.extend_to(ends[-1])
         following = drive(schedule)
         log.did += following.did
     assert log.at(Step.COMPLETE) == ends
@@ -219,35 +213,35 @@ def _resumed(plan: SchedulePlan, log: Log) -> Schedule:
 # -- examples -------------------------------------------------------------------------------------
 
 
-def test_due_together_validation_comes_before_the_checkpoint() -> None:
+def test_validation_precedes_checkpoint() -> None:
     plan = SchedulePlan(length=20, min_validation_period=10, min_checkpoint_period=10)
     here = [step for step, batch in drive(Schedule(plan)).did if batch == 10]
     assert here == [Step.REPORT, Step.VALIDATE, Step.CHECKPOINT]
 
 
-def test_a_validation_that_cannot_be_compared_is_not_best() -> None:
+def test_incomparable_validation_is_not_best() -> None:
     schedule = Schedule(SchedulePlan(length=40, min_validation_period=10))
-    schedule.trained(10)
-    schedule.reported()
-    schedule.validated(is_best=None)
+    schedule.record_training(10)
+    schedule.record_report()
+    schedule.record_validation(is_best=None)
     assert schedule.find_due_work().step is Step.TRAIN
 
 
-def test_initial_validation_is_not_repeated_after_a_resume() -> None:
+def test_initial_validation_is_not_repeated() -> None:
     plan = SchedulePlan(length=10, perform_initial_validation=True, checkpoint_policy="none")
     assert drive(Schedule(plan)).at(Step.VALIDATE) == [0, 10]
     assert drive(Schedule(plan, last_validation=0)).at(Step.VALIDATE) == [10]
     assert drive(Schedule(plan, steps_completed=3, last_checkpoint=3)).at(Step.VALIDATE) == [10]
 
 
-def test_preempted_with_nothing_trained_makes_no_checkpoint() -> None:
+def test_preemption_without_progress_saves_nothing() -> None:
     plan = SchedulePlan(length=250)
     assert drive(Schedule(plan), preempt_at=0).did == [(Step.STOP, 0)]
     resumed = Schedule(plan, steps_completed=100, last_checkpoint=100)
     assert drive(resumed, preempt_at=100).did == [(Step.STOP, 100)]
 
 
-def test_resumed_at_a_boundary_does_what_was_not_done_and_nothing_else() -> None:
+def test_resume_at_boundary_does_missing_work() -> None:
     """A preemption skips the validation due at batch 100; the checkpoint remembers that."""
     plan = SchedulePlan(length=200, min_validation_period=100, min_checkpoint_period=100)
     first = drive(Schedule(plan), preempt_at=100)
@@ -257,55 +251,55 @@ def test_resumed_at_a_boundary_does_what_was_not_done_and_nothing_else() -> None
     assert second.did[1] == (Step.REPORT, 200)
 
 
-def test_an_operation_whose_work_is_done_completes_even_when_preempted() -> None:
+def test_finished_operation_completes_when_preempted() -> None:
     schedule = Schedule(SchedulePlan(length=10), steps_completed=10, last_checkpoint=10)
     assert schedule.find_due_work(preempt=True) == Decision(Step.STOP, 10, "preempted")
-    schedule.validated(is_best=True)
+    schedule.record_validation(is_best=True)
     assert schedule.find_due_work(preempt=True).step is Step.COMPLETE
 
 
-def test_a_stop_request_counts_before_a_preemption() -> None:
+def test_stop_request_precedes_preemption() -> None:
     schedule = Schedule(SchedulePlan(length=10), steps_completed=5, last_checkpoint=5)
     assert schedule.find_due_work(preempt=True, stop_requested=True).reason == "stop requested"
 
 
-def test_resumed_beyond_a_shortened_length_it_validates_and_completes() -> None:
+def test_resume_beyond_shorter_length_completes() -> None:
     plan = SchedulePlan(length=100)
     schedule = Schedule(plan, steps_completed=150, last_validation=100, last_checkpoint=150)
     assert [step for step, _ in drive(schedule).did] == [Step.VALIDATE, Step.COMPLETE, Step.STOP]
 
 
-def test_next_boundary_is_the_present_batch_while_something_is_due() -> None:
+def test_boundary_is_present_batch_while_work_is_due() -> None:
     schedule = Schedule(SchedulePlan(length=10, perform_initial_validation=True))
     assert schedule.next_boundary == 0
-    schedule.validated(is_best=False)
+    schedule.record_validation(is_best=False)
     assert schedule.next_boundary == 10
 
 
 # -- errors ---------------------------------------------------------------------------------------
 
 
-def test_training_past_a_boundary_is_refused() -> None:
+def test_training_past_boundary_is_refused() -> None:
     schedule = Schedule(SchedulePlan(length=250))
-    with pytest.raises(ScheduleError, match=r"reached batch 101.*was to stop at batch 100"):
-        schedule.trained(101)
-    schedule.trained(50)
-    with pytest.raises(ScheduleError, match="reached batch 49, but it stood at batch 50"):
-        schedule.trained(49)
+    with pytest.raises(ScheduleError, match=r"to batch 101.*next boundary is batch 100"):
+        schedule.record_training(101)
+    schedule.record_training(50)
+    with pytest.raises(ScheduleError, match="from batch 50 to batch 49"):
+        schedule.record_training(49)
 
 
-def test_completing_before_the_end_is_refused() -> None:
+def test_early_completion_is_refused() -> None:
     with pytest.raises(ScheduleError, match="250 batches is not complete at batch 0"):
-        Schedule(SchedulePlan(length=250)).completed()
+        Schedule(SchedulePlan(length=250)).record_completion()
 
 
-def test_a_next_operation_in_the_past_is_refused() -> None:
+def test_operation_in_the_past_is_refused() -> None:
     with pytest.raises(ScheduleError, match="ends at batch 99, but 100 batches are already"):
-        Schedule(SchedulePlan(length=100), steps_completed=100).extended(99)
+        Schedule(SchedulePlan(length=100), steps_completed=100).extend_to(99)
 
 
-def test_a_validation_after_the_checkpoint_of_an_end_is_not_done_again() -> None:
-    """The state does not know of it; whoever read it in the records does."""
+def test_final_validation_is_not_repeated() -> None:
+    """The state does not contain the validation, but the records do."""
     state = {"version": 1, "steps_completed": 4, "last_validation": None}
     for length in (4, 8):
         plan = SchedulePlan(length=length, min_validation_period=2)
@@ -315,7 +309,7 @@ def test_a_validation_after_the_checkpoint_of_an_end_is_not_done_again() -> None
             assert log.at(Step.COMPLETE) == [length]
 
 
-def test_a_state_of_another_version_is_refused() -> None:
+def test_schedule_of_other_version_is_refused() -> None:
     with pytest.raises(ScheduleError, match=r"schedule has version 2.*\n.*\nResume with"):
         Schedule.from_state(SchedulePlan(length=10), {"version": 2})
 
@@ -327,7 +321,7 @@ def _settings(**changes: Any) -> TrialSettings:
     config = ExperimentConfig.model_validate(
         {"searcher": {"name": "single", "metric": "loss", "max_length": {"epochs": 3}}}
     )
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "scheduling_unit": 50,
         "min_validation_period": Length(1, Unit.EPOCHS),
         "min_checkpoint_period": Length(640, Unit.RECORDS),
@@ -335,10 +329,10 @@ def _settings(**changes: Any) -> TrialSettings:
         "perform_initial_validation": True,
         **changes,
     }
-    return dataclasses.replace(config.trial_settings(), **given)
+    return dataclasses.replace(config.trial_settings(), **arguments)
 
 
-def test_lengths_of_the_configuration_become_batches() -> None:
+def test_configured_lengths_become_batches() -> None:
     plan = plan_from_settings(
         _settings(), length=Length(3, Unit.EPOCHS), global_batch_size=32, batches_per_epoch=57
     )
@@ -352,7 +346,7 @@ def test_lengths_of_the_configuration_become_batches() -> None:
     )
 
 
-def test_records_per_epoch_counts_before_the_length_of_the_data() -> None:
+def test_records_per_epoch_precedes_data_length() -> None:
     config = _settings(records_per_epoch=320)
     plan = plan_from_settings(
         config, length=Length(3, Unit.EPOCHS), global_batch_size=32, batches_per_epoch=57
@@ -361,7 +355,7 @@ def test_records_per_epoch_counts_before_the_length_of_the_data() -> None:
 
 
 @pytest.mark.parametrize("unit", list(Unit))
-def test_a_period_of_zero_means_never_in_every_unit(unit: Unit) -> None:
+def test_zero_period_means_never(unit: Unit) -> None:
     config = _settings(
         min_validation_period=Length(0, unit),
         min_checkpoint_period=Length(0, unit),
@@ -374,7 +368,7 @@ def test_a_period_of_zero_means_never_in_every_unit(unit: Unit) -> None:
     assert log.at(Step.CHECKPOINT) == [90]
 
 
-def test_epochs_of_data_without_a_length_are_refused_by_setting() -> None:
+def test_epochs_require_data_length() -> None:
     config = _settings(min_validation_period=Length(0, Unit.BATCHES))
     message = r"searcher.max_length: cannot convert 3 epochs into batches: records_per_epoch is not"
     length = Length(3, Unit.EPOCHS)

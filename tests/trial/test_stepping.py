@@ -58,7 +58,7 @@ def drive(clock: Clock, controller: Controller) -> None:
     drive_stepping(controller, clock)  # type: ignore[arg-type]
 
 
-def test_metrics_are_averaged_over_the_batches_of_each_stretch() -> None:
+def test_metrics_are_averaged_per_stretch() -> None:
     clock, controller = Clock(unit=10, length=25), Controller()
     drive(clock, controller)
     assert [steps for steps, _ in clock.reports] == [10, 20, 25]
@@ -66,13 +66,13 @@ def test_metrics_are_averaged_over_the_batches_of_each_stretch() -> None:
     assert sum(controller.calls) == 25
 
 
-def test_slow_batches_are_trained_a_few_at_a_time() -> None:
+def test_slow_batches_are_trained_in_small_calls() -> None:
     clock, controller = Clock(unit=8, length=8), Controller(batch_s=0.3)
     drive(clock, controller)
     assert max(controller.calls) <= 2
 
 
-def test_an_interrupt_ends_the_stretch_at_the_next_call() -> None:
+def test_interrupt_ends_stretch_at_next_call() -> None:
     clock, controller = Clock(unit=1000, length=1000, interrupt_after=3), Controller(batch_s=0.3)
     drive(clock, controller)
     assert controller.done < 6

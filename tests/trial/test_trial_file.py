@@ -19,17 +19,17 @@ WRITTEN = {
 }
 
 
-def test_the_configuration_holds_the_values_of_the_trial(tmp_path: Path) -> None:
+def test_trial_file_contains_trial_values(tmp_path: Path) -> None:
     (tmp_path / "trial.json").write_text(json.dumps(WRITTEN))
     record = read_trial_file(find_checkpoint_directory(str(tmp_path)), "toy")
     assert record["config"] == {"name": "first", "hyperparameters": {"rate": 0.5}}
     assert record["trial_class"] == "model_def:Toy"
 
 
-def test_a_folder_that_does_not_exist_is_named_with_the_command_that_makes_it(
+def test_missing_checkpoint_folder_suggests_download(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(CheckpointNotFoundError, match=r"no folder .*gone(.|\n)*download UUID"):
+    with pytest.raises(CheckpointNotFoundError, match=r"the folder .*gone(.|\n)*download UUID"):
         find_checkpoint_directory(tmp_path / "gone")
 
 
@@ -45,7 +45,7 @@ def test_a_folder_that_does_not_exist_is_named_with_the_command_that_makes_it(
         (json.dumps({**WRITTEN, "framework": "other"}), "framework 'other'.*not of 'toy'"),
     ],
 )
-def test_other_files_are_refused(tmp_path: Path, written: Any, message: str) -> None:
+def test_invalid_trial_files_are_refused(tmp_path: Path, written: Any, message: str) -> None:
     if written is not None:
         (tmp_path / "trial.json").write_text(written)
     with pytest.raises(InvalidCheckpointError, match=message):

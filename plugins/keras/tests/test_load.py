@@ -229,7 +229,7 @@ def test_lazily_built_model_needs_input_spec(tmp_path: Path) -> None:
 
 
 def test_other_directories_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointNotFoundError, match=r"there is no folder .*gone"):
+    with pytest.raises(CheckpointNotFoundError, match=r"the directory .*gone does not exist"):
         detcore_keras.load_model_from_checkpoint_path(tmp_path / "gone")
     (tmp_path / "readme.txt").write_text("hello")
     message = r"not a checkpoint of a TFKerasTrial.*\nIt has: readme\.txt"
@@ -245,7 +245,7 @@ def test_other_directories_are_rejected(tmp_path: Path) -> None:
         ({"framework": "torch"}, InvalidCheckpointError, "framework 'torch'"),
         ({"trial_class": "model_def:Odd"}, InvalidModelError, "returned 'model' .str."),
         ({"trial_class": "model_def:Gone"}, InvalidExperimentError, "has no class 'Gone'"),
-        ({"trial_class": "gone:Plain"}, InvalidExperimentError, "there is no module 'gone'"),
+        ({"trial_class": "gone:Plain"}, InvalidExperimentError, "module 'gone' not found"),
     ],
 )
 def test_other_trials_are_rejected(
@@ -259,7 +259,7 @@ def test_other_trials_are_rejected(
 def test_damaged_checkpoints_are_rejected(tmp_path: Path) -> None:
     write_checkpoint(tmp_path)
     (tmp_path / "code").rename(tmp_path / "kode")
-    with pytest.raises(InvalidCheckpointError, match="has no folder 'code'"):
+    with pytest.raises(InvalidCheckpointError, match="has no directory 'code'"):
         detcore_keras.load_model_from_checkpoint_path(tmp_path)
     (tmp_path / "trial.json").write_text('{"framework": "keras"}')
     with pytest.raises(InvalidCheckpointError, match=r"trial\.json is damaged.*trial_class"):

@@ -223,7 +223,7 @@ def test_what_cannot_be_run_is_not_recorded(
 
 
 def test_no_number_and_no_name_keeps_the_server_busy() -> None:
-    assert Slots(10**30, 2).at_once == 10_000
+    assert Slots(10**30, 2).max_concurrent == 10_000
     assert nearest("x" * 10_000_000, ["searcher", "max_length"]) is None
 
 
@@ -341,7 +341,7 @@ def test_the_next_one_begins_and_one_that_cannot_is_given_up(jobs: JobServer) ->
     assert experiment(jobs, lost).wait(interval=0.1).value == "ERROR"
     said = read_events(jobs.session(), lost, 0)
     assert "its runner ended 3 times, one after the other" in said["error"]
-    assert "which is not there any more" in "".join(said["lines"])
+    assert "which does not exist any more" in "".join(said["lines"])
     assert experiment(jobs, next_one).wait(interval=0.1).value == "COMPLETED"
     kept = jobs.server.home / "experiments" / str(next_one)
     assert secret not in (kept / "journal.jsonl").read_text()

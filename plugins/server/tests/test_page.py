@@ -391,7 +391,7 @@ def test_controls(site: Site) -> None:
     over, _ = site.search(1, name="over")
     answer = site.client.ask("POST", f"/ui/experiments/{over}/control", {"action": "pause"})
     assert answer.status == 409
-    assert "is over (COMPLETED)" in ServedPage(answer.text).text
+    assert "has ended (COMPLETED)" in ServedPage(answer.text).text
 
 
 def test_secrets_are_starred_out(site: Site) -> None:

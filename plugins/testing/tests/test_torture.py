@@ -120,7 +120,7 @@ def _manifest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     def save(self: Any, scan: Any, *rest: Any, **more: Any) -> Any:
         with monkeypatch.context() as patch:
             patch.setattr(_save, "write_files", put_nothing)
-            patch.setattr(_commit, "_check_arrived", lambda *_: None)
+            patch.setattr(_commit, "_check_stored_sizes", lambda *_: None)
             saved = real_save(self, scan, *rest, **more)
         _commit.write_files(self._storage, saved, scan)
         return saved
@@ -139,7 +139,7 @@ def _manifest_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
             Path(file.name).write_bytes(encode_manifest(manifest))
             storage.put_tree([(Path(file.name), f"{manifest.uuid}/{MANIFEST_FILE}")])
 
-    monkeypatch.setattr(_save, "commit", commit)
+    monkeypatch.setattr(_save, "commit_manifest", commit)
 
 
 def _files_before_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,17 +192,17 @@ def _recorded_after_commit(monkeypatch: pytest.MonkeyPatch) -> None:
 def _recorded_complete_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     def commit(storage: Any, manifest: Any) -> None:
         _commit.record_committed(owner["records"], storage, manifest)
-        _commit.commit(storage, manifest)
+        _commit.commit_manifest(storage, manifest)
 
     owner: dict[str, Any] = {}
-    started = _save.Saver._started
+    started = _save.Saver._start_save
 
     def remember(self: Any, *arguments: Any, **options: Any) -> Any:
         owner["records"] = self._records
         return started(self, *arguments, **options)
 
-    monkeypatch.setattr(_save.Saver, "_started", remember)
-    monkeypatch.setattr(_save, "commit", commit)
+    monkeypatch.setattr(_save.Saver, "_start_save", remember)
+    monkeypatch.setattr(_save, "commit_manifest", commit)
 
 
 def _recovery_ignores_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ def _part_without_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
         if left != manifest:
             storage.replace(f"{left.uuid}/{MANIFEST_FILE}", encode_manifest(left))
 
-    monkeypatch.setattr(_delete, "_remove_rest", remove)
+    monkeypatch.setattr(_delete, "_remove_listed_files", remove)
 
 
 def _registered_checkpoints_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +246,7 @@ def _repair_without_verification(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _shards_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_save.Saver, "_record_end", lambda self, *_, **__: None)
-    monkeypatch.setattr(sharded_save.ShardedSaver, "_write", lambda *_, **__: None)
+    monkeypatch.setattr(sharded_save.ShardedSaver, "_write_and_commit", lambda *_, **__: None)
 
 
 FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = [

@@ -1,10 +1,10 @@
-"""Save, restore and delete checkpoints; the manifest is written last and makes one exist.
+"""Save, restore and delete checkpoints.
 
-A checkpoint exists once its ``manifest.json`` does. Files are written first, the manifest last
-and atomically. Files without a manifest are invisible, and are removed when their trial starts
+A checkpoint exists if its ``manifest.json`` exists. All other files are written first, then the
+manifest, atomically. Files without a manifest are ignored, and are removed when their trial starts
 again.
 
-Names are imported on first use: a worker needs few of them.
+Names are imported on first use, because a worker needs few of them.
 """
 
 from __future__ import annotations

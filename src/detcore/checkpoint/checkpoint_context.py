@@ -11,7 +11,7 @@ from detcore.checkpoint.commit import Selector, scan_directory
 from detcore.checkpoint.delete import delete_checkpoint
 from detcore.checkpoint.manifest import Manifest, read_manifest
 from detcore.checkpoint.manifest_fields import check_metadata
-from detcore.checkpoint.restore import DownloadMode, download_shared, restored
+from detcore.checkpoint.restore import DownloadMode, download_shared, open_restored
 from detcore.checkpoint.save import Saver, Snapshot, Tensors
 from detcore.contract.errors import (
     CheckpointCorruptError,
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 class CheckpointContext(Saver):
     """Saves and restores checkpoints.
 
-    A checkpoint counts once all of its files are in the storage and its manifest is written. A save
-    that the death of the process interrupted is removed at the next start.
+    A checkpoint exists once all of its files are in the storage and its manifest is written. An
+    interrupted save is removed at the trial's next start.
 
     Attributes:
-        versions: Versions to record in manifests, by distribution; framework plugins add theirs.
+        versions: Versions to record in manifests, by distribution. Framework plugins add theirs.
         has_restored: Whether `restore_path` or `download` was called.
     """
 
@@ -54,13 +54,13 @@ class CheckpointContext(Saver):
 
         Args:
             storage: Storage of the files; the caller closes it.
-            distributed: This worker's position among the trial's workers.
+            distributed: This worker's rank and its peers.
             database: Records of checkpoints, or None.
             trial_id: The trial that owns the checkpoints; required with a database.
             parent: UUID of the checkpoint that the trial resumed from, or None.
-            observer: Receives the progress of transfers that the caller waits for, or None.
-            on_damage: Called with UUID and error if the checkpoint that the trial resumed from
-                turns out to be missing or damaged.
+            observer: Receives the progress of synchronous transfers, or None.
+            on_damage: Called with UUID and error if the checkpoint from which the trial resumed is
+                missing or damaged.
         """
         super().__init__(
             storage=storage, records=database, trial_id=trial_id, parent=parent, observer=observer
@@ -78,15 +78,15 @@ class CheckpointContext(Saver):
         shard: bool = False,
         selector: Selector | None = None,
     ) -> str:
-        """Save a folder as a checkpoint, without writing to the folder.
+        """Save a directory as a checkpoint, without writing to the directory.
 
         Args:
             ckpt_dir: The folder. With `shard`, None if this worker has nothing to save.
             metadata: JSON values, with at least ``steps_completed``; also saved as
                 ``metadata.json``, unless the folder has a file of that name.
-            shard: Whether every worker saves a part; all of them must then call this.
-            selector: Selects the files to save; called with names below the folder, those of empty
-                folders end in ``/``. Default: all.
+            shard: Whether every worker saves a part. All workers must then call this method.
+            selector: Selects the files to save. Called with names relative to the folder; names of
+                empty folders end in ``/``. Default: all files.
 
         Returns:
             The checkpoint's UUID.
@@ -95,7 +95,7 @@ class CheckpointContext(Saver):
             InvalidCheckpointError: If the metadata or the folder cannot be saved; nothing was
                 written.
             UnsafePathError: If a name is unsafe or a link leads out of the folder.
-            StorageFullError: If there is no room; earlier checkpoints are untouched.
+            StorageFullError: If the storage is full; earlier checkpoints are intact.
         """
         self.wait()
         if shard:
@@ -104,8 +104,9 @@ class CheckpointContext(Saver):
         self._check_caller("upload")
         if ckpt_dir is None:
             raise InvalidCheckpointError(
-                "upload() needs a ckpt_dir; None is for workers of a sharded checkpoint that "
-                "have nothing to save"
+                "upload() was called without ckpt_dir.\n"
+                "Pass a directory; None is only for workers of a sharded checkpoint (shard=True) "
+                "that have nothing to save."
             )
         plain = check_metadata(metadata)
         scan = scan_directory(Path(ckpt_dir), selector)
@@ -119,25 +120,25 @@ class CheckpointContext(Saver):
         *,
         selector: Selector | None = None,
     ) -> None:
-        """Copy a checkpoint's files to a folder, each checked against the manifest.
+        """Copy a checkpoint's files to a folder, and check each file against the manifest.
 
-        If the folder exists, the files are moved into it after all of them have arrived: files of
-        the same name are replaced, others stay. Among the workers of a node that name the same
-        folder, one downloads every file that any of them selects; all workers of the node must
-        call this.
+        If the folder exists, the files are moved into it after all of them have arrived. Files of
+        the same name are replaced, other files stay. If several workers of a node name the same
+        folder, one worker downloads all files that any of them selects. All workers of the node
+        must call this method.
 
         Args:
             storage_id: The checkpoint's UUID.
             ckpt_dir: The folder; it may exist.
             download_mode: Which workers download.
-            selector: Selects the files to take; default: all.
+            selector: Selects the files to download. Default: all files.
 
         Raises:
             CheckpointNotFoundError: If the checkpoint does not exist.
             CheckpointCorruptError: If a file is missing or has changed; the message names it.
         """
-        sharing = self._sharing(storage_id, download_mode)
-        with self._reporting_damage(storage_id):
+        sharing = self._find_sharing_workers(storage_id, download_mode)
+        with self._report_damage(storage_id):
             download_shared(
                 self._storage,
                 storage_id,
@@ -157,36 +158,39 @@ class CheckpointContext(Saver):
     ) -> Iterator[tuple[Path, str]]:
         """Save the files that the block writes into a folder as a checkpoint.
 
-        ```python
-        with context.checkpoint.store_path({"steps_completed": 100}) as (path, uuid):
-            (path / "weights.bin").write_bytes(weights)
-        ```
+        On local storage, the files are written in place. If the block raises, they are removed.
 
-        On a storage that is a folder of this machine, the files are written in place. If the block
-        raises, nothing is left behind.
+        Example:
+            >>> from detcore import core
+            >>> with core.init() as context:
+            ...     with context.checkpoint.store_path({"steps_completed": 100}) as (path, uuid):
+            ...         _ = (path / "weights.txt").write_text("0.5")
+            ...     with context.checkpoint.restore_path(uuid) as path:
+            ...         print((path / "weights.txt").read_text())
+            0.5
 
         Args:
             metadata: JSON values, with at least ``steps_completed``.
-            shard: Whether every worker saves a part; all of them must then enter the block.
+            shard: Whether every worker saves a part. All workers must then enter the block.
             tensors: Descriptions of the tensors in the files, for the manifest, or a function that
-                returns them after the block; not for sharded checkpoints.
+                returns them after the block. Not supported for sharded checkpoints.
 
         Yields:
             The folder to write to, and the checkpoint's UUID.
 
         Raises:
             InvalidCheckpointError: If the metadata cannot be saved; the block is not entered.
-            UnsafePathError: If the block made a link that leads out of the folder.
-            StorageFullError: If there is no room; earlier checkpoints are untouched.
+            UnsafePathError: If the block created a link that leads out of the folder.
+            StorageFullError: If the storage is full; earlier checkpoints are intact.
         """
         self.wait()
         if shard:
-            with self._sharded_saver().saving(metadata) as (path, uuid):
+            with self._sharded_saver().save_directory(metadata) as (path, uuid):
                 yield path, uuid
             return
         self._check_caller("store_path")
         plain = check_metadata(metadata)
-        with self._saving(plain, tensors) as (path, uuid):
+        with self._save_directory(plain, tensors) as (path, uuid):
             yield path, uuid
 
     def save_async(
@@ -200,30 +204,30 @@ class CheckpointContext(Saver):
 
         ```python
         def snapshot(path):
-            weights = model.weights.copy()  # training waits for this
-            return lambda: np.save(path / "weights.npy", weights)  # but not for this
+            weights = model.weights.copy()  # training waits for the copy
+            return lambda: np.save(path / "weights.npy", weights)  # runs in the background
 
         uuid = context.checkpoint.save_async(snapshot, {"steps_completed": 100})
         ```
 
-        A thread calls the function that `snapshot` returned, digests or uploads the files, commits
-        the checkpoint and records it. Only one save runs at a time; a new one waits for the
-        previous one to finish. An error on the thread is raised once, by the next call of `poll`,
+        A background thread calls the function that `snapshot` returned, digests or uploads the
+        files, commits the checkpoint and records it. Only one save runs at a time: a new save waits
+        for the previous save. An error on the thread is raised once, by the next call of `poll`,
         `wait`, `save_async` or another method that changes checkpoints, or on closing the context.
 
         Args:
-            snapshot: Called at once with the folder to write to; returns a function that writes the
-                rest, or None. That function must not touch anything that training changes, and may
-                raise.
+            snapshot: Called immediately with the folder to write to. Returns None, or a function
+                that writes the remaining files. The function must not use any object that training
+                changes. It may raise.
             metadata: JSON values, with at least ``steps_completed``.
             tensors: Descriptions of the tensors in the files, for the manifest, or a function that
                 returns them after `snapshot`.
 
         Returns:
-            The checkpoint's UUID; it counts only after the commit.
+            The UUID. The checkpoint exists only after the commit.
 
         Raises:
-            InvalidCheckpointError: If the metadata cannot be saved; nothing was begun.
+            InvalidCheckpointError: If the metadata cannot be saved; no save was started.
             StorageError: If the previous save failed.
         """
         self._check_caller("save_async")
@@ -241,16 +245,16 @@ class CheckpointContext(Saver):
     ) -> Iterator[Path]:
         """Provide a folder with a checkpoint's files, each checked against the manifest.
 
-        On a storage that is a folder of this machine, and without a selector, the folder is the
-        checkpoint itself: only read it. Otherwise it is a copy that is removed after the block.
+        On local storage, without a selector, the folder is the checkpoint itself: only read it.
+        Otherwise it is a copy that is removed after the block. See `store_path` for an example.
 
         Args:
             storage_id: The checkpoint's UUID.
-            download_mode: Which workers download and check. If they share the download, all workers
-                of a node must enter the block, and it ends once all of them have left it.
-            selector: Selects the files to take; default: all. Workers that share a copy get every
-                file that any of them selects.
-            storage: Storage of the checkpoint; default: the trial's.
+            download_mode: Which workers download and check. If workers share the download, all
+                workers of a node must enter the block, and each waits at its end for the others.
+            selector: Selects the files to provide. Default: all files. Workers that share a copy
+                get every file that any of them selects.
+            storage: Storage of the checkpoint. Default: the trial's storage.
 
         Yields:
             The folder.
@@ -259,11 +263,11 @@ class CheckpointContext(Saver):
             CheckpointNotFoundError: If the checkpoint does not exist.
             CheckpointCorruptError: If a file is missing or has changed; the message names it.
         """
-        sharing = self._sharing(storage_id, download_mode)
+        sharing = self._find_sharing_workers(storage_id, download_mode)
         with contextlib.ExitStack() as stack:
-            with self._reporting_damage(storage_id):
+            with self._report_damage(storage_id):
                 path = stack.enter_context(
-                    restored(
+                    open_restored(
                         storage or self._storage,
                         storage_id,
                         sharing,
@@ -290,23 +294,23 @@ class CheckpointContext(Saver):
             CheckpointCorruptError: If its manifest is damaged.
         """
         self._wait_for(storage_id)
-        with self._reporting_damage(storage_id):
+        with self._report_damage(storage_id):
             return read_manifest(self._storage, storage_id)
 
     def delete(self, storage_id: str, globs: Iterable[str] | None = None) -> dict[str, int]:
         """Delete a checkpoint, or the files in it that match patterns, and record the deletion.
 
-        Deleting a deleted checkpoint has no effect. If the records are on a server that is
-        unreachable, the deletion is postponed: the files stay until the server is back, and are
-        deleted when the trial starts again or by the next run of ``detcore checkpoint prune``.
+        Deleting a deleted checkpoint has no effect. If the server with the records is unreachable,
+        the deletion is postponed: the files are deleted when the trial starts again, or by
+        ``detcore checkpoint prune``.
 
         Args:
             storage_id: The checkpoint's UUID.
-            globs: Patterns as in `pathlib.Path.glob`; a matching folder is deleted with its
-                contents. ``["**/*"]`` and None mean everything.
+            globs: Patterns as in `pathlib.Path.glob`. A matching folder is deleted with its
+                contents. ``["**/*"]`` and None delete the whole checkpoint.
 
         Returns:
-            The remaining files and their sizes; those of empty folders end in ``/``.
+            The remaining files and their sizes; names of empty folders end in ``/``.
 
         Raises:
             CheckpointNotFoundError: If patterns are given and the checkpoint is not committed.
@@ -324,10 +328,10 @@ class CheckpointContext(Saver):
             return self.get_manifest(storage_id).resources()
 
     @contextlib.contextmanager
-    def _reporting_damage(self, storage_id: str) -> Iterator[None]:
-        """Report an error of the checkpoint that the trial resumed from, so that it can fall back.
+    def _report_damage(self, storage_id: str) -> Iterator[None]:
+        """Report damage of the checkpoint from which the trial resumed.
 
-        The next start of the trial continues from the checkpoint before.
+        The next start of the trial then resumes from the previous checkpoint.
         """
         try:
             yield
@@ -336,11 +340,13 @@ class CheckpointContext(Saver):
                 self._on_damage(storage_id, str(error))
             raise
 
-    def _sharing(self, storage_id: str, mode: DownloadMode) -> DistributedContext | None:
-        """Return the workers that share a download, or None; wait until it can begin."""
+    def _find_sharing_workers(
+        self, storage_id: str, mode: DownloadMode
+    ) -> DistributedContext | None:
+        """Return the workers that share a download, or None, once the checkpoint is saved."""
         if not isinstance(mode, DownloadMode):
             raise InvalidCheckpointError(
-                f"download_mode is {mode!r}; expected one of DownloadMode's values"
+                f"download_mode is {mode!r}; expected a member of DownloadMode"
             )
         self.has_restored = True
         self._wait_for(storage_id)
@@ -360,12 +366,12 @@ class CheckpointContext(Saver):
     def _check_caller(self, name: str) -> None:
         rank = self._distributed.rank
         if rank != 0:
-            what = (
+            advice = (
                 "Call it on rank 0 only"
                 if name == "delete"
                 else (
-                    "One worker saves for all, or every worker saves its part.\n"
+                    "Either rank 0 saves for all workers, or every worker saves its part.\n"
                     "Call it on rank 0 only, or pass shard=True on all workers"
                 )
             )
-            raise ContextStateError(f"{name}() was called on rank {rank}.\n{what}.")
+            raise ContextStateError(f"{name}() was called on rank {rank}.\n{advice}.")

@@ -17,7 +17,7 @@ from detcore.checkpoint.manifest import (
     encode_manifest,
 )
 from detcore.checkpoint.manifest_fields import MANIFEST_FILE
-from detcore.checkpoint.verify import describe_file_kind, stored_sizes
+from detcore.checkpoint.verify import describe_file_kind, list_stored_sizes
 from detcore.contract.errors import (
     CheckpointConflictError,
     CheckpointCorruptError,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 Selector: TypeAlias = Callable[[str], bool]
-"""Whether a name belongs to it: a relative POSIX path; those of empty folders end in ``/``."""
+"""Returns whether to include a name: a relative POSIX path that ends in ``/`` for empty folders."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class Scan:
 
 
 def scan_directory(folder: Path, selector: Selector | None = None) -> Scan:
-    """List the files below a folder, and refuse what cannot be saved safely.
+    """List the files below a folder, and refuse files that cannot be saved safely.
 
     Links to files inside the folder count as files.
 
     Args:
         folder: The folder; nothing is written to it.
-        selector: Selects the files and empty folders to take; default: all.
+        selector: Selects the files and empty folders to save. Default: all.
 
     Raises:
         InvalidCheckpointError: If it is not a folder, or contains something other than files and
@@ -67,26 +67,26 @@ def scan_directory(folder: Path, selector: Selector | None = None) -> Scan:
         UnsafePathError: If a name is unsafe, or a link leads out of the folder.
     """
     if not folder.is_dir():
-        what = "is not a folder" if folder.exists() else "does not exist"
-        raise InvalidCheckpointError(f"the checkpoint folder {folder} {what}")
+        problem = "is not a folder" if folder.exists() else "does not exist"
+        raise InvalidCheckpointError(f"the checkpoint folder {folder} {problem}")
     files: dict[str, Path] = {}
     directories: list[str] = []
-    _walk(folder, "", os.path.realpath(folder), files, directories)
+    _collect_files(folder, "", os.path.realpath(folder), files, directories)
     if selector is not None:
         files = {name: path for name, path in files.items() if selector(name)}
         directories = [name for name in directories if selector(f"{name}/")]
     is_folder = any(name.split("/", 1)[0] == MANIFEST_FILE for name in (*files, *directories))
     if is_folder or MANIFEST_FILE in files:
-        what = "a file" if MANIFEST_FILE in files else "a folder"
+        problem = "a file" if MANIFEST_FILE in files else "a folder"
         raise InvalidCheckpointError(
-            f"{folder} holds {what} called {MANIFEST_FILE}.\n"
+            f"{folder} holds {problem} called {MANIFEST_FILE}.\n"
             "detcore writes its manifest under that name.\n"
-            "Rename yours, or put it into a subfolder."
+            "Rename it, or move it into a subfolder."
         )
     return Scan(files, tuple(directories))
 
 
-def _walk(
+def _collect_files(
     folder: Path, prefix: str, root: str, files: dict[str, Path], directories: list[str]
 ) -> None:
     from detcore.storage import check_key
@@ -99,7 +99,7 @@ def _walk(
             if entry.is_symlink():
                 _check_link(entry, name, root)
             if entry.is_dir(follow_symlinks=False):
-                _walk(Path(entry.path), f"{name}/", root, files, directories)
+                _collect_files(Path(entry.path), f"{name}/", root, files, directories)
             elif entry.is_file():
                 files[name] = Path(entry.path)
             else:
@@ -117,18 +117,18 @@ def _check_link(entry: os.DirEntry[str], name: str, root: str) -> None:
     if os.path.commonpath([root, target]) != root:
         raise UnsafePathError(
             f"{name!r} is a link that leads out of the checkpoint folder, to {target}.\n"
-            "Its target may change or vanish, and would not be saved.\n"
+            "The target may change or be deleted, and would not be saved.\n"
             "Copy the file into the folder instead."
         )
     if not os.path.isfile(target):
-        what = "to a folder" if os.path.isdir(target) else "to nothing"
+        kind = "to a directory" if os.path.isdir(target) else "whose target is missing"
         raise InvalidCheckpointError(
-            f"{name!r} is a link {what}.\nOnly links to files of the same folder can be saved."
+            f"{name!r} is a link {kind}.\nOnly links to files in the same directory can be saved."
         )
 
 
 class CheckpointRecords(Protocol):
-    """Takes in the changes of checkpoints: a trial's log, or a `detcore.records.Database`."""
+    """Receives changes of checkpoints: a trial's event log, or a `detcore.records.Database`."""
 
     def record_checkpoint(
         self, change: events.CheckpointEvent, *, trial_id: int | None = None, force: bool = False
@@ -136,9 +136,9 @@ class CheckpointRecords(Protocol):
         """Record a change of a checkpoint's state.
 
         Args:
-            change: The change, and with it the state that follows.
-            trial_id: The trial of a checkpoint that is started; a trial's log knows it.
-            force: Whether files of one in the model registry may be deleted.
+            change: The change, which implies the new state.
+            trial_id: Trial of a new checkpoint. Ignored by a trial's event log.
+            force: Whether files of a checkpoint in the model registry may be deleted.
         """
 
 
@@ -151,15 +151,15 @@ def write_files(
     observer: TransferObserver | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> dict[str, FileDigest]:
-    """Copy files to a checkpoint that is not committed yet; flush to the disk those in place.
+    """Copy files to an uncommitted checkpoint, or flush files that are in place to the disk.
 
     Args:
         storage: Storage of the checkpoint.
         uuid: The checkpoint.
         scan: Its files.
-        is_in_place: Whether the files are at their places in the storage.
+        is_in_place: Whether the files are already in the storage.
         observer: Receives the progress, or None.
-        check: Called between two pieces, on any thread; its exception ends the transfer.
+        check: Called between chunks, on any thread. Its exception aborts the transfer.
     """
     from detcore.storage import track_transfer
 
@@ -169,23 +169,23 @@ def write_files(
         total = scan.size_bytes() if observer else 0
         with track_transfer(observer, f"saving {uuid[:8]}", total) as advance:
 
-            def progress(size: int) -> None:
+            def report_progress(size: int) -> None:
                 check()
                 if advance is not None:
                     advance(size)
 
             if is_in_place:
                 keys = [f"{uuid}/{name}" for name in scan.files]
-                digests = storage.digest_tree(keys, make_durable=True, progress=progress)
+                digests = storage.digest_tree(keys, make_durable=True, progress=report_progress)
             else:
                 pairs = [(path, f"{uuid}/{name}") for name, path in scan.files.items()]
-                digests = storage.put_tree(pairs, progress=progress)
+                digests = storage.put_tree(pairs, progress=report_progress)
     if not is_in_place:
-        make_folders(storage, uuid, scan.directories)
-    return _named(uuid, digests)
+        create_directories(storage, uuid, scan.directories)
+    return _strip_uuid(uuid, digests)
 
 
-def make_folders(storage: StorageBackend, uuid: str, names: Iterable[str]) -> None:
+def create_directories(storage: StorageBackend, uuid: str, names: Iterable[str]) -> None:
     """Create empty folders on storages that support them; the manifest lists them in any case."""
     for name in names:
         path = storage.direct_path(f"{uuid}/{name}")
@@ -196,30 +196,30 @@ def make_folders(storage: StorageBackend, uuid: str, names: Iterable[str]) -> No
 def add_metadata(
     storage: StorageBackend, uuid: str, metadata: Mapping[str, Any]
 ) -> dict[str, FileDigest]:
-    """Write ``metadata.json`` for a checkpoint without a file of that name."""
+    """Write ``metadata.json`` to a checkpoint that has no file of that name."""
     key = f"{uuid}/{METADATA_FILE}"
     storage.replace(key, (json.dumps(metadata, indent=2) + "\n").encode())
-    return _named(uuid, storage.digest_tree([key]))
+    return _strip_uuid(uuid, storage.digest_tree([key]))
 
 
-def commit(storage: StorageBackend, manifest: Manifest) -> None:
-    """Make a checkpoint exist.
+def commit_manifest(storage: StorageBackend, manifest: Manifest) -> None:
+    """Write the manifest, so that the checkpoint exists.
 
     Raises:
-        CheckpointCorruptError: If the storage does not hold the files that were written.
+        CheckpointCorruptError: If the storage does not contain the files that were written.
         CheckpointConflictError: If another checkpoint was committed under the same UUID.
     """
-    _check_arrived(storage, manifest)
+    _check_stored_sizes(storage, manifest)
     key = f"{manifest.uuid}/{MANIFEST_FILE}"
     try:
         storage.create(key, encode_manifest(manifest))
     except FileExistsError as error:
         # Either an earlier attempt succeeded and its response was lost, or a second writer exists.
-        there = decode_manifest(storage.read(key), manifest.uuid, storage.url)
-        if there.files != manifest.files:
+        stored = decode_manifest(storage.read(key), manifest.uuid, storage.url)
+        if stored.files != manifest.files:
             raise CheckpointConflictError(
                 f"another process committed checkpoint {manifest.uuid} in {storage.url} with "
-                "other files.\nTwo processes must not save under one UUID."
+                "other files.\nTwo processes must not save under the same UUID."
             ) from error
 
 
@@ -246,28 +246,33 @@ def record_committed(
     )
 
 
-def _check_arrived(storage: StorageBackend, manifest: Manifest) -> None:
+def _check_stored_sizes(storage: StorageBackend, manifest: Manifest) -> None:
     """Compare the storage's listing with the written files before the checkpoint counts."""
-    there = stored_sizes(storage, manifest.uuid)
+    stored_sizes = list_stored_sizes(storage, manifest.uuid)
     for name, digest in manifest.files.items():
-        if there.get(name) != digest.size:
-            found = "is not there" if name not in there else f"has {there[name]} bytes"
+        if stored_sizes.get(name) != digest.size:
+            problem = (
+                "is not stored_sizes"
+                if name not in stored_sizes
+                else f"has {stored_sizes[name]} bytes"
+            )
             raise CheckpointCorruptError(
-                f"checkpoint {manifest.uuid} was not committed: {name} {found} in {storage.url}, "
+                f"checkpoint {manifest.uuid} was not committed: {name} {problem} in {storage.url}, "
                 f"although {digest.size} bytes were written.\n"
-                "Something changed the files while they were saved."
+                "Another program changed the files while they were being saved."
             )
 
 
-def _named(uuid: str, digests: Mapping[str, FileDigest]) -> dict[str, FileDigest]:
+def _strip_uuid(uuid: str, digests: Mapping[str, FileDigest]) -> dict[str, FileDigest]:
     return {key[len(uuid) + 1 :]: digest for key, digest in digests.items()}
 
 
 @contextlib.contextmanager
 def open_staging_directory(storage: StorageBackend, key: str) -> Iterator[tuple[Path, bool]]:
-    """Yield a new folder, and whether it is on the storage's own file system.
+    """Yield a new folder, and whether it is on the storage's file system.
 
-    If so, it is the path of the key, and stays; otherwise it is removed after the block.
+    On the storage's file system, the folder is the path of the key and stays. Otherwise it is
+    removed after the block.
     """
     direct = storage.direct_path(key)
     if direct is not None:

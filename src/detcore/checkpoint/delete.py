@@ -8,7 +8,7 @@ import fnmatch
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from detcore.checkpoint.commit import CheckpointRecords, make_folders
+from detcore.checkpoint.commit import CheckpointRecords, create_directories
 from detcore.checkpoint.manifest import Manifest, encode_manifest, read_manifest
 from detcore.checkpoint.manifest_fields import MANIFEST_FILE, check_id, list_parent_names
 from detcore.contract.errors import NotFoundError, UnsafePathError
@@ -28,20 +28,20 @@ def delete_checkpoint(
 ) -> dict[str, int]:
     """Delete a checkpoint, or the files in it that match patterns.
 
-    The record goes first, then the manifest, then the files. An interruption therefore leaves
-    files without a manifest, never a checkpoint with files missing; the trial's next start removes
-    them. Deleting a deleted checkpoint has no effect.
+    The deletion is recorded first, then the manifest is removed, then the files. An interruption
+    therefore leaves files without a manifest, never a checkpoint with missing files. The trial's
+    next start removes such files. Deleting a deleted checkpoint has no effect.
 
     Args:
         storage: Storage of the checkpoint.
         uuid: UUID of the checkpoint.
         database: Records of the checkpoint, or None.
-        globs: Patterns as in `pathlib.Path.glob`; a matching folder is deleted with its contents.
-            ``["**/*"]`` and None mean everything.
-        force: Whether to delete even a checkpoint in the model registry.
+        globs: Patterns as in `pathlib.Path.glob`. A matching folder is deleted with its contents.
+            ``["**/*"]`` and None delete the whole checkpoint.
+        force: Whether to also delete a checkpoint in the model registry.
 
     Returns:
-        The remaining files and their sizes; those of empty folders end in ``/``.
+        The remaining files and their sizes; names of empty folders end in ``/``.
 
     Raises:
         CheckpointNotFoundError: If patterns are given and the checkpoint is not committed.
@@ -51,43 +51,49 @@ def delete_checkpoint(
     check_id(uuid)
     if globs is not None:
         manifest = read_manifest(storage, uuid)
-        split = split_by_globs(manifest.files, manifest.directories, globs)
-        if not split.gone_files and not split.gone_folders:
+        plan = split_by_globs(manifest.files, manifest.directories, globs)
+        if not plan.deleted_files and not plan.deleted_directories:
             return manifest.resources()
-        left = dataclasses.replace(
+        remaining = dataclasses.replace(
             manifest,
-            files={name: d for name, d in manifest.files.items() if name not in split.gone_files},
-            directories=split.empty_folders,
+            files={name: d for name, d in manifest.files.items() if name not in plan.deleted_files},
+            directories=plan.empty_directories,
         )
-        kept = left.resources()
-        if kept:
-            _record(database, events.CheckpointDeleted(uuid=uuid, resources=kept), force=force)
-            _remove_rest(storage, manifest, left, split.gone_files)
-            return kept
-    _record(database, events.CheckpointDeleting(uuid=uuid), force=force)
+        remaining_files = remaining.resources()
+        if remaining_files:
+            _record_change(
+                database,
+                events.CheckpointDeleted(uuid=uuid, resources=remaining_files),
+                force=force,
+            )
+            _remove_listed_files(storage, manifest, remaining, plan.deleted_files)
+            return remaining_files
+    _record_change(database, events.CheckpointDeleting(uuid=uuid), force=force)
     remove_files(storage, uuid)
-    _record(database, events.CheckpointDeleted(uuid=uuid, resources={}))
+    _record_change(database, events.CheckpointDeleted(uuid=uuid, resources={}))
     return {}
 
 
 def remove_files(storage: StorageBackend, uuid: str) -> None:
-    """Remove everything of a checkpoint, the manifest first."""
+    """Remove all files of a checkpoint, the manifest first."""
     storage.delete([f"{check_id(uuid)}/{MANIFEST_FILE}"])
     storage.delete_tree(uuid)
 
 
-def finish_part(storage: StorageBackend, manifest: Manifest, kept: Collection[str]) -> Manifest:
+def finish_partial_deletion(
+    storage: StorageBackend, manifest: Manifest, kept: Collection[str]
+) -> Manifest:
     """Finish a partial deletion that was interrupted.
 
     Args:
         storage: Storage of the checkpoint.
         manifest: Its current manifest.
-        kept: Recorded names to keep; those of empty folders end in ``/``.
+        kept: Recorded names to keep; names of empty folders end in ``/``.
 
     Returns:
         The manifest of the remaining files.
     """
-    left = dataclasses.replace(
+    remaining = dataclasses.replace(
         manifest,
         files={name: digest for name, digest in manifest.files.items() if name in kept},
         directories=tuple(sorted(name[:-1] for name in kept if name.endswith("/"))),
@@ -95,16 +101,18 @@ def finish_part(storage: StorageBackend, manifest: Manifest, kept: Collection[st
     from detcore.storage import is_safe_key
 
     # Unsafe names such as "../x" were not written by detcore, and cannot be deleted.
-    keys = [entry.key for entry in storage.list(left.uuid) if is_safe_key(entry.key)]
-    there = {key.partition("/")[2] for key in keys}
-    _remove_rest(storage, manifest, left, there - set(left.files) - {MANIFEST_FILE})
-    return left
+    keys = [entry.key for entry in storage.list(remaining.uuid) if is_safe_key(entry.key)]
+    stored_names = {key.partition("/")[2] for key in keys}
+    _remove_listed_files(
+        storage, manifest, remaining, stored_names - set(remaining.files) - {MANIFEST_FILE}
+    )
+    return remaining
 
 
-def _remove_rest(
+def _remove_listed_files(
     storage: StorageBackend, manifest: Manifest, left: Manifest, gone: Collection[str]
 ) -> None:
-    """Remove some files of a checkpoint, from its manifest first."""
+    """Remove files of a checkpoint, first from its manifest."""
     uuid = left.uuid
     if left != manifest:
         storage.replace(f"{uuid}/{MANIFEST_FILE}", encode_manifest(left))
@@ -116,40 +124,42 @@ def _remove_rest(
         if folder.relative_to(root).as_posix() not in left.directories:
             with contextlib.suppress(OSError):  # the folder is not empty
                 folder.rmdir()
-    make_folders(storage, uuid, left.directories)
+    create_directories(storage, uuid, left.directories)
 
 
-def _record(
+def _record_change(
     database: CheckpointRecords | None, change: events.CheckpointEvent, *, force: bool = False
 ) -> None:
     if database is not None:
-        with contextlib.suppress(NotFoundError):  # belongs to another database, in shared storage
+        with contextlib.suppress(
+            NotFoundError
+        ):  # recorded in another database that shares the storage
             database.record_checkpoint(change, force=force)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Split:
-    """Names that patterns remove from a checkpoint, and folders that become empty.
+class DeletionPlan:
+    """Names that a deletion by patterns removes, and folders that become empty.
 
     Attributes:
-        gone_files: Files that match, or lie in a folder that matches.
-        gone_folders: Folders that match, or lie in one that matches.
-        empty_folders: Folders that become empty.
+        deleted_files: Files that match, or are in a matching folder.
+        deleted_directories: Folders that match, or are in a matching folder.
+        empty_directories: Folders that become empty.
     """
 
-    gone_files: frozenset[str]
-    gone_folders: frozenset[str]
-    empty_folders: tuple[str, ...]
+    deleted_files: frozenset[str]
+    deleted_directories: frozenset[str]
+    empty_directories: tuple[str, ...]
 
 
 def split_by_globs(
     files: Collection[str], directories: Collection[str], globs: Iterable[str]
-) -> Split:
+) -> DeletionPlan:
     """Apply patterns by the rules of `pathlib.Path.glob`, relative to the checkpoint.
 
-    ``**`` as a whole part stands for any folders, ``*`` for anything within one name, including
-    hidden names, and ``**.txt`` is the same as ``*.txt``. A folder that matches is removed with its
-    contents; ``folder/*`` leaves the folder, empty.
+    ``**`` as a complete part matches any number of folders. ``*`` matches any characters within a
+    name, including hidden names. ``**.txt`` is the same as ``*.txt``. A matching folder is removed
+    with its contents; ``folder/*`` keeps the empty folder.
 
     Args:
         files: Names of the files, as relative POSIX paths.
@@ -159,40 +169,46 @@ def split_by_globs(
     Raises:
         UnsafePathError: If a pattern is absolute or has a part ``..``.
     """
-    patterns = [_parts(pattern) for pattern in globs]
+    patterns = [_split_pattern(pattern) for pattern in globs]
     folders = {parent for name in (*files, *directories) for parent in list_parent_names(name)}
     folders.update(directories)
 
-    def is_named(name: str, *, is_folder: bool) -> bool:
-        pieces = name.split("/") if name else []
-        return any(_matches(pieces, parts, is_folder=is_folder) for parts in patterns)
+    def is_matched(name: str, *, is_folder: bool) -> bool:
+        name_parts = name.split("/") if name else []
+        return any(_matches_pattern(name_parts, parts, is_folder=is_folder) for parts in patterns)
 
-    named = {folder for folder in ("", *folders) if is_named(folder, is_folder=True)}
-    gone_folders = {
-        f for f in folders if f in named or not named.isdisjoint(("", *list_parent_names(f)))
+    matched_directories = {
+        folder for folder in ("", *folders) if is_matched(folder, is_folder=True)
     }
-    gone_files = {
+    deleted_directories = {
+        f
+        for f in folders
+        if f in matched_directories
+        or not matched_directories.isdisjoint(("", *list_parent_names(f)))
+    }
+    deleted_files = {
         file
         for file in files
-        if not named.isdisjoint(("", *list_parent_names(file))) or is_named(file, is_folder=False)
+        if not matched_directories.isdisjoint(("", *list_parent_names(file)))
+        or is_matched(file, is_folder=False)
     }
-    left = (set(files) - gone_files) | (folders - gone_folders)
-    filled = {parent for name in left for parent in list_parent_names(name)}
-    return Split(
-        gone_files=frozenset(gone_files),
-        gone_folders=frozenset(gone_folders),
-        empty_folders=tuple(sorted(folders - gone_folders - filled)),
+    remaining = (set(files) - deleted_files) | (folders - deleted_directories)
+    filled = {parent for name in remaining for parent in list_parent_names(name)}
+    return DeletionPlan(
+        deleted_files=frozenset(deleted_files),
+        deleted_directories=frozenset(deleted_directories),
+        empty_directories=tuple(sorted(folders - deleted_directories - filled)),
     )
 
 
-def _parts(pattern: str) -> list[str]:
+def _split_pattern(pattern: str) -> list[str]:
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
     if pattern.startswith("/") or ".." in parts or not parts:
         raise UnsafePathError(
-            f"the pattern {pattern!r} is refused: patterns are relative to the checkpoint and "
-            "have no '..'.\nEverything is '**/*'."
+            f"invalid pattern {pattern!r}: patterns are relative to the checkpoint and must not "
+            "contain '..'.\nTo match all files, use '**/*'."
         )
-    # Several "**" in a row mean the same as one, and each adds to the running time.
+    # Consecutive "**" are redundant, and each increases the running time.
     return [
         part
         for part, before in zip(parts, ["", *parts], strict=False)
@@ -200,24 +216,24 @@ def _parts(pattern: str) -> list[str]:
     ]
 
 
-def _matches(pieces: list[str], parts: list[str], *, is_folder: bool) -> bool:
-    # All ways to match are followed in parallel: tried one after another, several "**" parts would
-    # give too many combinations.
-    reached = _with_skips({0}, parts)
-    for piece in pieces:
+def _matches_pattern(name_parts: list[str], parts: list[str], *, is_folder: bool) -> bool:
+    # All possible matches are followed in parallel. Backtracking over several "**" parts would take
+    # exponential time.
+    reached = _add_skips({0}, parts)
+    for piece in name_parts:
         after = {
             index if parts[index] == "**" else index + 1
             for index in reached
             if index < len(parts)
             and (parts[index] == "**" or fnmatch.fnmatchcase(piece, parts[index]))
         }
-        reached = _with_skips(after, parts)
-    # As the last part, "**" matches folders, including the checkpoint's root.
+        reached = _add_skips(after, parts)
+    # A final "**" matches folders, including the checkpoint's root.
     is_below = is_folder and parts[-1] == "**" and len(parts) - 1 in reached
     return len(parts) in reached or is_below
 
 
-def _with_skips(reached: set[int], parts: list[str]) -> set[int]:
-    """Add the part after each "**", which may match no folder at all."""
+def _add_skips(reached: set[int], parts: list[str]) -> set[int]:
+    """Add the part after each "**", because "**" also matches zero folders."""
     last = len(parts) - 1
     return reached | {index + 1 for index in reached if index < last and parts[index] == "**"}

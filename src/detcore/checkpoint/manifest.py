@@ -14,9 +14,9 @@ from detcore.checkpoint.manifest_fields import (
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
     check_id,
+    format_value,
     parse_object,
     read_fields,
-    shown,
 )
 from detcore.contract.errors import (
     CheckpointCorruptError,
@@ -76,11 +76,11 @@ def encode_manifest(manifest: Manifest) -> bytes:
     """Return the content of ``manifest.json``.
 
     ``checksum`` is the SHA-256 of the other fields as compact JSON with sorted keys, so that a
-    change of the manifest itself is detected, too. Tensors of files that have been deleted are left
+    modified manifest is detected as well. Tensors of files that have been deleted are left
     out.
 
     Raises:
-        InvalidCheckpointError: If it would be too large to be read back.
+        InvalidCheckpointError: If the manifest would be too large to be read again.
     """
     fields: dict[str, Any] = {
         "format": _FORMAT,
@@ -103,13 +103,13 @@ def encode_manifest(manifest: Manifest) -> bytes:
     ]
     if tensors:
         fields["tensors"] = tensors
-    data = (json.dumps({**fields, "checksum": _checksum(fields)}, indent=1) + "\n").encode()
+    data = (json.dumps({**fields, "checksum": _compute_checksum(fields)}, indent=1) + "\n").encode()
     if len(data) > MAX_MANIFEST_BYTES:
         raise InvalidCheckpointError(
-            f"the checkpoint's {MANIFEST_FILE} would have {len(data)} bytes; "
-            f"{MAX_MANIFEST_BYTES} are read at most.\n"
-            f"It names {len(manifest.files)} files and {len(tensors)} tensors.\n"
-            "Put them into fewer files, or save less metadata."
+            f"the checkpoint's {MANIFEST_FILE} would have {len(data)} bytes; the maximum is "
+            f"{MAX_MANIFEST_BYTES}.\n"
+            f"It lists {len(manifest.files)} files and {len(tensors)} tensors.\n"
+            "Combine them into fewer files, or save less metadata."
         )
     return data
 
@@ -123,30 +123,31 @@ def decode_manifest(data: bytes, uuid: str, url: str) -> Manifest:
         url: URL of the storage, for messages.
 
     Raises:
-        CheckpointCorruptError: If it is damaged, of another checkpoint, or of a later format.
+        CheckpointCorruptError: If it is damaged, belongs to another checkpoint, or has a later
+            format.
     """
     try:
         fields = parse_object(data)
         if fields.get("format") != _FORMAT:
-            raise ValueError(f"its format is {shown(fields.get('format'))}")
+            raise ValueError(f"its format is {format_value(fields.get('format'))}")
         checksum = fields.pop("checksum", None)
         if checksum is None:
             raise ValueError("its field 'checksum' is missing")
         version = fields.get("version")
         if type(version) is not int or version != _VERSION:
-            raise _corrupt(
+            raise _create_corrupt_error(
                 uuid,
                 url,
-                f"its version is {shown(version)}, and this release reads {_VERSION}",
-                "It was written by another release of detcore; use that one to read it.",
+                f"its version is {format_value(version)}, and this release reads {_VERSION}",
+                "It was written by another detcore release. Read it with that release.",
             )
-        if checksum != _checksum(fields):
+        if checksum != _compute_checksum(fields):
             raise ValueError("its checksum does not match its content")
         if fields.get("uuid") != uuid:
-            raise ValueError(f"it belongs to checkpoint {shown(fields.get('uuid'))}")
+            raise ValueError(f"it belongs to checkpoint {format_value(fields.get('uuid'))}")
         return Manifest(uuid=uuid, **read_fields(fields))
     except (ValueError, RecursionError) as error:
-        raise _corrupt(uuid, url, _reason(error)) from error
+        raise _create_corrupt_error(uuid, url, _describe_error(error)) from error
 
 
 def read_manifest(
@@ -166,56 +167,56 @@ def read_manifest(
     """
     key = f"{check_id(uuid)}/{MANIFEST_FILE}"
     try:
-        size = _stored_size(storage, key) if sizes is None else sizes.get(MANIFEST_FILE)
+        size = _get_stored_size(storage, key) if sizes is None else sizes.get(MANIFEST_FILE)
         if size is None:
-            raise CheckpointNotFoundError(_not_found(storage, uuid))
+            raise CheckpointNotFoundError(_describe_missing(storage, uuid))
         if size == 0:  # includes special files: opening a pipe would block forever
-            raise _corrupt(uuid, storage.url, "it is empty")
+            raise _create_corrupt_error(uuid, storage.url, "it is empty")
         if size > MAX_MANIFEST_BYTES:
-            raise _corrupt(
+            raise _create_corrupt_error(
                 uuid,
                 storage.url,
-                f"it has {size} bytes, and {MAX_MANIFEST_BYTES} are read at most",
+                f"it has {size} bytes; the maximum is {MAX_MANIFEST_BYTES}",
             )
         data = storage.read(key)
     except FileNotFoundError as error:
-        raise CheckpointNotFoundError(_not_found(storage, uuid)) from error
+        raise CheckpointNotFoundError(_describe_missing(storage, uuid)) from error
     except UnsafePathError as error:
-        raise _corrupt(uuid, storage.url, _reason(error)) from error
+        raise _create_corrupt_error(uuid, storage.url, _describe_error(error)) from error
     return decode_manifest(data, uuid, storage.url)
 
 
 def has_manifest(storage: StorageBackend, uuid: str) -> bool:
     """Whether a checkpoint is committed.
 
-    An empty manifest does not count: on a file system without hard links, the name is created
-    first and filled in a second step.
+    An empty manifest does not count: on a file system without hard links, an empty file is created
+    first and then filled.
     """
-    return bool(_stored_size(storage, f"{check_id(uuid)}/{MANIFEST_FILE}"))
+    return bool(_get_stored_size(storage, f"{check_id(uuid)}/{MANIFEST_FILE}"))
 
 
 def list_committed(storage: StorageBackend) -> list[str]:
     """Return the UUIDs of the committed checkpoints in a storage."""
-    found = []
+    uuids = []
     for entry in storage.list():
         uuid, _, name = entry.key.partition("/")
         if name == MANIFEST_FILE and entry.size:
-            found.append(uuid)
-    return found
+            uuids.append(uuid)
+    return uuids
 
 
-def _stored_size(storage: StorageBackend, key: str) -> int | None:
+def _get_stored_size(storage: StorageBackend, key: str) -> int | None:
     """Return a stored file's size, or None if it does not exist."""
     sizes = {entry.key: entry.size for entry in storage.list(key)}
     return sizes.get(key)
 
 
-def _checksum(fields: Mapping[str, Any]) -> str:
+def _compute_checksum(fields: Mapping[str, Any]) -> str:
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
         return f"it is not JSON ({error})"
     if isinstance(error, RecursionError):
@@ -225,24 +226,26 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-def _corrupt(uuid: str, url: str, reason: str, advice: str | None = None) -> CheckpointCorruptError:
+def _create_corrupt_error(
+    uuid: str, url: str, reason: str, advice: str | None = None
+) -> CheckpointCorruptError:
     return CheckpointCorruptError(
         f"checkpoint {uuid} in {url}: {MANIFEST_FILE} cannot be used: {reason}.\n"
         "Without its manifest, it is unknown whether the checkpoint is complete.\n"
-        + (advice or "Use another checkpoint: detcore checkpoint list")
+        + (advice or "Choose another checkpoint:  detcore checkpoint list")
     )
 
 
-def _not_found(storage: StorageBackend, uuid: str) -> str:
+def _describe_missing(storage: StorageBackend, uuid: str) -> str:
     leftovers = len(storage.list(uuid))
     if leftovers:
-        why = (
-            f"{leftovers} files are there without a {MANIFEST_FILE}: saving it, or deleting it, "
-            "was interrupted."
+        cause = (
+            f"The storage has {leftovers} of its files, but no {MANIFEST_FILE}: saving or deleting "
+            "the checkpoint was interrupted."
         )
     else:
-        why = f"A checkpoint counts once its {MANIFEST_FILE} is written; there is nothing there."
+        cause = "The storage has no files of it."
     return (
-        f"no committed checkpoint {uuid} in {storage.url}.\n{why}\n"
-        "List those there are with: detcore checkpoint list"
+        f"no committed checkpoint {uuid} in {storage.url}.\n{cause}\n"
+        "List checkpoints with:  detcore checkpoint list"
     )

@@ -25,15 +25,15 @@ def apply_retention(
 ) -> RetentionPlan:
     """Delete the checkpoints of an experiment that the policy does not keep.
 
-    A checkpoint whose files are missing does not count. The process may be killed at any moment:
-    each deletion is recorded before files are touched, and the next run continues it. A second run
-    changes nothing. Checkpoints in other storages stay.
+    Checkpoints with missing files are not counted. The process may be killed at any moment: each
+    deletion is recorded before files are removed, and the next run continues it. Idempotent.
+    Checkpoints in other storages are not deleted.
 
     Args:
         database: The records; call `detcore.records.ingest_event_logs` first.
         storage: The experiment's storage.
         experiment_id: The experiment.
-        policy: How many to keep; default: the policy in the experiment's configuration.
+        policy: Checkpoints to keep. Default: the policy in the experiment's configuration.
         on_deleted: Called with each UUID after its deletion.
 
     Returns:
@@ -41,7 +41,7 @@ def apply_retention(
 
     Raises:
         NotFoundError: If the experiment does not exist.
-        StorageError: If something could not be deleted; the next run finishes the deletion.
+        StorageError: If a file could not be deleted; the next run finishes the deletion.
     """
     missing: set[str] = set()
     while True:
@@ -52,21 +52,21 @@ def apply_retention(
         if not lost:
             break
         missing |= lost
-    kept, deleted = dict(plan.kept), []
+    reasons, deleted = dict(plan.kept), []
     for uuid in plan.deleted:
         try:
             delete_checkpoint(storage, uuid, database=database)
-        except CheckpointStateError as error:  # it was registered since the plan was made
-            kept[uuid] = (str(error).partition("\n")[0],)
+        except CheckpointStateError as error:  # it was registered after the plan was created
+            reasons[uuid] = (str(error).partition("\n")[0],)
             continue
         deleted.append(uuid)
         if on_deleted is not None:
             on_deleted(uuid)
-    return RetentionPlan(kept, tuple(deleted))
+    return RetentionPlan(reasons, tuple(deleted))
 
 
 def _find_missing(database: Database, storage: StorageBackend, plan: RetentionPlan) -> set[str]:
-    """Return the kept checkpoints whose files are missing, of the trials that lose others."""
+    """Return the kept checkpoints with missing files, for trials that lose other checkpoints."""
     losing = {database.get_checkpoint(uuid).trial_id for uuid in plan.deleted}
     records = (database.get_checkpoint(uuid) for uuid in plan.kept) if losing else ()
     return {

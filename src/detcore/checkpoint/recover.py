@@ -1,4 +1,4 @@
-"""Settle the checkpoints that an interrupted process left unfinished; repair damaged ones."""
+"""Recover checkpoints that an interrupted process left unfinished, and repair damaged ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from detcore.checkpoint.commit import CheckpointRecords, record_committed
-from detcore.checkpoint.delete import finish_part, remove_files
+from detcore.checkpoint.delete import finish_partial_deletion, remove_files
 from detcore.checkpoint.manifest import has_manifest, read_manifest
 from detcore.checkpoint.verify import Fault, verify_checkpoint
 from detcore.contract.errors import CheckpointCorruptError, StorageError
@@ -31,27 +31,27 @@ def recover_checkpoints(
     uuids: Collection[str] | None = None,
     records: CheckpointRecords | None = None,
 ) -> list[str]:
-    """Settle the checkpoints of a trial whose process is gone.
+    """Recover the unfinished checkpoints of a trial whose process has exited.
 
-    A save that was interrupted becomes COMPLETED if its manifest exists; otherwise its files are
-    removed. Interrupted deletions, full or partial, are finished. A checkpoint whose manifest
-    cannot be read becomes DAMAGED, and its files stay.
+    An interrupted save becomes COMPLETED if its manifest exists. Otherwise its files are removed.
+    Interrupted deletions, full or partial, are finished. A checkpoint whose manifest cannot be read
+    becomes DAMAGED, and its files stay.
 
     Call it only while no process works on the trial, or with `uuids` that were recorded before the
-    process was found gone, since those cannot belong to a process that started later. Idempotent.
+    process exited: these cannot belong to a process that started later. Idempotent.
 
     Args:
         database: Records of the checkpoints.
-        storage: The trial's storage; checkpoints recorded elsewhere are left alone.
+        storage: The trial's storage. Checkpoints in other storages are not changed.
         trial_id: The trial.
-        uuids: Only these checkpoints; None for all of the trial.
-        records: Receives the changes; default: the database.
+        uuids: The checkpoints to recover. Default: all checkpoints of the trial.
+        records: Receives the changes. Default: the database.
 
     Returns:
-        UUIDs of the checkpoints that turned out to be complete.
+        UUIDs of the checkpoints that are complete.
 
     Raises:
-        StorageError: If the storage's folder is missing, so that nothing can be determined.
+        StorageError: If the storage's folder is missing.
     """
     unsettled = [
         record
@@ -66,62 +66,62 @@ def reconcile_checkpoints(
     storage: StorageBackend,
     unsettled: Sequence[UnfinishedCheckpoint | CheckpointRecord],
 ) -> list[str]:
-    """Settle checkpoints of one trial in its storage; see `recover_checkpoints`."""
+    """Recover unfinished checkpoints of one trial; see `recover_checkpoints`."""
     if not unsettled:
         return []
-    _check_present(storage)
+    _check_storage_exists(storage)
     completed = []
-    for found in unsettled:
-        if found.state == "DELETING" or not has_manifest(storage, found.uuid):
-            remove_files(storage, found.uuid)
-            records.record_checkpoint(events.CheckpointDeleted(uuid=found.uuid, resources={}))
+    for checkpoint in unsettled:
+        if checkpoint.state == "DELETING" or not has_manifest(storage, checkpoint.uuid):
+            remove_files(storage, checkpoint.uuid)
+            records.record_checkpoint(events.CheckpointDeleted(uuid=checkpoint.uuid, resources={}))
             continue
         try:
-            manifest = read_manifest(storage, found.uuid)
+            manifest = read_manifest(storage, checkpoint.uuid)
         except CheckpointCorruptError as error:
-            # The trial can resume from its other checkpoints, and this one may be repaired.
+            # The trial can resume from another checkpoint, and this checkpoint may be repaired.
             import logging
 
             logging.getLogger("detcore").warning("%s", error)
-            records.record_checkpoint(events.CheckpointDamaged(uuid=found.uuid))
+            records.record_checkpoint(events.CheckpointDamaged(uuid=checkpoint.uuid))
             continue
-        if found.state == "ACTIVE":
+        if checkpoint.state == "ACTIVE":
             record_committed(records, storage, manifest)
-            completed.append(found.uuid)
+            completed.append(checkpoint.uuid)
         else:
-            finish_part(storage, manifest, found.resources)
+            finish_partial_deletion(storage, manifest, checkpoint.resources)
     return completed
 
 
-def _check_present(storage: StorageBackend) -> None:
+def _check_storage_exists(storage: StorageBackend) -> None:
     root = storage.direct_path("")
     if root is not None and not root.is_dir():
         raise StorageError(
-            f"the checkpoint storage {root} is not there.\n"
-            "An interrupted checkpoint of this trial has to be looked at first, and it may be "
-            "whole.\nMount it, or put the folder back, then start again."
+            f"the checkpoint storage {root} is missing.\n"
+            "It may contain a complete checkpoint of this trial.\n"
+            "Mount it, or restore the folder, then start again."
         )
 
 
 def find_intact_checkpoint(
     database: Database, storage: StorageBackend, trial_id: int, *, reads_files: bool
 ) -> CheckpointRecord | None:
-    """Return the checkpoint that a trial resumes from: the newest that is whole.
+    """Return the newest intact checkpoint, from which a trial resumes.
 
     Newer checkpoints that are damaged or missing are recorded as DAMAGED, with a warning.
 
     Args:
         database: Records of the checkpoints.
-        storage: The trial's storage. Checkpoints recorded elsewhere are taken as they are.
+        storage: The trial's storage. Checkpoints in other storages are not checked.
         trial_id: The trial; no process works on it.
-        reads_files: Whether files on this machine are read. Else, and in other storages, only names
-            and sizes are compared: a restore reads the files anyway.
+        reads_files: Whether to read files in local storage. Otherwise, and in remote storage, only
+            names and sizes are compared, because a restore reads the files anyway.
 
     Returns:
-        The checkpoint; None if the trial has none.
+        The checkpoint, or None if the trial has no checkpoint.
 
     Raises:
-        CheckpointCorruptError: If none of the trial's checkpoints is whole. Nothing is recorded,
+        CheckpointCorruptError: If all of the trial's checkpoints are damaged. Nothing is recorded,
             because the storage itself may be missing.
     """
     damaged: list[tuple[str, Fault]] = []
@@ -129,8 +129,8 @@ def find_intact_checkpoint(
         faults: list[Fault] = []
         if record.storage_url == storage.url:
             is_read = reads_files and storage.direct_path(record.uuid) is not None
-            found = verify_checkpoint(storage, record.uuid, reads_files=is_read)
-            faults = [fault for fault in found if not fault.is_stray]
+            all_faults = verify_checkpoint(storage, record.uuid, reads_files=is_read)
+            faults = [fault for fault in all_faults if not fault.is_stray]
         if not faults:
             _record_damaged(database, damaged, record)
             return record
@@ -139,9 +139,9 @@ def find_intact_checkpoint(
         return None
     uuid, fault = damaged[0]
     raise CheckpointCorruptError(
-        f"trial {trial_id} cannot resume: none of its {len(damaged)} checkpoints in {storage.url} "
-        f"is whole. The newest is {uuid}: {fault}.\n"
-        "Bring the files back and start again, or archive the experiment to train from the start:\n"
+        f"trial {trial_id} cannot resume: all of its {len(damaged)} checkpoints in {storage.url} "
+        f"are damaged. The newest is {uuid}: {fault}.\n"
+        "Restore the files and start again, or archive the experiment to train from the start:\n"
         "  detcore experiment archive ID"
     )
 
@@ -149,13 +149,14 @@ def find_intact_checkpoint(
 def _record_damaged(
     database: Database, damaged: Sequence[tuple[str, Fault]], whole: CheckpointRecord
 ) -> None:
-    """Record damaged checkpoints, and name the older one that is used instead."""
+    """Record damaged checkpoints, and log which older checkpoint is used instead."""
     for uuid, fault in damaged:
         import logging
 
         database.record_checkpoint(events.CheckpointDamaged(uuid=uuid))
         logging.getLogger("detcore").warning(
-            "checkpoint %s is damaged: %s. The trial resumes from the one before: %s, %d batches",
+            "checkpoint %s is damaged: %s. "
+            "The trial resumes from the previous checkpoint: %s, %d batches",
             uuid, fault, whole.uuid, whole.steps_completed,
         )  # fmt: skip
 
@@ -165,11 +166,11 @@ class Repair:
     """Result of checking a checkpoint.
 
     Attributes:
-        state: Its recorded state now.
-        faults: Faults of its files.
+        state: The recorded state after the check.
+        faults: Faults of the checkpoint's files.
         strays: Files in its folder that do not belong to it.
-        removed: The strays that were removed. Names that no checkpoint's file can have (``../x``,
-            which some object stores accept) are left alone.
+        removed: The strays that were removed. Unsafe names (``../x``, which some object stores
+            accept) are not removed.
     """
 
     state: str
@@ -188,22 +189,24 @@ def repair_checkpoint(
 ) -> Repair:
     """Read a checkpoint, and record whether it can be used.
 
-    A complete one becomes COMPLETED, even if it was DAMAGED before and its files are back. An
-    incomplete one becomes DAMAGED, so that no trial resumes from it.
+    A DAMAGED checkpoint whose files are intact again becomes COMPLETED. A checkpoint with faults
+    becomes DAMAGED, so that no trial resumes from it.
 
     Args:
         database: Records of the checkpoint.
         storage: Storage of the checkpoint.
-        record: Its record: COMPLETED, DAMAGED or PARTIALLY_DELETED.
+        record: Its record, which is COMPLETED, DAMAGED or PARTIALLY_DELETED.
         remove_strays: Whether to remove files that do not belong to the checkpoint.
         observer: Receives the progress of reading, or None.
     """
-    found = verify_checkpoint(storage, record.uuid, observer=observer)
-    strays = tuple(fault for fault in found if fault.is_stray)
-    faults = tuple(fault for fault in found if not fault.is_stray)
+    all_faults = verify_checkpoint(storage, record.uuid, observer=observer)
+    strays = tuple(fault for fault in all_faults if fault.is_stray)
+    faults = tuple(fault for fault in all_faults if not fault.is_stray)
     removed: tuple[str, ...] = ()
     if remove_strays:
-        removed = tuple(each.name for each in strays if is_safe_key(f"{record.uuid}/{each.name}"))
+        removed = tuple(
+            stray.name for stray in strays if is_safe_key(f"{record.uuid}/{stray.name}")
+        )
         storage.delete(f"{record.uuid}/{name}" for name in removed)
     state = record.state
     if faults and state != "DAMAGED":

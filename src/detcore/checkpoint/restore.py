@@ -1,7 +1,7 @@
-"""Restore the files of a checkpoint, complete and verified, or not at all.
+"""Restore the verified files of a complete checkpoint.
 
-They go to a folder of the user, once for all workers of a node, or are used where they are. A copy
-also holds the manifest, which proves that it is complete.
+The files are copied to a folder of the user, once for all workers of a node, or are used in place.
+A copy also contains the manifest, which proves that the copy is complete.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from detcore.checkpoint.verify import (
     check_in_place,
     compare_digests,
     compare_sizes,
-    refuse,
-    stored_sizes,
+    list_stored_sizes,
+    raise_faults,
 )
 from detcore.contract.errors import (
     CheckpointCorruptError,
@@ -57,13 +57,13 @@ Exchange: TypeAlias = "Callable[[Any], list[Any]]"
 
 
 class DownloadMode(enum.Enum):
-    """Which workers download; with one worker, both modes are the same."""
+    """Selects the workers that download. With one worker, both modes are the same."""
 
     LocalWorkersShareDownload = "LOCAL_WORKERS_SHARE_DOWNLOAD"
-    """One worker of each node downloads for all of them (default)."""
+    """One worker of each node downloads for all workers of the node (default)."""
 
     NoSharedDownload = "NO_SHARED_DOWNLOAD"
-    """Every worker downloads for itself."""
+    """Every worker downloads separately."""
 
 
 def download_checkpoint(
@@ -74,51 +74,51 @@ def download_checkpoint(
     selector: Selector | None = None,
     observer: TransferObserver | None = None,
 ) -> Manifest:
-    """Copy a checkpoint's files to a folder, checking size and digest of each.
+    """Copy a checkpoint's files to a folder, and check the size and digest of each file.
 
-    The files are assembled next to their destination first, so a failure leaves the folder as it
-    was. If the folder exists, they are then moved into it one by one: files of the same names are
-    replaced, others stay.
+    The files are first downloaded next to their destination, so a failure leaves the folder as it
+    was. If the folder exists, they are then moved into it one by one. Files of the same names are
+    replaced, other files stay.
 
     Args:
         storage: Storage of the checkpoint.
         uuid: UUID of the checkpoint.
         folder: The target; missing parents are created.
-        selector: Selects the files to take; default: all. Called with names below the checkpoint,
-            those of empty folders end in ``/``.
+        selector: Selects the files to download. Called with names relative to the checkpoint; names
+            of empty folders end in ``/``. Default: all files.
         observer: Receives the progress, or None.
 
     Raises:
         CheckpointNotFoundError: If the checkpoint does not exist.
         CheckpointCorruptError: If a file is missing or has changed; the message names it.
-        InvalidCheckpointError: If a file of the checkpoint would replace a folder or vice versa,
-            or go through a link that leads out of the folder.
-        UnsafePathError: If the file system does not distinguish two of its names.
+        InvalidCheckpointError: If a file of the checkpoint would replace a folder or vice versa, or
+            would be written through a link that leads out of the folder.
+        UnsafePathError: If the file system does not distinguish two names in the checkpoint.
         StorageFullError: If the disk has too little space.
     """
-    there = stored_sizes(storage, uuid)
+    there = list_stored_sizes(storage, uuid)
     manifest = read_manifest(storage, uuid, sizes=there)
     folder = folder.absolute()
     names = [name for name in manifest.files if selector is None or selector(name)]
     empty = [name for name in manifest.directories if selector is None or selector(f"{name}/")]
-    refuse(storage, uuid, compare_sizes(storage, manifest, names, there))
+    raise_faults(storage, uuid, compare_sizes(storage, manifest, names, there))
     exists = os.path.lexists(folder)
     if exists:
-        _check_room(folder, names, empty)
+        _check_target(folder, names, empty)
     else:
         folder.parent.mkdir(parents=True, exist_ok=True)
-    # Staged inside an existing folder, which may be a separate mount point.
+    # An existing folder may be a mount point, so the files are staged inside it.
     token = f".tmp-{uuids.uuid4().hex}"
     temporary = folder / token if exists else folder.with_name(folder.name + token)
     try:
         temporary.mkdir()
         _check_space(manifest, names, temporary)
-        _fetch(storage, manifest, names, temporary, observer)
+        _download_files(storage, manifest, names, temporary, observer)
         _check_names(temporary, names, empty)
         for name in empty:
             (temporary / name).mkdir(parents=True, exist_ok=True)
         if exists:
-            _move_into(temporary, folder, names, empty)
+            _move_files(temporary, folder, names, empty)
         else:
             temporary.rename(folder)
     finally:
@@ -127,10 +127,10 @@ def download_checkpoint(
 
 
 def is_complete_copy(folder: Path, uuid: str) -> bool:
-    """Whether a folder holds all files of a checkpoint, according to the manifest in it.
+    """Whether a folder contains all files of a checkpoint, according to the manifest in it.
 
-    Every file is read and compared with its digest, except ``metadata.json``, which users may
-    change in a copy.
+    Every file is read and compared with its digest. ``metadata.json`` is not compared, because
+    users may change it in a copy.
 
     Raises:
         InvalidCheckpointError: If the folder holds another checkpoint.
@@ -143,21 +143,21 @@ def is_complete_copy(folder: Path, uuid: str) -> bool:
     if not stat.S_ISREG(mode) or os.path.getsize(path) > MAX_MANIFEST_BYTES:
         return False
     data = path.read_bytes()
-    _refuse_other(data, uuid, folder)
+    _check_same_checkpoint(data, uuid, folder)
     try:
         manifest = decode_manifest(data, uuid, str(folder))
     except CheckpointCorruptError:
         return False
-    return _matches(folder, manifest)
+    return _is_copy_intact(folder, manifest)
 
 
 def copy_checkpoint(
     storage: StorageBackend, uuid: str, folder: Path, *, observer: TransferObserver | None = None
 ) -> Manifest:
-    """Make a folder a complete copy of a checkpoint; correct files in it are kept.
+    """Make a folder a complete copy of a checkpoint, unless it is one already.
 
-    Files are written first and the manifest last, so an interrupted copy is not mistaken for a
-    complete one. Other files in the folder stay.
+    The manifest is written last, so that an interrupted copy is recognized as incomplete. Other
+    files in the folder stay.
 
     Args:
         storage: Storage of the checkpoint.
@@ -167,14 +167,14 @@ def copy_checkpoint(
 
     Raises:
         CheckpointNotFoundError: If the checkpoint does not exist.
-        DetcoreError: As `download_checkpoint`.
+        DetcoreError: As for `download_checkpoint`.
     """
     manifest = read_manifest(storage, uuid)
-    if not (folder.is_dir() and _matches(folder, manifest)):
+    if not (folder.is_dir() and _is_copy_intact(folder, manifest)):
         try:
             manifest = download_checkpoint(storage, uuid, folder, observer=observer)
         except OSError as error:
-            # Another process created the folder at the same time; its files are replaced.
+            # Another process has created the folder concurrently; its files are replaced.
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or not folder.is_dir():
                 raise
             manifest = download_checkpoint(storage, uuid, folder, observer=observer)
@@ -183,42 +183,42 @@ def copy_checkpoint(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Failed:
+class _WorkerFailure:
     """Failure of a worker."""
 
     kind: type[CheckpointError]
-    text: str
+    message: str
 
 
-def together(exchange: Exchange, action: Callable[[], T]) -> list[T]:
+def run_on_all(exchange: Exchange, action: Callable[[], T]) -> list[T]:
     """Run an action on every worker; return the results of all of them.
 
-    If it fails on one worker, it fails on all: there with the original exception, elsewhere with
-    one that describes it. It is also a barrier.
+    If the action fails on one worker, this raises on all workers: the original exception on the
+    failed worker, and a description of it on the others. It is also a barrier.
 
     Args:
         exchange: Allgather among the workers, such as ``distributed.allgather``.
         action: This worker's action.
 
     Raises:
-        CheckpointError: If it failed on another worker.
-        Exception: The exception of this worker's own action.
+        CheckpointError: If the action failed on another worker.
+        Exception: The exception of this worker's action.
     """
     failure: Exception | None = None
-    mine: Any = None
+    result: Any = None
     try:
-        mine = action()
+        result = action()
     except Exception as error:  # noqa: BLE001  (raised below, after notifying the others)
         failure = error
         kind = type(error) if isinstance(error, CheckpointError) else CheckpointError
-        mine = _Failed(kind, str(error) or repr(error))
-    answers = exchange(mine)
+        result = _WorkerFailure(kind, str(error) or repr(error))
+    results = exchange(result)
     if failure is not None:
         raise failure
-    for index, answer in enumerate(answers):
-        if isinstance(answer, _Failed):
-            raise answer.kind(f"on worker {index}: {answer.text}")
-    return answers
+    for rank, other_result in enumerate(results):
+        if isinstance(other_result, _WorkerFailure):
+            raise other_result.kind(f"on worker {rank}: {other_result.message}")
+    return results
 
 
 def download_shared(
@@ -230,15 +230,16 @@ def download_shared(
     selector: Selector | None = None,
     observer: TransferObserver | None = None,
 ) -> None:
-    """Download a checkpoint; among workers of a node that name one folder, the first does it.
+    """Download a checkpoint, once for all workers of a node that name the same folder.
 
-    See `CheckpointContext.download`. If it fails, it fails on all workers that share it.
+    See `CheckpointContext.download`. A failure is raised on all workers that share the download.
 
     Args:
         storage: Storage of the checkpoint.
         uuid: UUID of the checkpoint.
         folder: The target.
-        distributed: The workers that may share it, on each node separately; None: only this one.
+        distributed: The workers that may share the download within each node; None for only this
+            worker.
         selector: Selects this worker's files.
         observer: Receives the progress, or None.
     """
@@ -246,22 +247,26 @@ def download_shared(
         download_checkpoint(storage, uuid, folder, selector=selector, observer=observer)
         return
     exchange = distributed.allgather_local
-    place = os.path.realpath(folder)
-    wishes = together(exchange, lambda: (place, _wanted(read_manifest(storage, uuid), selector)))
-    sharing = [index for index, (other, _) in enumerate(wishes) if other == place]
+    target = os.path.realpath(folder)
+    selections = run_on_all(
+        exchange, lambda: (target, _select_names(read_manifest(storage, uuid), selector))
+    )
+    sharing = [
+        index for index, (other_target, _) in enumerate(selections) if other_target == target
+    ]
 
     def download() -> None:
         if sharing[0] == distributed.local_rank:
-            wanted = frozenset[str]().union(*(wishes[index][1] for index in sharing))
+            names = frozenset[str]().union(*(selections[index][1] for index in sharing))
             download_checkpoint(
-                storage, uuid, folder, selector=wanted.__contains__, observer=observer
+                storage, uuid, folder, selector=names.__contains__, observer=observer
             )
 
-    together(exchange, download)
+    run_on_all(exchange, download)
 
 
 @contextlib.contextmanager
-def restored(
+def open_restored(
     storage: StorageBackend,
     uuid: str,
     distributed: DistributedContext | None,
@@ -274,47 +279,47 @@ def restored(
     See `CheckpointContext.restore_path`; arguments as for `download_shared`.
     """
     is_first = distributed is None or distributed.local_rank == 0
-    exchange: Exchange = _alone if distributed is None else distributed.allgather_local
-    # Every worker reads it here, so that a failure reaches all of them.
+    exchange: Exchange = _gather_alone if distributed is None else distributed.allgather_local
+    # Every worker reads the manifest inside the exchange, so that a failure reaches all workers.
     manifest: Manifest | None = None
 
-    def look() -> tuple[bool, frozenset[str]]:
+    def read_selection() -> tuple[bool, frozenset[str]]:
         nonlocal manifest
         manifest = read_manifest(storage, uuid)
         is_direct = selector is None and storage.direct_path(uuid) is not None
-        return is_direct, _wanted(manifest, selector)
+        return is_direct, _select_names(manifest, selector)
 
-    wishes = together(exchange, look)
+    selections = run_on_all(exchange, read_selection)
     direct = storage.direct_path(uuid)
-    if direct is not None and all(is_direct for is_direct, _ in wishes):
+    if direct is not None and all(is_direct for is_direct, _ in selections):
 
-        def check() -> None:
+        def check_files() -> None:
             if is_first and manifest is not None:
                 check_in_place(storage, manifest, observer=observer)
 
-        together(exchange, check)
+        run_on_all(exchange, check_files)
         yield direct
         return
-    wanted = frozenset[str]().union(*(names for _, names in wishes))
+    selected_names = frozenset[str]().union(*(names for _, names in selections))
 
     with contextlib.ExitStack() as stack:
 
-        def fetch() -> Path:
+        def download_files() -> Path:
             if not is_first:
                 return Path()  # the first worker's folder is used
             from detcore.storage import scratch_directory
 
             folder = stack.enter_context(scratch_directory()) / uuid
             download_checkpoint(
-                storage, uuid, folder, selector=wanted.__contains__, observer=observer
+                storage, uuid, folder, selector=selected_names.__contains__, observer=observer
             )
             return folder
 
-        yield together(exchange, fetch)[0]
+        yield run_on_all(exchange, download_files)[0]
         exchange(None)  # all workers have finished reading
 
 
-def _fetch(
+def _download_files(
     storage: StorageBackend,
     manifest: Manifest,
     names: list[str],
@@ -330,45 +335,44 @@ def _fetch(
                 [(target / name, f"{manifest.uuid}/{name}") for name in names],
                 progress=progress,
             )
-    except FileNotFoundError as error:  # it was deleted during the download
-        there = stored_sizes(storage, manifest.uuid)
+    except FileNotFoundError as error:  # the checkpoint was deleted during the download
+        there = list_stored_sizes(storage, manifest.uuid)
         missing = [Fault(name, "is missing") for name in names if name not in there]
-        refuse(storage, manifest.uuid, missing, error)
+        raise_faults(storage, manifest.uuid, missing, error)
         raise
-    refuse(storage, manifest.uuid, compare_digests(manifest, digests))
+    raise_faults(storage, manifest.uuid, compare_digests(manifest, digests))
 
 
 def _check_space(manifest: Manifest, names: list[str], folder: Path) -> None:
-    """Refuse a download that does not fit, before it fills the disk."""
+    """Raise an error if the download does not fit, before it fills the disk."""
     total = sum(manifest.files[name].size for name in names)
     free = shutil.disk_usage(folder).free
     if total > free:
         raise StorageFullError(
-            f"checkpoint {manifest.uuid} has {total} bytes, and there is room for {free} at "
+            f"checkpoint {manifest.uuid} has {total} bytes, but only {free} bytes are free at "
             f"{folder.parent}.\nNothing was downloaded.\n"
-            "Make room there, choose another folder, or take fewer files (selector).",
+            "Free some space, choose another folder, or select fewer files (selector).",
             missing_bytes=total - free,
         )
 
 
 def _check_names(folder: Path, names: list[str], empty: list[str]) -> None:
-    """Refuse a copy in which the file system took several names for one."""
+    """Raise an error if the file system does not distinguish names of the checkpoint."""
     num_files = sum(path.is_file() for path in folder.rglob("*"))
     if num_files < len(names) or any((folder / name).is_file() for name in empty):
         raise UnsafePathError(
-            f"{len(names)} files were written, but {num_files} are there: the file system of "
-            f"{folder.parent} takes names for one that differ by case or accents.\n"
-            "Choose another folder, on a file system that tells them apart, or fewer files "
-            "(selector)."
+            f"{len(names)} files were written, but {num_files} exist: the file system of "
+            f"{folder.parent} does not distinguish names that differ by case or accents.\n"
+            "Choose a folder on another file system, or select fewer files (selector)."
         )
 
 
-def _check_room(folder: Path, names: list[str], empty: list[str]) -> None:
-    """Refuse, before moving anything, a download that would have to remove something else."""
+def _check_target(folder: Path, names: list[str], empty: list[str]) -> None:
+    """Raise an error, before any file is moved, if a download would replace unrelated files."""
     if not folder.is_dir():
         raise InvalidCheckpointError(
             f"the checkpoint cannot be downloaded to {folder}, which is a file.\n"
-            "Name a folder, or a path where there is nothing yet."
+            "Choose a folder, or a path that does not exist yet."
         )
     root = os.path.realpath(folder)
     for name in (*names, *empty):
@@ -376,8 +380,8 @@ def _check_room(folder: Path, names: list[str], empty: list[str]) -> None:
         parent = os.path.realpath(path.parent)
         if os.path.commonpath([root, parent]) != root:
             raise InvalidCheckpointError(
-                f"the checkpoint's {name} cannot be put into {folder}: a link there leads out of "
-                f"it, to {parent}.\nDownload to another folder, or remove the link."
+                f"the checkpoint's {name} cannot be written to {folder}: a link leads out of "
+                f"the folder, to {parent}.\nDownload to another folder, or remove the link."
             )
         blocking = [parent for parent in path.parents if parent.is_file()]
         if name in empty and path.is_file():
@@ -387,12 +391,12 @@ def _check_room(folder: Path, names: list[str], empty: list[str]) -> None:
         if blocking:
             kind = "a folder" if blocking[0].is_dir() else "a file"
             raise InvalidCheckpointError(
-                f"the checkpoint's {name} cannot be put into {folder}: {blocking[0]} is {kind}.\n"
-                "Download to another folder, or move that away."
+                f"the checkpoint's {name} cannot be written to {folder}: {blocking[0]} is {kind}.\n"
+                "Download to another folder, or move it away."
             )
 
 
-def _move_into(source: Path, folder: Path, names: list[str], empty: list[str]) -> None:
+def _move_files(source: Path, folder: Path, names: list[str], empty: list[str]) -> None:
     for name in names:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -401,25 +405,25 @@ def _move_into(source: Path, folder: Path, names: list[str], empty: list[str]) -
         (folder / name).mkdir(parents=True, exist_ok=True)
 
 
-def _refuse_other(data: bytes, uuid: str, folder: Path) -> None:
+def _check_same_checkpoint(data: bytes, uuid: str, folder: Path) -> None:
     try:
-        found = parse_object(data).get("uuid")
+        other_uuid = parse_object(data).get("uuid")
     except (ValueError, RecursionError):
-        return  # damaged: it will be downloaded again
-    if isinstance(found, str) and found != uuid:
+        return  # a damaged copy is downloaded again
+    if isinstance(other_uuid, str) and other_uuid != uuid:
         raise InvalidCheckpointError(
-            f"{folder} holds another checkpoint, {found}; {uuid} would be mixed with it.\n"
-            "Name another folder, or remove that one."
+            f"{folder} contains another checkpoint, {other_uuid}, which would be mixed with "
+            f"{uuid}.\nChoose another folder, or remove the files in it."
         )
 
 
-def _matches(folder: Path, manifest: Manifest) -> bool:
-    return all(_is_same(folder, manifest, name) for name in manifest.files) and all(
+def _is_copy_intact(folder: Path, manifest: Manifest) -> bool:
+    return all(_is_file_intact(folder, manifest, name) for name in manifest.files) and all(
         (folder / name).is_dir() for name in manifest.directories
     )
 
 
-def _is_same(folder: Path, manifest: Manifest, name: str) -> bool:
+def _is_file_intact(folder: Path, manifest: Manifest, name: str) -> bool:
     from detcore.storage import digest_file
 
     path, expected = folder / name, manifest.files[name]
@@ -434,11 +438,11 @@ def _is_same(folder: Path, manifest: Manifest, name: str) -> bool:
         return False
 
 
-def _alone(stuff: Any) -> list[Any]:
-    return [stuff]
+def _gather_alone(value: Any) -> list[Any]:
+    return [value]
 
 
-def _wanted(manifest: Manifest, selector: Selector | None) -> frozenset[str]:
-    """Return the selected names; those of empty folders end in ``/``."""
+def _select_names(manifest: Manifest, selector: Selector | None) -> frozenset[str]:
+    """Return the selected names; names of empty folders end in ``/``."""
     names = (*manifest.files, *(f"{name}/" for name in manifest.directories))
     return frozenset(name for name in names if selector is None or selector(name))

@@ -1,4 +1,4 @@
-"""Save a checkpoint in parts, one from each worker."""
+"""Save a checkpoint to which every worker contributes a part."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint.commit import (
     Scan,
-    make_folders,
+    create_directories,
     open_staging_directory,
     scan_directory,
     write_files,
 )
-from detcore.checkpoint.manifest_fields import check_metadata, list_parent_names, plain_metadata
-from detcore.checkpoint.restore import together
+from detcore.checkpoint.manifest_fields import check_metadata, convert_metadata, list_parent_names
+from detcore.checkpoint.restore import run_on_all
 from detcore.contract.errors import CheckpointConflictError, InvalidCheckpointError
 from detcore.storage import FileDigest, StorageBackend, digest_file
 
@@ -33,8 +33,8 @@ _NOTHING = Scan({}, ())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Told:
-    """Values that a worker sends to the others before anything is written."""
+class _WorkerPart:
+    """Values that a worker sends to the others before any file is written."""
 
     part: Part
     has_folder: bool
@@ -43,12 +43,12 @@ class _Told:
 
 
 class ShardedSaver:
-    """Saves checkpoints together with the other workers; all of them call the same methods.
+    """Saves checkpoints jointly with the other workers, which all call the same methods.
 
     Args:
-        saver: Records and commits, on the chief.
-        storage: Storage of the files; every worker writes its part.
-        distributed: The workers.
+        saver: Records and commits the checkpoint, on the chief.
+        storage: Storage to which every worker writes its part.
+        distributed: This worker's rank and its peers.
     """
 
     def __init__(
@@ -65,30 +65,38 @@ class ShardedSaver:
         metadata: Mapping[str, Any] | None,
         selector: Selector | None,
     ) -> str:
-        """Save the folders of all workers as one checkpoint; return its UUID on all of them."""
+        """Save the folders of all workers as one checkpoint; return its UUID on every worker."""
         scan = _NOTHING
 
-        def look() -> _Told:
+        def scan_part() -> _WorkerPart:
             nonlocal scan
             if folder is None and selector is not None:
-                raise InvalidCheckpointError("upload() was given a selector but no ckpt_dir")
+                raise InvalidCheckpointError(
+                    "upload() was called with a selector but without ckpt_dir.\n"
+                    "Pass both, or neither on a worker that has nothing to save."
+                )
             scan = _NOTHING if folder is None else scan_directory(folder, selector)
-            identity = None if folder is None or selector is not None else _identity(folder)
-            return self._tell(scan, identity, metadata)
+            identity = (
+                None if folder is None or selector is not None else _identify_directory(folder)
+            )
+            return self._describe_part(scan, identity, metadata)
 
-        told = self._together(look)
-        shares, merged = self._agree(told, scan)
-        with self._begun(merged) as uuid:
-            mine = _only(scan, shares.of(self._distributed.rank))
-            self._write(uuid, mine, shares, told, is_in_place=False)
+        parts = self._run_on_all(scan_part)
+        shares, merged = self._agree_on_shares(parts, scan)
+        with self._start_save(merged) as uuid:
+            share = _select_files(scan, shares.list_names(self._distributed.rank))
+            self._write_and_commit(uuid, share, shares, parts, is_in_place=False)
         return uuid
 
     @contextlib.contextmanager
-    def saving(self, metadata: Mapping[str, Any] | None) -> Iterator[tuple[Path, str]]:
-        """Yield each worker a separate folder to write to; then save them as one checkpoint."""
-        before = self._together(lambda: self._tell(_NOTHING, None, metadata))
-        merged = _merged(before)
-        with self._begun(merged) as uuid, self._staging(uuid) as (folder, is_in_place):
+    def save_directory(self, metadata: Mapping[str, Any] | None) -> Iterator[tuple[Path, str]]:
+        """Yield a separate folder to each worker, then save all folders as one checkpoint."""
+        before = self._run_on_all(lambda: self._describe_part(_NOTHING, None, metadata))
+        merged = _merge_checked_metadata(before)
+        with (
+            self._start_save(merged) as uuid,
+            self._open_staging_directory(uuid) as (folder, is_in_place),
+        ):
             failure: Exception | None = None
             scan = _NOTHING
             try:
@@ -96,85 +104,90 @@ class ShardedSaver:
             except Exception as error:  # noqa: BLE001  (raised again after notifying the others)
                 failure = error
 
-            def look() -> _Told:
+            def scan_part() -> _WorkerPart:
                 nonlocal scan
                 if failure is not None:
                     raise failure
                 scan = scan_directory(folder)
-                return self._tell(scan, None, metadata)
+                return self._describe_part(scan, None, metadata)
 
-            told = self._together(look)
-            shares, _ = self._agree(told, scan)
-            mine = _only(scan, shares.of(self._distributed.rank))
+            parts = self._run_on_all(scan_part)
+            shares, _ = self._agree_on_shares(parts, scan)
+            share = _select_files(scan, shares.list_names(self._distributed.rank))
             if is_in_place:
-                self._together(lambda: self._move_in(uuid, mine, folder))
-            self._write(uuid, mine, shares, told, is_in_place=is_in_place)
+                self._run_on_all(lambda: self._move_files(uuid, share, folder))
+            self._write_and_commit(uuid, share, shares, parts, is_in_place=is_in_place)
 
-    def _tell(
+    def _describe_part(
         self, scan: Scan, identity: tuple[str, int, int] | None, metadata: Mapping[str, Any] | None
-    ) -> _Told:
+    ) -> _WorkerPart:
         sizes = {name: path.stat().st_size for name, path in scan.files.items()}
-        return _Told(
+        return _WorkerPart(
             part=Part(files=sizes, directories=scan.directories, folder=identity),
             has_folder=scan is not _NOTHING,
-            metadata=plain_metadata(metadata),
+            metadata=convert_metadata(metadata),
             versions=dict(self._saver.versions),
         )
 
-    def _together(self, action: Any) -> list[Any]:
-        return together(self._distributed.allgather, action)
+    def _run_on_all(self, action: Any) -> list[Any]:
+        return run_on_all(self._distributed.allgather, action)
 
-    def _agree(self, told: list[_Told], scan: Scan) -> tuple[Shares, dict[str, Any]]:
-        """Return the share of each worker, and merged metadata; conflicts raise on all workers."""
-        if not any(each.has_folder for each in told):
+    def _agree_on_shares(
+        self, parts: list[_WorkerPart], scan: Scan
+    ) -> tuple[Shares, dict[str, Any]]:
+        """Return each worker's share and the merged metadata; a conflict raises on all workers."""
+        if not any(part.has_folder for part in parts):
             raise InvalidCheckpointError(
                 "upload() was called with ckpt_dir=None on all workers.\n"
-                "At least one of them must have a folder to save."
+                "At least one worker must pass a folder to save."
             )
-        merged = _merged(told)
-        shares = share_out([each.part for each in told])
+        merged = _merge_checked_metadata(parts)
+        shares = share_out([part.part for part in parts])
         if shares.contested:
-            resolve(shares, self._together(lambda: _digests(scan, shares.contested)))
+            check_contested_files(
+                shares, self._run_on_all(lambda: _compute_digests(scan, shares.contested))
+            )
         return shares, merged
 
     @contextlib.contextmanager
-    def _begun(self, metadata: Mapping[str, Any]) -> Iterator[str]:
-        """Record a new checkpoint on the chief, which removes all traces if the block fails."""
+    def _start_save(self, metadata: Mapping[str, Any]) -> Iterator[str]:
+        """Record a new checkpoint on the chief, which removes all traces if the block raises."""
         with contextlib.ExitStack() as stack:
 
-            def begin() -> str | None:
+            def start() -> str | None:
                 if self._distributed.rank:
                     return None
-                self._save = stack.enter_context(self._saver._started(metadata))
+                self._save = stack.enter_context(self._saver._start_save(metadata))
                 return self._save.uuid
 
-            uuid = self._together(begin)[0]
+            uuid = self._run_on_all(start)[0]
             yield str(uuid)
         if self._save is not None:
             self._saver._record_end(self._save)
 
     @contextlib.contextmanager
-    def _staging(self, uuid: str) -> Iterator[tuple[Path, bool]]:
-        """Yield a folder to write to, and whether it is on the storage's own file system.
+    def _open_staging_directory(self, uuid: str) -> Iterator[tuple[Path, bool]]:
+        """Yield a folder to write to, and whether it is on the storage's file system.
 
-        If so, it lies within the checkpoint, which has no manifest yet, and is removed on failure.
+        On the storage's file system, the folder is inside the checkpoint, which has no manifest
+        yet, and is removed on failure.
         """
         with contextlib.ExitStack() as stack:
-            made: list[tuple[Path, bool]] = []
+            directories: list[tuple[Path, bool]] = []
 
-            def make() -> None:
+            def create() -> None:
                 key = f"{uuid}/.worker-{self._distributed.rank}"
-                made.append(stack.enter_context(open_staging_directory(self._storage, key)))
+                directories.append(stack.enter_context(open_staging_directory(self._storage, key)))
 
-            self._together(make)
-            yield made[0]
+            self._run_on_all(create)
+            yield directories[0]
 
-    def _move_in(self, uuid: str, mine: Scan, staging: Path) -> None:
-        """Move this worker's files from its own folder to their places."""
-        # Links first: their targets are files of the same folder, which are moved afterwards.
-        for name, path in sorted(mine.files.items(), key=lambda item: not item[1].is_symlink()):
+    def _move_files(self, uuid: str, share: Scan, staging: Path) -> None:
+        """Move this worker's files from its staging folder into the checkpoint."""
+        # Links come first, because their targets in the same folder are moved afterwards.
+        for name, path in sorted(share.files.items(), key=lambda item: not item[1].is_symlink()):
             target = self._storage.direct_path(f"{uuid}/{name}")
-            assert target is not None  # like the folder
+            assert target is not None  # the staging folder is in the same storage
             target.parent.mkdir(parents=True, exist_ok=True)
             if path.is_symlink():
                 shutil.copyfile(path, target)
@@ -182,14 +195,14 @@ class ShardedSaver:
                 os.rename(path, target)
         shutil.rmtree(staging)
 
-    def _write(
-        self, uuid: str, mine: Scan, shares: Shares, told: list[_Told], *, is_in_place: bool
+    def _write_and_commit(
+        self, uuid: str, share: Scan, shares: Shares, parts: list[_WorkerPart], *, is_in_place: bool
     ) -> None:
-        """Write this worker's files; after all have written theirs, the chief commits."""
+        """Write this worker's files; the chief commits after all workers have written theirs."""
         observer = self._saver._observer
-        written = self._together(
+        digests_by_rank = self._run_on_all(
             lambda: write_files(
-                self._storage, uuid, mine, is_in_place=is_in_place, observer=observer
+                self._storage, uuid, share, is_in_place=is_in_place, observer=observer
             )
         )
 
@@ -198,31 +211,31 @@ class ShardedSaver:
             if save is None:
                 return
             digests: dict[str, FileDigest] = {
-                name: digest for part in written for name, digest in part.items()
+                name: digest for part in digests_by_rank for name, digest in part.items()
             }
-            make_folders(self._storage, uuid, shares.directories)
+            create_directories(self._storage, uuid, shares.directories)
             save.versions = {
-                name: text for each in reversed(told) for name, text in each.versions.items()
+                name: version for part in reversed(parts) for name, version in part.versions.items()
             }
-            self._saver._commit(save, digests, shares.directories)
+            self._saver._commit_files(save, digests, shares.directories)
 
-        self._together(commit)
-
-
-def _merged(told: list[_Told]) -> dict[str, Any]:
-    return check_metadata(merge_metadata([each.metadata for each in told]))
+        self._run_on_all(commit)
 
 
-def _identity(folder: Path) -> tuple[str, int, int]:
-    found = folder.stat()
-    return socket.gethostname(), found.st_dev, found.st_ino
+def _merge_checked_metadata(parts: list[_WorkerPart]) -> dict[str, Any]:
+    return check_metadata(merge_metadata([part.metadata for part in parts]))
 
 
-def _only(scan: Scan, names: list[str]) -> Scan:
+def _identify_directory(folder: Path) -> tuple[str, int, int]:
+    status = folder.stat()
+    return socket.gethostname(), status.st_dev, status.st_ino
+
+
+def _select_files(scan: Scan, names: list[str]) -> Scan:
     return Scan({name: scan.files[name] for name in names}, ())
 
 
-def _digests(scan: Scan, names: tuple[str, ...]) -> dict[str, FileDigest]:
+def _compute_digests(scan: Scan, names: tuple[str, ...]) -> dict[str, FileDigest]:
     return {name: digest_file(scan.files[name]) for name in names if name in scan.files}
 
 
@@ -233,8 +246,8 @@ class Part:
     Attributes:
         files: Size of each file by name; empty if the worker has no folder.
         directories: Empty folders.
-        folder: Identity of its folder (machine, device and inode). None if it must not be
-            identified with another worker's folder: with a selector, or without a folder.
+        folder: Identity of its folder (machine, device and inode). None if the folder must not be
+            treated as the same as another worker's folder: with a selector, or without a folder.
     """
 
     files: Mapping[str, int]
@@ -244,10 +257,10 @@ class Part:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shares:
-    """Division of the files.
+    """Assignment of files to workers.
 
     Attributes:
-        owners: Ranks that have a file of each name, lowest first; the first one saves it.
+        owners: Ranks that have a file of each name, in ascending order. The lowest rank saves it.
         directories: All empty folders.
         contested: Names of files that several workers have.
     """
@@ -256,15 +269,15 @@ class Shares:
     directories: tuple[str, ...]
     contested: tuple[str, ...]
 
-    def of(self, rank: int) -> list[str]:
-        """Return the names that a rank saves."""
+    def list_names(self, rank: int) -> list[str]:
+        """Return the names of the files that a rank saves."""
         return [name for name, ranks in self.owners.items() if ranks[0] == rank]
 
 
 def share_out(parts: Sequence[Part]) -> Shares:
-    """Divide the files of all workers between them.
+    """Assign the files of all workers to the workers that save them.
 
-    Workers that have the same folder, and no selectors, count as one: the lowest of them saves it.
+    If several workers pass the same folder without a selector, the lowest rank saves it.
 
     Args:
         parts: The files of each rank.
@@ -274,48 +287,52 @@ def share_out(parts: Sequence[Part]) -> Shares:
     """
     owners: dict[str, tuple[int, ...]] = {}
     folders: dict[str, int] = {}
-    seen: set[tuple[str, int, int]] = set()
+    identities: set[tuple[str, int, int]] = set()
     for rank, part in enumerate(parts):
-        if part.folder is not None and part.folder in seen:
+        if part.folder is not None and part.folder in identities:
             continue
         if part.folder is not None:
-            seen.add(part.folder)
+            identities.add(part.folder)
         for name in part.files:
             owners[name] = (*owners.get(name, ()), rank)
-        for name in (*_parents(part.files), *part.directories, *_parents(part.directories)):
+        for name in (
+            *_collect_parents(part.files),
+            *part.directories,
+            *_collect_parents(part.directories),
+        ):
             folders.setdefault(name, rank)
     both = sorted(set(owners) & set(folders))
     if both:
         name = both[0]
-        raise _conflict(
+        raise _create_conflict_error(
             f"{name} is a file on rank {owners[name][0]} and a folder on rank {folders[name]}"
         )
-    filled = set(_parents(owners)) | set(_parents(folders))
+    filled = set(_collect_parents(owners)) | set(_collect_parents(folders))
     empty = sorted(name for name in folders if name not in filled)
     contested = tuple(sorted(name for name, ranks in owners.items() if len(ranks) > 1))
     return Shares(owners, tuple(empty), contested)
 
 
-def resolve(shares: Shares, digests: Sequence[Mapping[str, Any]]) -> None:
+def check_contested_files(shares: Shares, digests: Sequence[Mapping[str, Any]]) -> None:
     """Check that files of the same name on several workers have the same content.
 
     Args:
-        shares: The division of the files.
+        shares: The assignment of the files.
         digests: For each rank, the digests of its contested files, by name.
 
     Raises:
-        CheckpointConflictError: If two workers have different files of one name.
+        CheckpointConflictError: If two workers have different files of the same name.
     """
     different = []
     for name in shares.contested:
-        first, *others = shares.owners[name]
-        for rank in others:
+        first, *other_ranks = shares.owners[name]
+        for rank in other_ranks:
             if digests[rank][name] != digests[first][name]:
                 different.append(f"{name} is not the same on rank {first} and rank {rank}")
                 break
     if different:
         more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
-        raise _conflict(different[0] + more)
+        raise _create_conflict_error(different[0] + more)
 
 
 def merge_metadata(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -325,45 +342,45 @@ def merge_metadata(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         parts: Metadata of each rank, as plain JSON values.
 
     Raises:
-        CheckpointConflictError: If two workers have different values for one key; the message names
-            it as a path with slashes.
+        CheckpointConflictError: If two workers have different values for the same key; the message
+            names the key as a path with slashes.
     """
     merged: dict[str, Any] = {}
     for rank, part in enumerate(parts):
-        _merge(merged, part, "", rank)
+        _merge_into(merged, part, "", rank)
     return merged
 
 
-def _merge(into: dict[str, Any], part: Mapping[str, Any], where: str, rank: int) -> None:
+def _merge_into(into: dict[str, Any], part: Mapping[str, Any], where: str, rank: int) -> None:
     for key, value in part.items():
         path = f"{where}{key}"
         if key not in into:
-            into[key] = _copied(value)
+            into[key] = _copy_value(value)
         elif isinstance(into[key], dict) and isinstance(value, Mapping):
-            _merge(into[key], value, f"{path}/", rank)
-        elif _differ(into[key], value):
-            raise _conflict(
+            _merge_into(into[key], value, f"{path}/", rank)
+        elif _is_different(into[key], value):
+            raise _create_conflict_error(
                 f"the metadata {path!r} is {value!r} on rank {rank}, and {into[key]!r} on another"
             )
 
 
-def _copied(value: Any) -> Any:
+def _copy_value(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: _copy_value(item) for key, item in value.items()}
     return value
 
 
-def _differ(first: object, second: object) -> bool:
+def _is_different(first: object, second: object) -> bool:
     return type(first) is not type(second) or first != second
 
 
-def _parents(names: Iterable[str]) -> set[str]:
+def _collect_parents(names: Iterable[str]) -> set[str]:
     return {parent for name in names for parent in list_parent_names(name)}
 
 
-def _conflict(what: str) -> CheckpointConflictError:
+def _create_conflict_error(conflict: str) -> CheckpointConflictError:
     return CheckpointConflictError(
-        f"refusing to save a sharded checkpoint with conflicts: {what}.\n"
-        "One of them would be lost. Nothing was written.\n"
-        "Use different file names on each worker, or save common files on one worker only."
+        f"the parts of a sharded checkpoint conflict: {conflict}.\n"
+        "Nothing was written.\n"
+        "Use different file names on each worker, or save shared files on one worker only."
     )

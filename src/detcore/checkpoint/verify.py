@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore.checkpoint.manifest import Manifest, read_manifest
-from detcore.checkpoint.manifest_fields import MANIFEST_FILE, check_id, shown
+from detcore.checkpoint.manifest_fields import MANIFEST_FILE, check_id, format_value
 from detcore.contract.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
@@ -28,7 +28,7 @@ class Fault:
 
     Attributes:
         name: The file, below the checkpoint.
-        reason: The difference.
+        reason: Description of the difference.
         is_stray: Whether the file does not belong to the checkpoint, which is harmless.
     """
 
@@ -42,7 +42,7 @@ class Fault:
     @property
     def shown_name(self) -> str:
         """The name in printable form: stored names may contain terminal control sequences."""
-        return self.name if self.name.isprintable() else shown(self.name)
+        return self.name if self.name.isprintable() else format_value(self.name)
 
 
 def verify_checkpoint(
@@ -61,21 +61,21 @@ def verify_checkpoint(
         reads_files: Whether to read all files. Otherwise only their names and sizes are compared.
 
     Returns:
-        The faults, by file; empty if the checkpoint is intact. Files that the manifest does not
-        list count as faults, too.
+        The faults, sorted by file; empty if the checkpoint is intact. Files that the manifest does
+        not list are faults as well.
     """
     try:
-        there = stored_sizes(storage, uuid)
+        there = list_stored_sizes(storage, uuid)
         manifest = read_manifest(storage, uuid, sizes=there)
     except (CheckpointCorruptError, CheckpointNotFoundError) as error:
         return [Fault(MANIFEST_FILE, in_one_line(*str(error).splitlines()[:2]))]
     if reads_files:
-        faults = _compare(storage, manifest, there, observer)
+        faults = _compare_files(storage, manifest, there, observer)
     else:
         faults = compare_sizes(storage, manifest, manifest.files, there)
     for name in sorted(set(there) - set(manifest.files) - {MANIFEST_FILE}):
         faults.append(Fault(name, "is not in the manifest", is_stray=True))
-    faults.extend(_missing_directories(storage, manifest))
+    faults.extend(_find_missing_directories(storage, manifest))
     return sorted(faults, key=lambda fault: fault.name)
 
 
@@ -85,65 +85,64 @@ def check_in_place(
     """Check all files of a checkpoint in place.
 
     Raises:
-        CheckpointCorruptError: If one is missing or has changed; the message names it.
+        CheckpointCorruptError: If a file is missing or has changed; the message names it.
     """
-    there = stored_sizes(storage, manifest.uuid)
-    refuse(storage, manifest.uuid, _compare(storage, manifest, there, observer))
+    there = list_stored_sizes(storage, manifest.uuid)
+    raise_faults(storage, manifest.uuid, _compare_files(storage, manifest, there, observer))
 
 
-def refuse(
+def raise_faults(
     storage: StorageBackend,
     uuid: str,
     faults: Sequence[Fault],
     cause: BaseException | None = None,
 ) -> None:
-    """Raise the error that describes faults, if there are any.
+    """Raise an error that describes the faults; without faults, do nothing.
 
     Raises:
-        CheckpointCorruptError: If there are; the message names the first file.
+        CheckpointCorruptError: If there are faults; the message names the first file.
     """
     if not faults:
         return
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     raise CheckpointCorruptError(
         f"checkpoint {uuid} in {storage.url} is damaged: {faults[0]}{more}.\n"
-        "Every file is compared with the manifest before it is used.\n"
-        f"See all faults with: detcore checkpoint verify {uuid}; list others with: "
-        "detcore checkpoint list"
+        f"Show all faults with:  detcore checkpoint verify {uuid}\n"
+        "Choose another checkpoint with:  detcore checkpoint list"
     ) from cause
 
 
-def stored_sizes(storage: StorageBackend, uuid: str) -> dict[str, int]:
+def list_stored_sizes(storage: StorageBackend, uuid: str) -> dict[str, int]:
     """Return the sizes of a checkpoint's stored files, by name.
 
     Raises:
-        UnsafePathError: If the UUID is not one.
+        UnsafePathError: If the UUID is invalid.
         CheckpointCorruptError: If the checkpoint's folder is a link that leads out of the storage.
     """
     start = len(check_id(uuid)) + 1
     try:
         return {entry.key[start:]: entry.size for entry in storage.list(uuid)}
     except UnsafePathError as error:
-        refuse(storage, uuid, [Fault(".", str(error).partition("\n")[0].rstrip("."))], error)
+        raise_faults(storage, uuid, [Fault(".", str(error).partition("\n")[0].rstrip("."))], error)
         raise
 
 
-def _compare(
+def _compare_files(
     storage: StorageBackend,
     manifest: Manifest,
     there: Mapping[str, int],
     observer: TransferObserver | None,
 ) -> list[Fault]:
-    """Compare names and sizes, which is cheap, then the content of the remaining files."""
+    """Compare names and sizes, which is cheap, then the contents of the remaining files."""
     from detcore.storage import track_transfer
 
     faults = compare_sizes(storage, manifest, manifest.files, there)
     faulty = {fault.name for fault in faults}
-    whole = [name for name in manifest.files if name not in faulty]
-    total = sum(manifest.files[name].size for name in whole)
+    intact_names = [name for name in manifest.files if name not in faulty]
+    total = sum(manifest.files[name].size for name in intact_names)
     with track_transfer(observer, f"checking {manifest.uuid[:8]}", total) as progress:
         digests = storage.digest_tree(
-            [f"{manifest.uuid}/{name}" for name in whole],
+            [f"{manifest.uuid}/{name}" for name in intact_names],
             progress=progress,
         )
     return faults + compare_digests(manifest, digests)
@@ -152,15 +151,15 @@ def _compare(
 def compare_sizes(
     storage: StorageBackend, manifest: Manifest, names: Iterable[str], there: Mapping[str, int]
 ) -> list[Fault]:
-    """Return the files that are missing, are no files, or have another size, without reading any.
+    """Return the files that are missing, are not regular files, or have another size.
 
-    A file is therefore never read if its size differs from the expected one.
+    No file is read, so that a file of unexpected size is never opened.
 
     Args:
         storage: Storage of the checkpoint.
         manifest: Its manifest.
         names: The files to check.
-        there: Sizes of the stored files by name.
+        there: Size of each stored file by name.
     """
     faults = []
     root = storage.direct_path(manifest.uuid)
@@ -170,7 +169,7 @@ def compare_sizes(
         if name not in there:
             reason = "is missing"
         elif root is not None:
-            reason = _no_file(root, name)
+            reason = _describe_non_file(root, name)
         if reason is None and there[name] != expected:
             reason = f"has {there[name]} bytes instead of {expected}"
         if reason is not None:
@@ -179,21 +178,21 @@ def compare_sizes(
 
 
 def compare_digests(manifest: Manifest, digests: Mapping[str, FileDigest]) -> list[Fault]:
-    """Return the files that have changed, from the digests of those read, by key."""
+    """Return the files whose digests, given by storage key, differ from the manifest."""
     faults = []
-    for key, found in digests.items():
+    for key, digest in digests.items():
         name = key[len(manifest.uuid) + 1 :]
         expected = manifest.files[name]
-        if found.size != expected.size:
-            faults.append(Fault(name, f"has {found.size} bytes instead of {expected.size}"))
-        elif found != expected:
-            change = f"its digest is {found.value[:12]}..., not {expected.value[:12]}..."
+        if digest.size != expected.size:
+            faults.append(Fault(name, f"has {digest.size} bytes instead of {expected.size}"))
+        elif digest != expected:
+            change = f"its digest is {digest.value[:12]}..., not {expected.value[:12]}..."
             faults.append(Fault(name, f"has changed: {change}"))
     return faults
 
 
-def _no_file(root: Path, name: str) -> str | None:
-    """Return why a path is not a file of the checkpoint, or None; opening it might block."""
+def _describe_non_file(root: Path, name: str) -> str | None:
+    """Return why a path is not a file of the checkpoint, or None, without opening it."""
     path = root / name
     mode = os.lstat(path).st_mode
     if stat.S_ISREG(mode):
@@ -202,12 +201,12 @@ def _no_file(root: Path, name: str) -> str | None:
         return f"is {describe_file_kind(mode)}, not a file"
     target = os.path.realpath(path)
     if os.path.commonpath([os.path.realpath(root), target]) != os.path.realpath(root):
-        return f"is a link that leads out of the checkpoint, to {shown(target)}"
-    return None if os.path.isfile(target) else "is a link that leads to no file"
+        return f"is a link that leads out of the checkpoint, to {format_value(target)}"
+    return None if os.path.isfile(target) else "is a link whose target is not a file"
 
 
-def _missing_directories(storage: StorageBackend, manifest: Manifest) -> list[Fault]:
-    """Return missing empty folders; only file systems store them."""
+def _find_missing_directories(storage: StorageBackend, manifest: Manifest) -> list[Fault]:
+    """Return missing empty folders, which only file systems store."""
     root = storage.direct_path(manifest.uuid)
     if root is None:
         return []
@@ -222,7 +221,7 @@ def _missing_directories(storage: StorageBackend, manifest: Manifest) -> list[Fa
 
 
 def describe_file_kind(mode: int) -> str:
-    """Return a description of a special file, by its mode."""
+    """Return a description of a special file, given its mode."""
     kinds = {
         stat.S_IFDIR: "a folder",
         stat.S_IFIFO: "a named pipe",

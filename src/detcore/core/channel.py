@@ -1,4 +1,4 @@
-"""The control channel between a worker and its runner: progress one way, answers the other."""
+"""Control channel between a worker and its runner: messages one way, replies the other."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from typing import Any
 
 from detcore.contract.errors import WorkerError
 
-# These are for displays, and later ones repeat or replace them.
+# Messages for displays. Later messages repeat or replace them.
 _DROPPABLE = frozenset({"progress", "status"})
 _READ_BYTES = 1 << 12
-# Training waits no longer than this for an answer.
+# Maximum time that training waits for an answer.
 _ANSWER_TIMEOUT_S = 2.0
 
 
 class Channel:
-    """Sends messages to the runner, in order, and reads its answers: JSON objects, one a line.
+    """Sends messages to the runner in order, and reads its replies: one JSON object per line.
 
-    Training neither fails nor waits because of a message: a runner that is gone ends the channel
-    silently, and while the channel is full messages for displays are dropped and others kept until
-    there is room. Nothing durable depends on it, because durable facts are in the log. Thread-safe.
+    Training neither fails nor waits because of a message. If the runner has exited, messages are
+    discarded silently. While the channel is full, messages for displays are dropped and all other
+    messages are queued. Durable facts are in the event log and never depend on the channel.
+    Thread-safe.
     """
 
     def __init__(self, fd: int | None) -> None:
-        """Take a descriptor.
+        """Use a socket of the process that started this one.
 
         Args:
-            fd: One end of a socket pair; None, or anything that is no socket, means that no runner
-                listens. It is not closed, because its number belongs to the process that started
-                this one.
+            fd: One end of a socket pair. With None, or a descriptor that is not a socket, the
+                channel has no runner. The descriptor is never closed, because the parent process
+                chose its number.
         """
         self._fd = fd if fd is not None and _is_socket(fd) else None
         self._pending = b""
@@ -50,15 +51,15 @@ class Channel:
 
     @property
     def has_runner(self) -> bool:
-        """Whether a runner listened when this was made, and has not gone since."""
+        """Whether the channel was created with a runner that has not been found missing since."""
         return self._fd is not None
 
     def send(self, type: str, **fields: Any) -> None:
         """Send a message.
 
         Args:
-            type: ``"progress"``, ``"status"``, ``"finished"``, or another word that the runner
-                knows.
+            type: ``"progress"``, ``"status"``, ``"finished"`` or another message type that the
+                runner knows.
             **fields: JSON values.
         """
         line = json.dumps({"type": type, **fields}).encode() + b"\n"
@@ -76,25 +77,25 @@ class Channel:
         """Whether this process sent a message of this type."""
         return type in self._sent
 
-    def ask(
+    def query(
         self, question: str, *, timeout_s: float = _ANSWER_TIMEOUT_S, **fields: Any
     ) -> Mapping[str, Any] | None:
-        """Ask the runner about the records.
+        """Query the records through the runner.
 
         Args:
-            question: Name of the question; see `detcore.records.answer_question`.
-            timeout_s: How long to wait for the answer, in seconds.
+            question: Name of the query; see `detcore.records.answer_question`.
+            timeout_s: Maximum time to wait for the answer, in seconds.
             **fields: JSON values.
 
         Returns:
-            The answer; None if no answer came in time or the records cannot be read now.
+            The answer. None if it did not arrive in time, or if the records cannot be read now.
         """
         deadline = time.monotonic() + timeout_s
         with self._reading:
             self._num_questions += 1
             number = self._num_questions
             self.send("question", question=question, number=number, fields=fields)
-            while (reply := self._read(deadline)) is not None:
+            while (reply := self._read_reply(deadline)) is not None:
                 if reply["type"] != "answer":
                     self._kept.append(reply)
                 elif reply["number"] == number:
@@ -103,25 +104,25 @@ class Channel:
         return None
 
     def wait_for_length(self) -> int | None:
-        """Wait until the search method has decided how far to train next; None: no further.
+        """Wait for the search method's next length; None means that training is over.
 
         Raises:
-            WorkerError: If the runner is gone.
+            WorkerError: If the runner has exited.
         """
-        self._deliver()
+        self._flush_pending()
         with self._reading:
             while True:
-                reply = self._kept.pop(0) if self._kept else self._read(None)
+                reply = self._kept.pop(0) if self._kept else self._read_reply(None)
                 if reply is None:
                     raise WorkerError(
-                        "the runner of this trial is gone, so the next length is unknown.\n"
-                        "Resume the experiment later: detcore run --resume ID"
+                        "the runner of this trial has exited, so the next length is unknown.\n"
+                        "Resume the experiment with:  detcore run --resume ID"
                     )
-                if reply["type"] != "answer":  # one that came too late
+                if reply["type"] != "answer":  # an answer after its timeout
                     return int(reply["length"]) if reply["type"] == "train" else None
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Give a slow runner up to `timeout_s` seconds to read the pending messages."""
+        """Wait up to `timeout_s` seconds until the runner has read the pending messages."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             while self._pending and self._fd is not None:
@@ -130,10 +131,10 @@ class Channel:
                     break
                 select.select([], [self._fd], [], remaining_s)
                 self._write_pending()
-            self._fd = None  # its number may become that of another file
+            self._fd = None  # its number may be reused for another file
 
-    def _deliver(self) -> None:
-        """Wait until everything that was sent is in the socket, or the runner is gone."""
+    def _flush_pending(self) -> None:
+        """Wait until all messages are in the socket, or the runner has exited."""
         while True:
             with self._lock:
                 self._write_pending()
@@ -142,12 +143,12 @@ class Channel:
                 fd = self._fd
             select.select([], [fd], [], 0.1)
 
-    def _read(self, deadline: float | None) -> dict[str, Any] | None:
-        """Return the next reply; None at the deadline, or if the runner is gone."""
+    def _read_reply(self, deadline: float | None) -> dict[str, Any] | None:
+        """Return the next reply; None at the deadline, or if the runner has exited."""
         while b"\n" not in self._received:
-            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            remaining_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             fd = self._fd
-            if fd is None or not select.select([fd], [], [], left_s)[0]:
+            if fd is None or not select.select([fd], [], [], remaining_s)[0]:
                 return None
             try:
                 data = os.read(fd, _READ_BYTES)
@@ -165,18 +166,18 @@ class Channel:
     def _write_pending(self) -> None:
         while self._pending and self._fd is not None:
             try:
-                written = os.write(self._fd, self._pending)
+                num_bytes = os.write(self._fd, self._pending)
             except BlockingIOError:
                 return
-            except OSError:  # EPIPE: the runner is gone; training continues until it is ended
+            except OSError:  # EPIPE: the runner has exited; training continues until it is stopped
                 self._fd = None
                 self._pending = b""
                 return
-            self._pending = self._pending[written:]
+            self._pending = self._pending[num_bytes:]
 
 
 def _is_socket(fd: int) -> bool:
-    """Whether a descriptor is open, and one of a socket."""
+    """Whether a descriptor is an open socket."""
     try:
         return stat.S_ISSOCK(os.fstat(fd).st_mode)
     except OSError:

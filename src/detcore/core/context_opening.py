@@ -1,4 +1,4 @@
-"""Opening the parts of a context, each registered to be closed in reverse order."""
+"""Open the parts of a core context; each part is closed in reverse order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from detcore.storage import StorageBackend, TransferObserver
 
 
-_STDERR = 2  # where sys.stderr may have been replaced
+_STDERR = 2  # sys.stderr may have been replaced by an object without a descriptor
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +48,12 @@ class ContextSettings:
     resume: bool
     exit_timeout_s: float | None
     grace_s: float | None
-    plugins: PluginManager | None = None  # if they are loaded already
+    plugins: PluginManager | None = None  # set if the process has loaded them already
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The parts of an open context; records only on the chief."""
+    """Parts of an open context; only the chief has records."""
 
     info: TrialInfo
     records: TrialRecords | None
@@ -64,20 +64,19 @@ class Parts:
     searcher: SearcherContext
 
 
-class Opening:
-    """Opens the log of a trial, its storage and signal handling.
+class ContextOpener:
+    """Opens a trial's event log, storage and signal handling.
 
-    A script by itself has its runner in its own process.
-
-    With several workers, the chief opens the log and broadcasts the trial to the others.
+    With several workers, the chief opens the log and broadcasts the trial to the other workers. A
+    standalone script also starts its runner, in a thread of the same process.
 
     Args:
         settings: The arguments of the context.
-        preempt: Starts to listen.
+        preempt: Starts to handle signals here.
         stack: Closes everything that is opened here.
 
     Attributes:
-        outcome: How the trial ends; set before the stack is closed.
+        outcome: Outcome of the trial; set it before closing the stack.
     """
 
     def __init__(
@@ -90,12 +89,12 @@ class Opening:
         self._preempt = preempt
         self._stack = stack
 
-    def open(self) -> Parts:
-        """Open everything."""
+    def open_parts(self) -> Parts:
+        """Open and return all parts."""
         from detcore.plugins import PluginManager
 
         self._stack.callback(self._distributed.close)
-        # Last: a signal must not end this process while the end of the trial is recorded.
+        # Closed late: a signal must not end this process while the trial's end is being recorded.
         self._stack.callback(self._preempt.close)
         if self._environment.trial_info is not None:
             self._write_stacks_at_signal()
@@ -112,69 +111,69 @@ class Opening:
         return parts
 
     def _write_stacks_at_signal(self) -> None:
-        """At SIGQUIT, write the stacks of all threads to standard error and continue.
+        """Make SIGQUIT write the stacks of all threads to standard error.
 
-        The runner sends it to workers that hang. Works in code that keeps the interpreter's lock,
-        too.
+        The runner sends SIGQUIT to workers that hang. The handler also works while a thread holds
+        the interpreter lock.
         """
         faulthandler.register(signal.SIGQUIT, file=_STDERR, all_threads=True)
         self._stack.callback(faulthandler.unregister, signal.SIGQUIT)
 
     def _open_chief(self) -> Parts:
-        info, storage, channel = self._identify()
+        info, storage, channel = self._open_trial()
         log = open_log(info)
         self._stack.callback(log.close)
         os.register_at_fork(after_in_child=log.abandon)
         if not log.is_empty:
             raise RunError(
                 f"trial {info.trial_id} of detcore run has opened a context before.\n"
-                "A trial is one run with one length and one latest checkpoint, so a second run in "
-                "it would be mixed up with the first one.\n"
-                "Open one context in each trial: make each run a trial of its own, for example "
-                "with a hyperparameter fold: {type: categorical, vals: [0, 1, 2]} and "
-                "searcher.name: grid. Or start the script by itself, without detcore run."
+                "A trial has one length and one latest checkpoint, so reports of a second context "
+                "would be mixed with those of the first.\n"
+                "Open one context per trial. To train several runs, make each a separate trial, "
+                "for example with a hyperparameter fold: {type: categorical, vals: [0, 1, 2]} and "
+                "searcher.name: grid. Or start the script without detcore run."
             )
         records = TrialRecords(info, log, channel)
-        self._stack.callback(self._finish, records)
+        self._stack.callback(self._record_end, records)
         self._stack.callback(channel.close)
-        parts = self._assemble(info, storage, channel, records)
-        records.append(TrialStarted(run_id=info.run_id))
-        self._settle_own_storage(records, storage)
+        parts = self._create_parts(info, storage, channel, records)
+        records.append_event(TrialStarted(run_id=info.run_id))
+        self._recover_script_storage(records, storage)
         return parts
 
-    def _identify(self) -> tuple[TrialInfo, StorageBackend, Channel]:
+    def _open_trial(self) -> tuple[TrialInfo, StorageBackend, Channel]:
         """Return the trial, its storage and the channel to its runner."""
         if self._environment.trial_info is not None:
             info = read_trial_info(self._environment)
-            storage = self._open_probed(info.settings.checkpoint_storage)
+            storage = self._open_probed_storage(info.settings.checkpoint_storage)
             return info, storage, Channel(self._environment.channel_fd)
-        # The one place where a worker loads the runner: it runs in this process.
+        # Only a standalone script imports the runner: it runs in this process.
         from detcore.run import ScriptRun
 
         run = ScriptRun(
             self._settings,
             self._preempt,
             plugins=self._plugins,
-            open_storage=lambda: self._open_probed(None),
+            open_storage=lambda: self._open_probed_storage(None),
         )
-        self._stack.callback(lambda: run.end(self.outcome))
+        self._stack.callback(lambda: run.record_end(self.outcome))
         return run.info, run.storage, Channel(run.channel_fd)
 
-    def _open_probed(self, configured: str | Mapping[str, object] | None) -> StorageBackend:
-        """Open a storage; one that cannot be written to is found now, not after an hour."""
+    def _open_probed_storage(self, configured: str | Mapping[str, object] | None) -> StorageBackend:
+        """Open a storage and check that it is writable, before any training."""
         storage = self._open_storage(configured)
         storage.probe()
         return storage
 
-    def _finish(self, records: TrialRecords) -> None:
-        """Record how the run ended, once everything that it reported is recorded."""
-        records.finished(self.outcome)
+    def _record_end(self, records: TrialRecords) -> None:
+        """Record the outcome of the run, after all of its reports."""
+        records.record_end(self.outcome)
 
-    def _settle_own_storage(self, records: TrialRecords, storage: StorageBackend) -> None:
-        """Settle the checkpoints that a killed process left in a storage that its script names.
+    def _recover_script_storage(self, records: TrialRecords, storage: StorageBackend) -> None:
+        """Recover unfinished checkpoints in a storage that the script passes to `init`.
 
-        The runner has done so already in the storage of the experiment file, and in that of a
-        script by itself.
+        The runner has already recovered those in the experiment file's storage, and in the storage
+        of a standalone script.
         """
         if self._settings.checkpoint_storage is None or self._environment.trial_info is None:
             return
@@ -188,17 +187,17 @@ class Opening:
             import logging
 
             logging.getLogger("detcore").warning(
-                "checkpoints that killed runs of the trial left in %s are settled when it starts "
+                "unfinished checkpoints of killed runs in %s are recovered when the trial starts "
                 "again: %s", storage.url, in_one_line(away),
             )  # fmt: skip
 
     def _open_worker(self) -> Parts:
-        """Open the parts of a worker other than the chief: no records, no runner that listens."""
-        info: TrialInfo = self._distributed.broadcast(None)  # type: ignore[assignment]  # the chief's
+        """Open the parts of a worker that is not the chief, without records and runner."""
+        info: TrialInfo = self._distributed.broadcast(None)  # type: ignore[assignment]  # sent by the chief
         storage = self._open_storage(info.settings.checkpoint_storage)
-        return self._assemble(info, storage, Channel(None), None)
+        return self._create_parts(info, storage, Channel(None), None)
 
-    def _assemble(
+    def _create_parts(
         self,
         info: TrialInfo,
         storage: StorageBackend,
@@ -236,7 +235,7 @@ class Opening:
         )
 
     def _open_storage(self, configured: str | Mapping[str, object] | None) -> StorageBackend:
-        """Open the storage that the script names, else the configured one."""
+        """Open the storage that the script passes to `init`, or the configured storage."""
         from detcore.storage import open_storage
 
         spec = self._settings.checkpoint_storage
@@ -247,9 +246,9 @@ class Opening:
         return storage
 
     def _make_observer(self) -> TransferObserver | None:
-        """Return an observer that shows long transfers on the terminal of a script.
+        """Return an observer that shows long transfers on a standalone script's terminal.
 
-        The terminal of a runner's worker belongs to the runner, which shows the trial.
+        Under ``detcore run`` the terminal belongs to the runner, which displays the trial.
         """
         is_managed = self._environment.trial_info is not None
         if is_managed or self._distributed.rank or sys.stderr is None:
@@ -260,10 +259,10 @@ class Opening:
 
 
 def read_trial_info(environment: Environment) -> TrialInfo:
-    """Read the file in which the runner says which trial this process runs.
+    """Read the file in which the runner describes the trial of this process.
 
     Args:
-        environment: Its `trial_info` names the file.
+        environment: Its `trial_info` is the path of the file.
 
     Raises:
         RunError: If this process was not started by a runner, or the file cannot be used.
@@ -273,19 +272,20 @@ def read_trial_info(environment: Environment) -> TrialInfo:
         raise RunError(
             "DETCORE_TRIAL_INFO is not set: this process was not started for a trial.\n"
             "The runner sets it in the workers that it starts.\n"
-            "Start an experiment with: detcore run CONFIG.yaml"
+            "Start an experiment with:  detcore run CONFIG.yaml"
         )
     try:
         fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        known = {field.name for field in dataclasses.fields(TrialInfo)}
-        unknown = sorted(set(fields) - known)
-        if unknown:
+        field_names = {field.name for field in dataclasses.fields(TrialInfo)}
+        unknown_names = sorted(set(fields) - field_names)
+        if unknown_names:
             raise RunError(
-                f"{path} has fields this release does not know: {', '.join(unknown)}.\n"
-                "The runner and the worker must be of the same release of detcore."
+                f"{path} has fields that this release does not know: {', '.join(unknown_names)}.\n"
+                "The runner and the worker must use the same detcore release.\n"
+                "Install the same release on both machines."
             )
         return TrialInfo(**fields)
     except OSError as error:
-        raise RunError(f"the trial's file {path} cannot be read: {error}") from error
+        raise RunError(f"the trial file {path} cannot be read: {error}") from error
     except (ValueError, TypeError) as error:
         raise RunError(f"{path} does not describe a trial: {error}") from error

@@ -1,4 +1,4 @@
-"""Choices that callers of the Core API make, and the experiment that a script describes."""
+"""Options of `init`, and the description of a script's experiment."""
 
 from __future__ import annotations
 
@@ -11,64 +11,64 @@ from typing import Any
 
 
 class PreemptMode(enum.Enum):
-    """The workers that ask whether to stop early.
+    """Selects the workers that call `PreemptContext.should_preempt`.
 
     With one worker the three modes are the same.
     """
 
     WorkersAskChief = "WORKERS_ASK_CHIEF"
-    """Every worker calls `should_preempt`; all get the chief's answer (default)."""
+    """Every worker calls `should_preempt` and gets the chief's answer (default)."""
 
     ChiefOnly = "CHIEF_ONLY"
     """Only the chief may call `should_preempt`."""
 
     WorkersAskMaster = "WORKERS_ASK_MASTER"
-    """Every worker looks for itself; answers may differ for a moment."""
+    """Every worker checks independently; answers may differ for a moment."""
 
 
 class SearcherMode(enum.Enum):
-    """The workers that get searcher operations. With one worker the two modes are the same."""
+    """Selects the workers that get searcher operations. With one worker the modes are the same."""
 
     WorkersAskChief = "WORKERS_ASK_CHIEF"
     """Every worker iterates over the operations in step with the chief (default)."""
 
     ChiefOnly = "CHIEF_ONLY"
-    """Only the chief iterates over them."""
+    """Only the chief iterates over the operations."""
 
 
 class TensorboardMode(enum.Enum):
-    """Whether reported metrics are written to event files."""
+    """Selects whether reported metrics are written to TensorBoard event files."""
 
     AUTO = "AUTO"
     """Every reported metric is written to the trial's event files."""
 
     MANUAL = "MANUAL"
-    """Nothing is written or uploaded unless you do it."""
+    """detcore writes no event files; upload your own with `upload_tensorboard_files`."""
 
 
 class EarlyExitReason(enum.Enum):
-    """Why a trial ends before its searcher wanted it to."""
+    """Reason why a trial ends before its searcher's length."""
 
     INVALID_HP = "INVALID_HP"
-    """The hyperparameters cannot be trained with."""
+    """The training code cannot use the hyperparameters."""
 
     USER_REQUESTED_STOP = "USER_REQUESTED_STOP"
-    """The training code decided that it has trained enough."""
+    """The training code decided to stop."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptExperiment:
-    """The data that a script that trains by itself records of its experiment.
+    """Describes the experiment that a standalone script records.
 
     Attributes:
-        config: The experiment's configuration: fields of an experiment file, as plain values;
-            settings of your own belong into its ``data``.
-        hparams: Hyperparameters of its one trial.
-        seed: Seed of everything random in it, ``0 <= seed < 2**31``.
-        name: Name of the experiment; None: the script's.
-        model_dir: Folder of the code; None: the script's.
-        test_mode: One batch, one validation, one checkpoint.
-        arguments: Arguments of the library that trains; a run continues only with the same.
+        config: Configuration with the fields of an experiment file, as plain values. Custom
+            settings belong in its ``data`` field.
+        hparams: Hyperparameters of the experiment's only trial.
+        seed: Random seed, ``0 <= seed < 2**31``.
+        name: Name of the experiment. Default: the script's file name.
+        model_dir: Directory of the code. Default: the script's directory.
+        test_mode: Whether to train one batch, validate once and save one checkpoint.
+        arguments: Arguments of the training library. A run resumes only with the same arguments.
     """
 
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Opening and closing the Core API."""
+"""Open and close the Core API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from detcore.contract.errors import (
     ContextStateError,
     DistributedError,
 )
-from detcore.core.context_opening import ContextSettings, Opening, Parts
+from detcore.core.context_opening import ContextOpener, ContextSettings, Parts
 from detcore.core.context_options import (
     EarlyExitReason,
     PreemptMode,
@@ -52,44 +52,45 @@ def init(
     checkpoint_exit_timeout_s: float | None = None,
     grace_s: float | None = None,
 ) -> Context:
-    """Make the context of this process's trial; enter it with ``with``.
+    """Create the core context of this process's trial.
 
-    In a process that ``detcore run`` started, it belongs to that trial: the runner decides, and
-    `script`, `max_length` and `resume` are ignored. In any other, entering it records an experiment
-    with one trial, named after the script, which ends as the with-block does: COMPLETED, PAUSED
-    when it was asked to stop and agreed, or ERROR.
+    Under ``detcore run``, the context belongs to the runner's trial. Otherwise, entering it records
+    an experiment with one trial, whose state follows from how the block exits: COMPLETED, PAUSED or
+    ERROR. Every worker enters the context; rank 0 (the chief) reports metrics.
 
-    Of several workers all enter it; the first one (rank 0, the chief) keeps the records, reports
-    metrics and saves checkpoints that are not sharded.
+    Example:
+        >>> from detcore import core
+        >>> with core.init(max_length={"batches": 100}) as context:
+        ...     for operation in context.searcher.operations():
+        ...         context.train.report_training_metrics(operation.length, {"loss": 0.25})
+        ...         operation.report_completed(0.25)
 
     Args:
-        distributed: This worker's place among several; default: one worker.
-        checkpoint_storage: An absolute path, a URL that fsspec knows, or a dictionary with
-            ``type`` as in an experiment file. Default: that of the experiment file, or of `script`,
-            else ``checkpoints`` in ``DETCORE_HOME``.
-        preempt_mode: The workers that ask whether to stop early.
+        distributed: This worker's rank and its peers. Default: a single worker.
+        checkpoint_storage: An absolute path, an fsspec URL, or a dictionary with ``type`` as in an
+            experiment file. Default: the storage of the experiment file or of `script`, or the
+            directory ``checkpoints`` in ``DETCORE_HOME``.
+        preempt_mode: The workers that call `PreemptContext.should_preempt`.
         tensorboard_mode: Whether reported metrics are written to event files.
-        script: Configuration, hyperparameters and seed to record for a script by itself.
-        max_length: How far a script by itself trains, such as ``{"batches": 1000}`` (or records,
-            or epochs); the length of its one operation.
-        resume: Whether a script by itself continues its last start if that did not finish. The n-th
-            call then continues the n-th run, which must have the same settings, but for
-            `max_length`. A run that was complete is restored, and ``info.is_complete`` is true.
-        checkpoint_exit_timeout_s: Seconds that leaving the context waits for a checkpoint that is
-            being saved behind the training; >= 0. Default: the experiment file's, else 3600.
-        grace_s: Seconds between SIGTERM (or SIGUSR1) and the kill; > 0. Default: see
-            `PreemptContext.grace`.
+        script: Experiment of a standalone script.
+        max_length: Length of a standalone script: ``{"batches": N}``, records or epochs.
+        resume: Whether a standalone script continues its last start if that did not finish. The
+            n-th call continues the n-th run, which must have the same settings except for
+            `max_length`. A completed run is restored, and ``info.is_complete`` is true.
+        checkpoint_exit_timeout_s: Seconds that leaving the context waits for an asynchronous
+            checkpoint; >= 0. Default: the value in the experiment file, or 3600.
+        grace_s: Seconds from SIGTERM to the kill; > 0. Default: see `PreemptContext.grace`.
 
     Raises:
-        ConfigError: If an argument is of the wrong kind.
-        DistributedError: If a launcher started several workers, and `distributed` is not given or
-            has other numbers than the launcher assigned.
+        ConfigError: If an argument has a wrong type or value.
+        DistributedError: If a launcher started several workers, and `distributed` is missing or
+            contradicts the ranks that the launcher assigned.
     """
     environment = read_environment()
     script = set_length(script or ScriptExperiment(), max_length)
     settings = ContextSettings(
         environment=environment,
-        distributed=_find_place(distributed, environment),
+        distributed=_check_distributed(distributed, environment),
         checkpoint_storage=_choose_storage(checkpoint_storage, script, environment),
         preempt_mode=preempt_mode,
         tensorboard_mode=tensorboard_mode,
@@ -103,75 +104,74 @@ def init(
 
 
 def init_with_plugins(distributed: DistributedContext, plugins: PluginManager | None) -> Context:
-    """Make the context of a process that may have loaded its plugins already; see `init`."""
+    """Create a context for a process that may have loaded its plugins already; see `init`."""
     return Context(dataclasses.replace(init(distributed=distributed)._settings, plugins=plugins))
 
 
 class Context:
     """The Core API of one process: `train`, `checkpoint`, `searcher`, `preempt`, `distributed`.
 
-    Made by `init`. A context is entered once: with ``with``, or by `start` and `close`.
+    Created by `init`. Enter a context once, using ``with`` or `start` and `close`.
 
     Attributes:
-        environment: The settings this process got from environment variables; for framework
-            plugins and the runner.
-        distributed: This worker's place among the trial's workers.
-        preempt: Whether to save and end early.
+        environment: Settings from environment variables; for framework plugins and the runner.
+        distributed: This worker's rank and its peers.
+        preempt: Reports requests to save and end early.
     """
 
     def __init__(self, settings: ContextSettings) -> None:
         self.environment: Environment = settings.environment
         self.distributed = settings.distributed
         self.preempt = PreemptContext(
-            self.distributed, settings.preempt_mode, find_grace=self._grace_of
+            self.distributed, settings.preempt_mode, find_grace=self._find_grace_for
         )
         self._settings = settings
         self._stack = contextlib.ExitStack()
-        self._opening: Opening
+        self._opener: ContextOpener
         self._parts: Parts | None = None
         self._is_closed = False
         self._pid = os.getpid()
 
-    def _grace_of(self, number: int) -> Grace | None:
-        """Return how long there is after a signal; called when it comes."""
+    def _find_grace_for(self, number: int) -> Grace | None:
+        """Return the time to the kill after a signal; called when the signal arrives."""
         configured = self._settings.grace_s
         if configured is None and self.info is not None:
             configured = self.info.settings.preemption_grace_s
         return find_grace(number, self.environment, configured_s=configured, now=time.time())
 
-    def _exit_deadline(self) -> Callable[[], float]:
-        """Return a function for how long the end still waits for a checkpoint, in seconds.
+    def _create_exit_deadline(self) -> Callable[[], float]:
+        """Return a function that returns the seconds left to wait for a checkpoint at the end.
 
-        It returns less than configured when the process is about to be killed, which may become
-        known meanwhile: a margin is left for the records.
+        If a signal announces a kill, even while waiting, the time is shortened and leaves a margin
+        for writing the records.
         """
-        wanted = self._settings.exit_timeout_s
-        if wanted is None:
+        timeout_s = self._settings.exit_timeout_s
+        if timeout_s is None:
             assert self.info is not None  # the context was entered
-            wanted = self.info.settings.checkpoint_exit_timeout_s
-        end = time.monotonic() + wanted
+            timeout_s = self.info.settings.checkpoint_exit_timeout_s
+        end = time.monotonic() + timeout_s
 
-        def left_s() -> float:
-            left_s, grace = end - time.monotonic(), self.preempt.grace
+        def get_remaining_s() -> float:
+            remaining_s, grace = end - time.monotonic(), self.preempt.grace
             if self.preempt.seconds_left is not None and grace is not None:
-                left_s = min(left_s, self.preempt.seconds_left - grace.margin_s)
-            return max(0.0, left_s)
+                remaining_s = min(remaining_s, self.preempt.seconds_left - grace.margin_s)
+            return max(0.0, remaining_s)
 
-        return left_s
+        return get_remaining_s
 
     @property
     def info(self) -> TrialInfo | None:
-        """The trial; None before the context is entered."""
+        """Identity and settings of the trial; None before the context is entered."""
         return self._parts.info if self._parts is not None else None
 
     @property
     def checkpoint(self) -> CheckpointContext:
-        """Saving and restoring checkpoints."""
+        """Saves and restores checkpoints."""
         return self._open_parts().checkpoint
 
     @property
     def train(self) -> TrainContext:
-        """Reporting metrics and status."""
+        """Reports metrics and status."""
         return self._open_parts().train
 
     @property
@@ -186,62 +186,62 @@ class Context:
 
     @property
     def channel(self) -> Channel:
-        """The way to the runner; for framework plugins."""
+        """Control channel to the runner; for framework plugins."""
         return self._open_parts().channel
 
     def start(self) -> Context:
         """Open records, storage and signal handling, as ``with`` does on entering.
 
-        The context belongs to the calling process. A forked child that leaves the block, or calls
-        `close`, changes nothing.
+        The context belongs to the calling process. In a forked child, leaving the block or calling
+        `close` has no effect.
 
         Raises:
             ContextStateError: If it was started before.
-            RunError: If the run to continue has other settings, or cannot be determined; or if this
-                trial of ``detcore run`` has opened a context before.
+            RunError: If the run to resume has different settings or is ambiguous, or if this trial
+                of ``detcore run`` has opened a context before.
             DetcoreError: If the records or the storage cannot be opened.
-            SystemExit: With code 130, if the runner of this trial is interrupted meanwhile.
+            SystemExit: With code 130, if Ctrl-C interrupts the runner of this trial meanwhile.
         """
         if self._parts is not None or self._is_closed:
             raise ContextStateError(
-                "this context was started before.\nMake a new one with core.init()."
+                "this context was started before.\nCreate another context with core.init()."
             )
-        self._opening = Opening(self._settings, self.preempt, self._stack)
+        self._opener = ContextOpener(self._settings, self.preempt, self._stack)
         self._pid = os.getpid()
         try:
-            self._parts = self._opening.open()
+            self._parts = self._opener.open_parts()
         except BaseException as error:
             self._is_closed = True
             self._stack.close()
             if isinstance(error, KeyboardInterrupt) and self.environment.trial_info is not None:
-                # The runner says that the trial is interrupted; a traceback of this adds nothing.
+                # The runner reports the interruption; a traceback adds nothing.
                 raise SystemExit(128 + signal.SIGINT) from None
             raise
         return self
 
     def close(self, error: BaseException | None = None) -> None:
-        """Record how the trial ended and release everything, as ``with`` does on leaving.
+        """Record the trial's outcome and release all resources, as ``with`` does on leaving.
 
-        Waits for a checkpoint that is being saved behind the training. Closing twice is fine.
+        Waits for an asynchronous checkpoint. Closing again has no effect.
 
         Args:
             error: The exception that ended the trial, or None.
 
         Raises:
-            CheckpointTimeoutError: If a checkpoint was not saved in time; not where the process
-                is about to be killed, or another error ends it.
-            StorageError: If a checkpoint could not be saved, and no other error ends the trial.
+            CheckpointTimeoutError: If a checkpoint was not saved in time. Not raised if a kill has
+                been announced, or if `error` is given.
+            StorageError: If a checkpoint could not be saved and `error` is None.
         """
         if self._parts is None or self._is_closed:
             return
         self._is_closed = True
         if os.getpid() != self._pid:
-            return  # a forked child; the process that opened the context ends the trial
+            return  # a forked child: only the process that opened the context ends the trial
         parts = self._parts
         failure: BaseException | None = None
         try:
             self.finish_saving(error)
-        except BaseException as raised:  # noqa: BLE001  (raised below, once it is recorded)
+        except BaseException as raised:  # noqa: BLE001  (raised below, after it is recorded)
             error = failure = raised
             self.distributed.__exit__(type(error), error, error.__traceback__)
         outcome = derive_outcome(
@@ -249,7 +249,7 @@ class Context:
             is_preempted=self.preempt.is_acknowledged,
             early_exit=parts.train.early_exit_reason,
         )
-        self._opening.outcome = outcome
+        self._opener.outcome = outcome
         if self.distributed.rank and outcome.fault and parts.info is not None:
             fault = WorkerFault(
                 outcome.error or "", outcome.fault, parts.channel.has_sent("started")
@@ -257,36 +257,36 @@ class Context:
             fault.write(parts.info, self.distributed.rank)
         with self._stack:
             if parts.records is not None:
-                self._stack.callback(parts.records.ending, outcome)
+                self._stack.callback(parts.records.announce_end, outcome)
                 if outcome.is_invalid_hp:
                     parts.train.report_early_exit(EarlyExitReason.INVALID_HP)
         if failure is not None:
             raise failure
 
     def wait_for_checkpoint(self) -> bool:
-        """Wait for the checkpoint under way, before the trial says that it ends; on the chief.
+        """Wait for an asynchronous checkpoint before the trial reports its end; on the chief.
 
         Returns:
-            Whether all that was saved counts. False only where the process is about to be killed:
-            the save is given up then, and the trial resumes later from the one before.
+            Whether the checkpoint was committed. False only if a kill has been announced: the save
+            is then cancelled, and the trial later resumes from the previous checkpoint.
 
         Raises:
-            CheckpointTimeoutError: If it was not saved in time, and no kill is near.
+            CheckpointTimeoutError: If it was not saved in time and no kill has been announced.
             StorageError: If it could not be saved.
         """
         try:
-            self.checkpoint.wait(self._exit_deadline())
+            self.checkpoint.wait(self._create_exit_deadline())
         except CheckpointTimeoutError as late:
-            self._excuse(late)
+            self._warn_or_raise(late)
             self.checkpoint.cancel_save(0.0)
             return False
         return True
 
     def finish_saving(self, error: BaseException | None) -> None:
-        """Wait for the checkpoint under way at the end of the trial, as `close` does first.
+        """Wait for an asynchronous checkpoint at the end of the trial, as `close` does first.
 
-        Call it earlier if something that the save needs is closed before the context. Calling it
-        again is fine.
+        Call it earlier if a resource that the save needs is closed before the context. Calling it
+        again has no effect.
 
         Args:
             error: The exception that ended the trial, or None. The other workers are notified.
@@ -296,18 +296,18 @@ class Context:
             StorageError: As `close`.
         """
         if error is not None:
-            # The others are notified now, not after the rest is saved and recorded.
+            # The other workers are notified before the save and the records finish.
             self.distributed.__exit__(type(error), error, error.__traceback__)
-        # A user who interrupts twice does not want to wait.
-        timeout_s = 0.0 if isinstance(error, KeyboardInterrupt) else self._exit_deadline()
+        # A second Ctrl-C ends the wait.
+        timeout_s = 0.0 if isinstance(error, KeyboardInterrupt) else self._create_exit_deadline()
         try:
-            # A script that ends with sys.exit(0) has not failed, unless its last checkpoint has.
+            # sys.exit(0) is not a failure, but a failed last checkpoint is.
             self.checkpoint.close(timeout_s, error if is_failure(error) else None)
         except CheckpointTimeoutError as late:
-            self._excuse(late)
+            self._warn_or_raise(late)
 
-    def _excuse(self, late: CheckpointTimeoutError) -> None:
-        """Warn if the kill would come first, so that the trial resumes later; else raise."""
+    def _warn_or_raise(self, late: CheckpointTimeoutError) -> None:
+        """Log a warning if a kill has been announced; otherwise raise the error."""
         if self.preempt.seconds_left is None:
             raise late
         import logging
@@ -328,47 +328,46 @@ class Context:
     def _open_parts(self) -> Parts:
         if self._parts is None:
             raise ContextStateError(
-                "this context is not open.\nUse it inside the block: with core.init() as context:"
+                "this context is not open.\nUse it inside a block: with core.init() as context:"
             )
         return self._parts
 
 
 def _choose_storage(
-    given: str | Mapping[str, object] | None, script: ScriptExperiment, environment: Environment
+    storage: str | Mapping[str, object] | None, script: ScriptExperiment, environment: Environment
 ) -> str | Mapping[str, object] | None:
-    """Return the storage of a call of `init`; a script by itself may name it in its experiment."""
-    if given is None and environment.trial_info is None:
+    """Return the storage passed to `init`, or for a standalone script that of `script`."""
+    if storage is None and environment.trial_info is None:
         return script.config.get("checkpoint_storage")
-    return given
+    return storage
 
 
-def _find_place(
+def _check_distributed(
     distributed: DistributedContext | None, environment: Environment
 ) -> DistributedContext:
-    """Return this worker's place among several, once it agrees with what the launcher assigned."""
+    """Return this worker's distributed context, checked against the launcher's ranks."""
     if distributed is not None and not isinstance(distributed, DistributedContext):
         raise ConfigError(
             f"distributed is a {type(distributed).__name__}; expected a DistributedContext, such "
             "as DistributedContext.from_torch_distributed()"
         )
     if distributed is None and environment.num_workers > 1:
-        # Each worker would record a separate trial, and save its checkpoints separately.
         raise DistributedError(
             f"core.init() was called without distributed=... in one of {environment.num_workers} "
-            "workers of a job.\nThey have to know of each other, or each one would be a trial of "
-            "its own.\nPass distributed=core.DistributedContext.from_env() (or from_horovod(hvd), "
+            "workers of a job.\nEach worker would record a separate trial.\n"
+            "Pass distributed=core.DistributedContext.from_env() (or from_horovod(hvd), "
             "from_torch_distributed())."
         )
-    place = distributed or DistributedContext()
+    workers = distributed or DistributedContext()
     check_assigned(
-        place.rank, place.size, place.local_rank, place.local_size, place.cross_rank,
-        place.cross_size,
+        workers.rank, workers.size, workers.local_rank, workers.local_size, workers.cross_rank,
+        workers.cross_size,
     )  # fmt: skip
-    return place
+    return workers
 
 
 def _check_settings(settings: ContextSettings) -> None:
-    """Raise a ConfigError if an argument of `init` is of the wrong kind."""
+    """Raise a ConfigError if an argument of `init` has a wrong type or value."""
     _check_choice("preempt_mode", settings.preempt_mode, PreemptMode)
     _check_choice("tensorboard_mode", settings.tensorboard_mode, TensorboardMode)
     _check_seconds("checkpoint_exit_timeout_s", settings.exit_timeout_s, is_zero_fine=True)
@@ -384,10 +383,10 @@ def _check_seconds(name: str, value: object, *, is_zero_fine: bool) -> None:
     seconds = float(value) if is_number else math.nan  # type: ignore[arg-type]  # it is one
     if math.isfinite(seconds) and (seconds > 0 or (is_zero_fine and seconds == 0)):
         return
-    least = "0 or more" if is_zero_fine else "more than 0"
-    raise ConfigError(f"{name} is {value!r}; expected a number of seconds, {least}")
+    minimum = "0 or more" if is_zero_fine else "more than 0"
+    raise ConfigError(f"{name} is {value!r}; expected a number of seconds, {minimum}")
 
 
 def _check_choice(name: str, value: object, choices: type) -> None:
     if not isinstance(value, choices):
-        raise ConfigError(f"{name} is {value!r}; expected one of {choices.__name__}'s values")
+        raise ConfigError(f"{name} is {value!r}; expected a member of {choices.__name__}")

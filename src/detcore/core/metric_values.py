@@ -1,4 +1,4 @@
-"""Converts the metrics of a training loop to plain numbers, or says why one is not a number."""
+"""Convert the metrics of a training loop to plain numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from detcore.contract.errors import MetricError
 
 _MAX_INTEGER = 2**63
-_WANTED = {
+_EXPECTED_VALUES = {
     "steps_completed": "batches, 0 or more.\nMetrics are recorded at the number of batches trained "
     "so far.",
     "n_records": "records, 0 or more",
@@ -32,18 +32,18 @@ def clean_count(name: Literal["steps_completed", "n_records"], value: object) ->
                 return number
             if number > 0:
                 raise MetricError(f"{name} is 2**63 or more, which the records cannot hold")
-    raise MetricError(f"{name} is {value!r}; expected a whole number of {_WANTED[name]}")
+    raise MetricError(f"{name} is {value!r}; expected a whole number of {_EXPECTED_VALUES[name]}")
 
 
 def clean_metrics(metrics: Mapping[str, Any], where: str) -> dict[str, float]:
     """Return metrics as plain numbers; NaN and infinities stay.
 
     Args:
-        metrics: Numbers by name; NumPy scalars and arrays or tensors with no axes count as numbers.
+        metrics: Numbers by name. NumPy scalars, and arrays or tensors without axes, are accepted.
         where: The kind of metrics, for messages, such as ``"training"``.
 
     Raises:
-        MetricError: If a value is no number; the message names it.
+        MetricError: If a value is not a number; the message names the metric.
     """
     if not isinstance(metrics, Mapping):
         raise MetricError(
@@ -69,35 +69,31 @@ def clean_metric(name: object, value: object, where: str = "") -> float:
     """Return one metric as a plain number.
 
     Raises:
-        MetricError: If the name is no text or the value no number.
+        MetricError: If the name is not a string, or the value is not a number.
     """
     label = f"{where} metric {name!r}".lstrip()
     if not isinstance(name, str):
-        raise MetricError(f"the {label} has a name that is a {type(name).__name__}, not a text")
+        raise MetricError(f"the {label} has a name that is a {type(name).__name__}, not a string")
     if value is None:
-        raise MetricError(
-            f"the {label} is None.\n"
-            "A metric that was not computed has no place in the record.\n"
-            "Leave it out, or report float('nan')."
-        )
+        raise MetricError(f"the {label} is None.\nLeave it out, or report float('nan').")
     shape = tuple(getattr(value, "shape", ()))
     cause: Exception | None = None
     if not isinstance(value, str | bytes | complex) and not shape:
         try:
             number = float(value)  # type: ignore[arg-type]  # NumPy and tensor scalars
-            # A plain int stays exact; bool and NumPy's float64 are subclasses that JSON need not
-            # know.
+            # A plain int stays exact. bool and NumPy's float64 are subclasses, which JSON encoders
+            # may not know.
             return value if type(value) is int else number
         except OverflowError as error:
             raise MetricError(
                 f"the {label} is larger than any float (1.8e308).\nMetrics are compared and plotted"
-                " as floats.\nReport its logarithm, or a ratio."
+                " as floats.\nReport its logarithm or a ratio instead."
             ) from error
         except (TypeError, ValueError) as error:
             cause = error
     kind = type(value).__name__ + (f" of shape {shape}" if shape else "")
     raise MetricError(
         f"the {label} is a {kind}, not a single number.\n"
-        "Metrics are compared and plotted, which needs one number each.\n"
-        "Reduce it first (its mean, for instance), or give each part a name of its own."
+        "Metrics are compared and plotted, so each metric must be one number.\n"
+        "Reduce it first (to its mean, for example), or report each part under a separate name."
     ) from cause

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Slurm's KillWait: from SIGTERM to SIGKILL, at the end of the time limit and on scancel.
 # Source: slurm.conf(5), Slurm 24.05.
 _SLURM_KILL_WAIT_S = 30.0
-# A pod's terminationGracePeriodSeconds where its specification does not say.
+# Default of a pod's terminationGracePeriodSeconds.
 # Source: Kubernetes documentation, "Pod Lifecycle", 1.31.
 _KUBERNETES_S = 30.0
 _MARGIN = 0.1
@@ -33,18 +33,19 @@ _MIN_MARGIN_S = 1.5
 class PreemptContext:
     """Reports to training code whether to save a checkpoint and end.
 
-    While the context is open, SIGINT, SIGTERM, SIGUSR1 and SIGHUP set a flag and do nothing more; a
-    second SIGINT raises KeyboardInterrupt. SIGHUP stays ignored if it was (nohup). The former
-    handlers come back when the context closes.
+    While the context is open, SIGINT, SIGTERM, SIGUSR1 and SIGHUP only set a flag. A second SIGINT
+    raises KeyboardInterrupt. SIGHUP stays ignored if it was ignored before (nohup). Closing the
+    context restores the previous handlers.
 
     Attributes:
-        is_requested: Whether a stop was requested in this process; a plain attribute, cheap enough
-            to read at every batch. `should_preempt` is what all workers agree on.
-        is_acknowledged: Whether the training code has the request, and so is about to save and end.
-        grace: Time to the kill when the first SIGTERM or SIGUSR1 came, and its source; None where
-            neither came, or no source says. In this order: ``preemption_grace_s`` of the
-            experiment file (or ``grace_s`` of `init`), ``DETCORE_GRACE_S``, Slurm (30 s after
-            SIGTERM; after SIGUSR1 the time to ``SLURM_JOB_END_TIME``), Kubernetes (30 s).
+        is_requested: Whether a stop was requested in this process. A plain attribute, cheap enough
+            to read at every batch. `should_preempt` returns the answer that all workers share.
+        is_acknowledged: Whether the training code has accepted the request to save and end.
+        grace: Time to the kill at the first SIGTERM or SIGUSR1, and its source. None if neither
+            signal arrived, or if no source gives the time. Sources in order of precedence:
+            ``preemption_grace_s`` of the experiment file (or ``grace_s`` of `init`),
+            ``DETCORE_GRACE_S``, Slurm (30 s after SIGTERM; after SIGUSR1 the time to
+            ``SLURM_JOB_END_TIME``), Kubernetes (30 s).
     """
 
     def __init__(
@@ -54,12 +55,12 @@ class PreemptContext:
         *,
         find_grace: Callable[[int], Grace | None] | None = None,
     ) -> None:
-        """Create the context; `start` makes it listen.
+        """Create the context; `start` installs the signal handlers.
 
         Args:
-            distributed: This worker's place.
-            preempt_mode: The workers that ask whether to stop early.
-            find_grace: Called with a signal's number when it comes; returns the time to the kill.
+            distributed: This worker's rank and its peers.
+            preempt_mode: The workers that call `should_preempt`.
+            find_grace: Called with the number of each signal; returns the time to the kill.
         """
         self._find_grace = find_grace
         self._kill_at: float | None = None
@@ -74,20 +75,20 @@ class PreemptContext:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until this process is killed, 0 when they are over; None where not known.
+        """Seconds until this process is killed, at least 0; None if unknown.
 
-        Counted from the moment when the signal came.
+        The time counts from the arrival of the signal.
         """
         return None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
 
     def start(self) -> PreemptContext:
-        """Begin to listen. Signals are handled if this is the main thread.
+        """Install the signal handlers, if this is the main thread.
 
         Raises:
-            ContextStateError: If it listens already.
+            ContextStateError: If the context was started before.
         """
         if self._is_started:
-            raise ContextStateError("the preempt context was started twice; it listens already")
+            raise ContextStateError("the preempt context was started twice.\nCall start() once.")
         self._is_started = True
         if threading.current_thread() is threading.main_thread():
             for number in find_stop_signals():
@@ -95,23 +96,32 @@ class PreemptContext:
         return self
 
     def close(self) -> None:
-        """Stop listening and restore the former signal handlers."""
+        """Restore the previous signal handlers."""
         for number, handler in self._before.items():
-            # Handlers that the user's code installed since then are theirs to keep.
+            # Handlers that the user's code has installed since then stay.
             if signal.getsignal(number) == self._on_signal:
                 signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         self._before = {}
 
     def request(self) -> None:
-        """Ask for a stop from within this process, as a signal does; from any thread."""
+        """Request a stop from within this process, as a signal does. Thread-safe."""
         self.is_requested = True
 
     def should_preempt(self, auto_ack: bool = True) -> bool:
         """Return whether to save a checkpoint and end.
 
+        Example:
+            >>> from detcore import core
+            >>> with core.init() as context:
+            ...     print(context.preempt.should_preempt())
+            ...     context.preempt.request()  # as SIGTERM does
+            ...     print(context.preempt.should_preempt())
+            False
+            True
+
         Args:
-            auto_ack: Take True as the promise to do so. Pass False to decide later, and call
-                `acknowledge_preemption_signal` then.
+            auto_ack: Whether a True result also acknowledges the request. Pass False to decide
+                later, then call `acknowledge_preemption_signal`.
 
         Raises:
             ContextStateError: If the context was not started, or in ChiefOnly mode on a worker
@@ -136,7 +146,7 @@ class PreemptContext:
         return requested
 
     def acknowledge_preemption_signal(self) -> None:
-        """Say that a checkpoint is about to be saved and the process to end."""
+        """Accept the request: a checkpoint is about to be saved, and the process to end."""
         self.is_acknowledged = True
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
@@ -146,33 +156,33 @@ class PreemptContext:
             self._sigint_seen = True
         elif number == signal.SIGHUP:
             leave_closed_terminal()
-        self._note_time(number)
+        self._record_kill_time(number)
         self.is_requested = True
 
-    def _note_time(self, number: int) -> None:
+    def _record_kill_time(self, number: int) -> None:
         grace = self._find_grace(number) if self._find_grace is not None else None
         if grace is not None:
             self.set_kill_time(grace, grace.seconds)
 
-    def set_kill_time(self, grace: Grace, left_s: float) -> None:
-        """Remember when the kill comes; later calls can only bring it closer.
+    def set_kill_time(self, grace: Grace, remaining_s: float) -> None:
+        """Record the time of the kill. Later calls can only move it closer.
 
         Args:
-            grace: How long there was at the signal, here or at another worker.
-            left_s: How much of it is left, in seconds.
+            grace: Time to the kill when the signal arrived, at this or another worker.
+            remaining_s: The part of it that remains, in seconds.
         """
-        kill_at = time.monotonic() + left_s
+        kill_at = time.monotonic() + remaining_s
         if self._kill_at is None or kill_at < self._kill_at:
             self.grace, self._kill_at = grace, kill_at
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grace:
-    """The time to a kill, and its source.
+    """Time from a signal to the kill, and its source.
 
     Attributes:
-        seconds: From the signal to the kill; >= 0.
-        source: The setting, variable or system that says so, for messages.
+        seconds: Time from the signal to the kill; >= 0.
+        source: Setting, variable or system that gives the time, for messages.
     """
 
     seconds: float
@@ -183,19 +193,19 @@ class Grace:
 
     @property
     def margin_s(self) -> float:
-        """How much of it is kept for ending: records, output, the runner's own end; seconds."""
+        """Seconds reserved for ending: records, output and the runner's exit."""
         return min(max(_MIN_MARGIN_S, self.seconds * _MARGIN), self.seconds / 2)
 
 
 def find_grace(
     number: int, environment: Environment, *, configured_s: float | None, now: float
 ) -> Grace | None:
-    """Return the time between a signal and the kill, None if it is unknown.
+    """Return the time between a signal and the kill; None if it is unknown.
 
     Args:
-        number: The signal that came. SIGINT comes from a person, who waits.
-        environment: Holds the variables of the machine and its scheduler.
-        configured_s: The setting of the experiment file or the script, in seconds, or None.
+        number: Number of the signal. After SIGINT, which a person sends, no kill follows.
+        environment: Variables of the machine and its scheduler.
+        configured_s: Setting of the experiment file or the script, in seconds, or None.
         now: Seconds since 1970, as ``time.time()``.
     """
     if number not in (signal.SIGTERM, signal.SIGUSR1):
@@ -205,16 +215,16 @@ def find_grace(
     if environment.grace_s is not None:
         return Grace(environment.grace_s, "DETCORE_GRACE_S")
     if environment.is_slurm:
-        return _slurm(number, environment.slurm_end_time, now)
+        return _find_slurm_grace(number, environment.slurm_end_time, now)
     if environment.is_kubernetes and number == signal.SIGTERM:
         return Grace(_KUBERNETES_S, "Kubernetes' default")
     return None
 
 
-def _slurm(number: int, end_time: float | None, now: float) -> Grace | None:
+def _find_slurm_grace(number: int, end_time: float | None, now: float) -> Grace | None:
     if number == signal.SIGTERM:
         return Grace(_SLURM_KILL_WAIT_S, "Slurm's default KillWait")
-    # --signal=USR1@120: a warning before the time limit, at which Slurm sends SIGTERM separately;
-    # its KillWait is not counted here, because a job step may not get it.
-    left = math.inf if end_time is None else end_time - now
-    return Grace(left, "SLURM_JOB_END_TIME") if 0 <= left < math.inf else None
+    # With --signal=USR1@120, Slurm sends SIGUSR1 before the time limit and SIGTERM at the limit.
+    # KillWait is not added here, because a job step may not get it.
+    remaining_s = math.inf if end_time is None else end_time - now
+    return Grace(remaining_s, "SLURM_JOB_END_TIME") if 0 <= remaining_s < math.inf else None

@@ -1,4 +1,4 @@
-"""The operations that a search method requests of a trial."""
+"""Operations that a search method requests of a trial."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class SearcherOperation:
     """Train up to a length, validate there, and report the searcher's metric.
 
     Attributes:
-        length: Up to where to train: an absolute amount, counted from the trial's beginning.
-        unit: Unit of `length`; None where the configuration gives a bare number.
+        length: Total amount of training, counted from the start of the trial.
+        unit: Unit of `length`; None if the configuration gives a bare number.
         is_completed: Whether the metric was reported.
     """
 
@@ -37,16 +37,16 @@ class SearcherOperation:
         self._channel = channel
 
     def report_progress(self, length: float) -> None:
-        """Say how far training came; for displays.
+        """Report the progress of training, for displays.
 
         Args:
-            length: The amount trained since the trial's beginning; >= 0.
+            length: The amount trained since the start of the trial; >= 0.
 
         Raises:
             ContextStateError: On a worker that is not the chief, or after the operation was
-                completed, unless `length` is the operation's.
+                completed, unless `length` equals the operation's length.
         """
-        self._need_chief("report_progress")
+        self._require_chief("report_progress")
         if not math.isfinite(length) or length < 0:
             raise MetricError(f"progress of {length!r}: expected a finite number, 0 or more")
         if self.is_completed and length != self.length:
@@ -58,16 +58,17 @@ class SearcherOperation:
         self._channel.send("progress", progress=length, length=self.length, unit=unit)
 
     def report_completed(self, searcher_metric: float) -> None:
-        """Say that training reached the length, with the searcher's metric there.
+        """Report the searcher's metric at the operation's length.
 
         Args:
             searcher_metric: The metric that the searcher compares; not NaN.
 
         Raises:
-            ContextStateError: On a worker that is not the chief, or if completed already.
+            ContextStateError: On a worker that is not the chief, or if the operation was completed
+                before.
             MetricError: If the metric is not a number, or NaN.
         """
-        self._need_chief("report_completed")
+        self._require_chief("report_completed")
         if self.is_completed:
             raise ContextStateError(
                 f"the operation of length {self.length} was completed twice.\n"
@@ -77,17 +78,17 @@ class SearcherOperation:
         if math.isnan(value):
             raise MetricError(
                 "the searcher's metric is NaN.\n"
-                "Nothing can be compared with NaN, so the search cannot go on.\n"
+                "NaN cannot be compared, so the search cannot continue.\n"
                 "Look for NaN in the data, or train with a lower learning rate."
             )
         self.is_completed = True
         self._channel.send("searcher_completed", length=self.length, metric=value)
 
-    def _need_chief(self, name: str) -> None:
+    def _require_chief(self, name: str) -> None:
         if self._distributed.rank != 0:
             raise ContextStateError(
                 f"{name}() was called on rank {self._distributed.rank}.\n"
-                "One worker speaks for the trial: call it on rank 0 only."
+                "Only rank 0 reports for the trial: call it there only."
             )
 
 
@@ -111,9 +112,10 @@ class SearcherContext:
         """Create the context of a trial.
 
         Args:
-            info: The trial.
-            distributed: This worker's place.
-            channel: The way to the runner. Without a runner there is one operation.
+            info: Identity and settings of the trial.
+            distributed: This worker's rank and its peers.
+            channel: Control channel to the runner. Without a runner, the only operation is the
+                configured length.
         """
         self._distributed = distributed
         self._channel = channel
@@ -133,19 +135,19 @@ class SearcherContext:
     ) -> Iterator[SearcherOperation]:
         """Iterate over the operations, until the search method has no more for this trial.
 
-        After an operation was completed, the search method decides whether there is another one;
-        until it has, the loop waits. A script by itself has one operation, of the `max_length` that
-        it passed to `init`.
+        After each completed operation, the loop waits until the search method has decided whether
+        to train further. A standalone script has one operation, whose length is the `max_length`
+        passed to `init`.
 
         Args:
             searcher_mode: The workers that iterate.
-            auto_ack: Acknowledge the end of the operations; pass False to call
+            auto_ack: Whether to acknowledge the end of the operations. With False, call
                 `acknowledge_out_of_ops` yourself.
 
         Raises:
-            ContextStateError: In ChiefOnly mode on another worker, when the next operation is
-                requested before the last one was completed, and in a script by itself that
-                passed no `max_length`.
+            ContextStateError: In ChiefOnly mode on a worker that is not the chief, if the next
+                operation is requested before the previous operation was completed, and in a
+                standalone script that passed no `max_length`.
         """
         if searcher_mode is SearcherMode.ChiefOnly and self._distributed.rank != 0:
             raise ContextStateError(
@@ -154,14 +156,16 @@ class SearcherContext:
             )
         if self._length is None:
             raise ContextStateError(
-                "operations() was called, but nothing says how far to train: there is no "
-                "experiment file, and core.init() was called without max_length.\n"
-                'Pass the length, in batches, records or epochs: core.init(max_length={"batches": '
+                "operations() was called, but the training length is unknown: the script has no "
+                "experiment file and called core.init() without max_length.\n"
+                'Pass the length in batches, records or epochs: core.init(max_length={"batches": '
                 "1000})"
             )
-        return self._operations(auto_ack, searcher_mode)
+        return self._iterate_operations(auto_ack, searcher_mode)
 
-    def _operations(self, auto_ack: bool, mode: SearcherMode) -> Iterator[SearcherOperation]:
+    def _iterate_operations(
+        self, auto_ack: bool, mode: SearcherMode
+    ) -> Iterator[SearcherOperation]:
         length = None if self._is_over else self._length
         while length is not None:
             operation = SearcherOperation(
@@ -171,9 +175,9 @@ class SearcherContext:
             is_completed, following = self._next_length(operation, mode)
             if not is_completed:
                 raise ContextStateError(
-                    f"the next operation was asked for, but the one of length {operation.length} "
-                    "was not completed.\n"
-                    "Without its metric the search method cannot decide what comes next.\n"
+                    "the next operation was requested, but the operation of length "
+                    f"{operation.length} was not completed.\n"
+                    "The search method needs its metric to decide how far to train next.\n"
                     "Call operation.report_completed(metric) on rank 0 first, or leave the loop "
                     "with break."
                 )
@@ -187,7 +191,7 @@ class SearcherContext:
     def _next_length(
         self, operation: SearcherOperation, mode: SearcherMode
     ) -> tuple[bool, int | None]:
-        """Return whether an operation was completed, and how far to train next, if at all."""
+        """Return whether an operation was completed, and the next length, or None."""
         answer: tuple[bool, int | None] = (operation.is_completed, None)
         if operation.is_completed and self._asks_runner:
             answer = (True, self._channel.wait_for_length())
@@ -197,7 +201,7 @@ class SearcherContext:
         return answer
 
     def acknowledge_out_of_ops(self) -> None:
-        """Say that the end of the operations was understood and the trial is about to end."""
+        """Acknowledge the end of the operations: the trial is about to end."""
         self._is_acknowledged = True
 
     def get_configured_units(self) -> Unit | None:
@@ -208,20 +212,20 @@ class SearcherContext:
 def set_length(
     script: ScriptExperiment, max_length: int | Mapping[str, int] | Length | None
 ) -> ScriptExperiment:
-    """Return a script's experiment with the length that `init` got; None keeps its own.
+    """Return a script's experiment with the length passed to `init`; None changes nothing.
 
     Raises:
-        ConfigError: If it is not a length.
+        ConfigError: If `max_length` is not a length.
     """
     if max_length is None:
         return script
-    plain = (
+    length_spec = (
         {max_length.unit.value: max_length.count} if isinstance(max_length, Length) else max_length
     )
-    counts = list(plain.values()) if isinstance(plain, Mapping) else [plain]
-    units = list(plain) if isinstance(plain, Mapping) else []
+    counts = list(length_spec.values()) if isinstance(length_spec, Mapping) else [length_spec]
+    units = list(length_spec) if isinstance(length_spec, Mapping) else []
     is_count = len(counts) == 1 and type(counts[0]) is int and counts[0] >= 1
-    if not is_count or any(unit not in {known.value for known in Unit} for unit in units):
+    if not is_count or any(unit not in {unit_type.value for unit_type in Unit} for unit in units):
         raise ConfigError(
             f"max_length is {max_length!r}; expected one of {{'batches': N}}, {{'records': N}}, "
             "{'epochs': N}, or N alone, with N a whole number, 1 or more"

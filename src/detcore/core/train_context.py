@@ -1,4 +1,4 @@
-"""Reports metrics and the status of a training."""
+"""Report metrics and the status of a trial."""
 
 from __future__ import annotations
 
@@ -22,26 +22,25 @@ if TYPE_CHECKING:
     from detcore.storage import StorageBackend
 
 
-_IGNORED = """\
-this trial resumed from batch %s (checkpoint %s), but the code restored no checkpoint and reports \
+_IGNORED_CHECKPOINT = """\
+this trial resumed from batch %s (checkpoint %s), but its code restored no checkpoint and reports \
 batch %s: it trains from the start again.
-Restore before training, and continue from batch context.info.steps_completed:
+Restore the checkpoint before training, and continue from batch context.info.steps_completed:
   if context.info.latest_checkpoint is not None:
       with context.checkpoint.restore_path(context.info.latest_checkpoint) as path:
-          ...  # load the files that the script saved"""
+          ...  # load the files that the script has saved"""
 
 
 class TrainContext:
-    """Records metrics and status of a trial.
+    """Records the metrics and the status of a trial.
 
-    A metric is safe when its ``report_*`` call returns: it survives the death of the process at
-    any later moment. Moving it into the database happens in the background.
+    Metrics are durable when a ``report_*`` call returns: they survive if the process is killed at
+    any later moment. The runner moves them into the database in the background.
 
     Attributes:
-        early_exit_reason: The first reason given to `report_early_exit`, or None.
-        stops_at_nan: Whether a report with a metric that is NaN raises, once it is recorded: as
-            ``stop_at_nan`` of the experiment file says. False for trial classes, whose workers
-            decide together.
+        early_exit_reason: The first reason passed to `report_early_exit`, or None.
+        stops_at_nan: Whether reporting a NaN raises, after recording it. Set by ``stop_at_nan`` of
+            the experiment file. False for trial classes, whose workers decide together.
     """
 
     def __init__(
@@ -65,7 +64,8 @@ class TrainContext:
         self._event_file = EventFile(self._tensorboard_path)
         self._has_restored = has_restored
         self._may_ignore_checkpoint = info.latest_checkpoint is not None
-        self._digests: StepDigests | None = None  # of a loop that records them
+        # Set by the first call of digest_batch or digest_state.
+        self._digests: StepDigests | None = None
         self.early_exit_reason: EarlyExitReason | None = None
         self.stops_at_nan = info.settings.stop_at_nan
         self._may_warn_of_nan = not self.stops_at_nan
@@ -80,19 +80,24 @@ class TrainContext:
     ) -> None:
         """Record training metrics. Call it on the chief.
 
+        Example:
+            >>> from detcore import core
+            >>> with core.init() as context:
+            ...     context.train.report_training_metrics(100, {"loss": 0.25, "accuracy": 0.9})
+
         Args:
             steps_completed: Batches trained since the trial first started.
-            metrics: Numbers by name, over the batches since the last report; NaN and infinities
+            metrics: Numbers by name, over the batches since the last report. NaN and infinities
                 are kept.
-            batch_metrics: The metrics of each of these batches, oldest first, or None.
-            n_records: Over how many records they are, all workers together; None = unknown.
+            batch_metrics: Metrics of each of these batches, oldest first, or None.
+            n_records: Number of records that the metrics cover, over all workers; None if unknown.
 
         Raises:
-            MetricError: If a value is None or no single number; the message names it.
-            NotANumberError: If a metric is NaN, and the experiment ends at the first one.
-            StorageFullError: If there is no room for it on the disk.
+            MetricError: If a value is None or not a single number; the message names the metric.
+            NotANumberError: If a metric is NaN and `stops_at_nan` is true.
+            StorageFullError: If the disk is full.
         """
-        self._report("training", steps_completed, metrics, batch_metrics, n_records)
+        self._record_metrics("training", steps_completed, metrics, batch_metrics, n_records)
 
     def report_validation_metrics(
         self,
@@ -103,17 +108,22 @@ class TrainContext:
     ) -> None:
         """Record validation metrics. Call it on the chief.
 
+        Example:
+            >>> from detcore import core
+            >>> with core.init() as context:
+            ...     context.train.report_validation_metrics(100, {"loss": 0.3})
+
         Args:
             steps_completed: Batches trained since the trial first started.
             metrics: Numbers by name; NaN and infinities are kept.
-            n_records: Over how many records they are, all workers together; None = unknown.
+            n_records: Number of records that the metrics cover, over all workers; None if unknown.
 
         Raises:
-            MetricError: If a value is None or no single number; the message names it.
-            NotANumberError: If a metric is NaN, and the experiment ends at the first one.
-            StorageFullError: If there is no room for it on the disk.
+            MetricError: If a value is None or not a single number; the message names the metric.
+            NotANumberError: If a metric is NaN and `stops_at_nan` is true.
+            StorageFullError: If the disk is full.
         """
-        self._report("validation", steps_completed, metrics, None, n_records)
+        self._record_metrics("validation", steps_completed, metrics, None, n_records)
 
     def digest_batch(
         self,
@@ -123,25 +133,26 @@ class TrainContext:
     ) -> None:
         """Record digests of a batch for ``detcore diverge``, before training on it.
 
-        For loops of your own, on each worker; trial classes do this by themselves. Every k-th step
-        counts, as ``reproducibility.step_digests`` says; every step in a script by itself. Reported
-        training metrics are digested from the first call on.
+        Call it on each worker of a custom training loop. Trial classes record digests
+        automatically. Digests are kept for every k-th step, where k is
+        ``reproducibility.step_digests``, and for every step of a standalone script. After the first
+        call, reported training metrics are digested as well.
 
         Args:
-            step: Batches trained once this step is done, so the first step of a trial is 1.
-            record_ids: Integers, ``(n,)``; None: not known.
-            content: The batch's arrays, in a fixed order; none: not known.
+            step: Batches trained after this step: the first step of a trial is 1.
+            record_ids: Integers, ``(n,)``, or None if unknown.
+            content: Arrays of the batch, in a fixed order; empty if unknown.
         """
         digests = self._open_digests()
         if digests is not None:
             digests.log(step, record_ids, content)
 
     def digest_state(self, step: int, tensors: Mapping[str, npt.ArrayLike]) -> None:
-        """Record digests of the training state after a step, and pass all digests to the kernel.
+        """Record digests of the training state after a step, and write all digests.
 
         Args:
             step: Batches trained; 0 before the first step.
-            tensors: Arrays by name, as `detcore.trial.SupportsStateTensors` names them.
+            tensors: Arrays by name; see `detcore.trial.SupportsStateTensors`.
         """
         digests = self._open_digests()
         if digests is not None:
@@ -151,27 +162,27 @@ class TrainContext:
     def get_experiment_best_validation(self) -> float | None:
         """Return the best value of the searcher's metric over all trials of the experiment.
 
-        None before the first validation, and where no experiment file names a metric. Reports of a
-        killed run of this trial beyond the checkpoint it resumed from do not count. Call it on the
-        chief.
+        None before the first validation, or if no experiment file names a metric. Reports of a
+        killed run that came after the checkpoint from which this trial resumed are ignored. Call it
+        on the chief.
         """
-        return self._need_chief("get_experiment_best_validation").best_validation()
+        return self._get_chief_records("get_experiment_best_validation").get_best_validation()
 
     def set_status(self, status: str) -> None:
-        """Set the status of the trial that displays show, in a few words; the chief's counts."""
+        """Set a short status that displays show; only the chief's status is used."""
         if self._records is not None:
             self._records.send_status(str(status))
 
     def report_early_exit(self, reason: EarlyExitReason) -> None:
-        """Say why the trial ends early. The first reason stands; later ones are ignored."""
-        records = self._need_chief("report_early_exit")
+        """Report why the trial ends early. Only the first reason is recorded."""
+        records = self._get_chief_records("report_early_exit")
         reason = EarlyExitReason(reason)
         if self.early_exit_reason is None:
             self.early_exit_reason = reason
-            records.early_exit(reason)
+            records.record_early_exit(reason)
 
     def get_tensorboard_path(self) -> Path:
-        """Return the folder of this trial's event files; it exists."""
+        """Return the directory of this trial's event files, creating it if necessary."""
         self._tensorboard_path.mkdir(parents=True, exist_ok=True)
         return self._tensorboard_path
 
@@ -182,23 +193,23 @@ class TrainContext:
     ) -> list[str]:
         """Copy files below `get_tensorboard_path` to the checkpoint storage.
 
-        They go under ``tensorboard/experiment/<id>/trial/<id>/``; copies of the same name are
-        replaced.
+        The copies are stored under ``tensorboard/experiment/<id>/trial/<id>/``. Copies of the same
+        name are replaced.
 
         Args:
-            selector: Chooses the files, by their paths relative to the folder.
-            mangler: Returns the name of the copy, from the relative path and this worker's rank.
+            selector: Selects files by their path relative to the directory.
+            mangler: Returns the name of a copy, given the relative path and this worker's rank.
 
         Returns:
-            The keys written.
+            The storage keys of the copies.
 
         Raises:
-            ContextStateError: If the mode is AUTO, which takes care of event files itself.
+            ContextStateError: In AUTO mode, which writes event files automatically.
         """
         if self._mode is TensorboardMode.AUTO:
             raise ContextStateError(
                 "upload_tensorboard_files() was called in TensorboardMode.AUTO.\n"
-                "In that mode event files are written for you.\n"
+                "This mode writes event files automatically.\n"
                 "Pass tensorboard_mode=TensorboardMode.MANUAL to core.init()."
             )
         root = self._tensorboard_path
@@ -219,49 +230,49 @@ class TrainContext:
             self._digests.close()
 
     def _open_digests(self) -> StepDigests | None:
-        """Return the digests of a loop of the user's; None if they are off."""
-        every = self._info.settings.step_digests
-        if self._digests is None and every and not self._info.test_mode:
+        """Return the digests of a custom loop; None if they are disabled."""
+        interval = self._info.settings.step_digests
+        if self._digests is None and interval and not self._info.test_mode:
             from detcore.data import StepDigests
 
-            place = self._distributed
+            workers = self._distributed
             self._digests = StepDigests.for_trial(
-                self._info, every=every, rank=place.rank, world_size=place.size
+                self._info, every=interval, rank=workers.rank, world_size=workers.size
             )
         return self._digests
 
-    def _report(
+    def _record_metrics(
         self,
         kind: Literal["training", "validation"],
         steps_completed: int,
-        given: Mapping[str, Any],
+        raw_metrics: Mapping[str, Any],
         batch_metrics: Sequence[Mapping[str, Any]] | None,
         n_records: int | None,
     ) -> None:
         steps = clean_count("steps_completed", steps_completed)
-        metrics = clean_metrics(given, kind)
+        metrics = clean_metrics(raw_metrics, kind)
         batches = clean_batch_metrics(batch_metrics)
         if n_records is not None:
             n_records = clean_count("n_records", n_records)
         if kind == "training" and self._digests is not None:
             self._digests.log_metrics(steps, batches or [metrics])
             self._digests.flush()
-        records = self._records or self._need_chief(f"report_{kind}_metrics")
+        records = self._records or self._get_chief_records(f"report_{kind}_metrics")
         if self._may_ignore_checkpoint:
             self._warn_of_ignored_checkpoint(steps)
-        records.report(kind, steps, metrics, batches, n_records)
+        records.record_metrics(kind, steps, metrics, batches, n_records)
         if self._mode is TensorboardMode.AUTO and metrics:
-            scalars = {_tag(kind, name): value for name, value in metrics.items()}
+            scalars = {_format_tag(kind, name): value for name, value in metrics.items()}
             self._event_file.add_scalars(steps, scalars)
         if self.stops_at_nan:
             where = f"the {kind} report at batch {steps}"
-            for each in (*(batches or ()), metrics):
-                NotANumberError.raise_if_nan(each, where)
+            for values in (*(batches or ()), metrics):
+                NotANumberError.raise_if_nan(values, where)
         elif self._may_warn_of_nan:
             self._warn_of_nan(kind, steps, metrics)
 
     def _warn_of_nan(self, kind: str, steps: int, metrics: Mapping[str, Any]) -> None:
-        """Warn of the first metric that is NaN, and name the setting that ends a trial there."""
+        """Log a warning about the first NaN, naming the setting that would end the trial."""
         for name, value in metrics.items():
             if isinstance(value, float) and math.isnan(value):
                 import logging
@@ -269,31 +280,31 @@ class TrainContext:
                 self._may_warn_of_nan = False
                 logging.getLogger("detcore").warning(
                     "%s is NaN in the %s report at batch %d, and training continues. "
-                    "With stop_at_nan: true in the configuration, a trial ends at its first NaN.",
+                    "To end a trial at its first NaN, set stop_at_nan: true in the configuration.",
                     name, kind, steps,
                 )  # fmt: skip
                 return
 
     def _warn_of_ignored_checkpoint(self, steps: int) -> None:
-        """Warn if the first report of a resumed trial shows that it starts from the beginning."""
+        """Log a warning if the first report of a resumed trial shows that it started over."""
         self._may_ignore_checkpoint = False
         info = self._info
         if steps < info.steps_completed and not self._has_restored():
             import logging
 
             logging.getLogger("detcore").warning(
-                _IGNORED, info.steps_completed, info.latest_checkpoint, steps
+                _IGNORED_CHECKPOINT, info.steps_completed, info.latest_checkpoint, steps
             )
 
-    def _need_chief(self, name: str) -> TrialRecords:
+    def _get_chief_records(self, name: str) -> TrialRecords:
         if self._records is None:
             raise ContextStateError(
                 f"{name}() was called on rank {self._distributed.rank}.\n"
-                "One worker reports for the trial: call it on rank 0 only."
+                "Only rank 0 reports for the trial: call it there only."
             )
         return self._records
 
 
-def _tag(kind: str, name: str) -> str:
+def _format_tag(kind: str, name: str) -> str:
     is_prefixed = kind == "training" or name.startswith("val_")
     return f"detcore/{name}" if is_prefixed else f"detcore/val_{name}"

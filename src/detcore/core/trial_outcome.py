@@ -1,4 +1,4 @@
-"""The outcome of a trial, derived from the way its with-block ended."""
+"""Derive the outcome of a trial from how its with-block exited."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from detcore.contract.values import TrialInfo
 
 
-# Raised by networks, storage, records and other workers: the next start may succeed.
-_FROM_OUTSIDE = (OSError, DatabaseError, DistributedError)
-# TensorFlow's, where a file system far away does not answer.
-_REMOTE_FILES = ("UnavailableError", "DeadlineExceededError")
-# Operating system errors that the code or its settings cause.
-_CERTAIN = (
+# Errors of networks, storage, records and other workers: the next start may succeed.
+_EXTERNAL_ERRORS = (OSError, DatabaseError, DistributedError)
+# Names of TensorFlow's errors for remote file systems that do not answer.
+_EXTERNAL_ERROR_NAMES = ("UnavailableError", "DeadlineExceededError")
+# Operating system errors caused by the code or its settings.
+_CODE_ERRORS = (
     FileExistsError,
     FileNotFoundError,
     IsADirectoryError,
     NotADirectoryError,
     PermissionError,
 )
-_EXIT_TEMPFAIL = 75  # sysexits' EX_TEMPFAIL: run again later
+_EXIT_TEMPFAIL = 75  # EX_TEMPFAIL in sysexits.h: run again later
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME = re.compile(r'(?P<indent> *)File "(?P<path>[^"]*)", line \d+')
-# Frameworks wrap an error in a line that only announces it: it ends with a colon, or is one of
-# these (Keras, TensorFlow, and torch.compile).
+# First lines of messages that only announce an error: lines that end with a colon, and fixed
+# phrases of Keras, TensorFlow and torch.compile.
 _ANNOUNCEMENT = re.compile(
     r".*:|(\w+: )?Exception encountered when calling .*|Node: '.*'|\d+ root error.*|<stack.*>"
     r"|\w+ when making fake tensor call"
@@ -44,15 +44,14 @@ _ANNOUNCEMENT = re.compile(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScriptOutcome:
-    """How a trial ended in this process.
+    """Outcome of a trial in this process.
 
     Attributes:
         state: The state to record.
         error: The error in one line, or None.
         is_invalid_hp: Whether the training code rejected its hyperparameters.
-        fault: Kind and place of an error that the code causes (``"TypeError at train.py:3"``), by
-            which the runner recognizes it when it recurs. None without an error, and for
-            errors that come from outside.
+        fault: Type and location of an error in the code (``"TypeError at train.py:3"``), by which
+            the runner recognizes that it recurs. None without an error, and for external errors.
     """
 
     state: ExperimentState
@@ -62,12 +61,12 @@ class ScriptOutcome:
 
     @property
     def label(self) -> str:
-        """The state as events and hooks say it."""
+        """Name of the state in events and hooks."""
         return "INVALID_HP" if self.is_invalid_hp else self.state.value
 
     @property
     def exit_code(self) -> int:
-        """The code with which a worker ends, for the runner of a script."""
+        """Exit code that a worker with this outcome has; for the runner of a script."""
         codes = {ExperimentState.COMPLETED: 0, ExperimentState.PAUSED: _EXIT_TEMPFAIL}
         return codes.get(self.state, 1)
 
@@ -78,12 +77,12 @@ class ScriptOutcome:
 
 
 class WorkerFault(NamedTuple):
-    """The error that ended a worker other than rank 0, whose events no process reads.
+    """Error that ended a worker other than rank 0, which has no event log.
 
     Attributes:
         error: The error in one line.
-        fault: As `ScriptOutcome.fault`.
-        has_begun: Whether it had begun to train, in a trial class.
+        fault: As in `ScriptOutcome.fault`.
+        has_begun: Whether a trial class had started to train.
     """
 
     error: str
@@ -91,20 +90,20 @@ class WorkerFault(NamedTuple):
     has_begun: bool
 
     def write(self, info: TrialInfo, rank: int) -> None:
-        """Keep it in the trial's folder."""
+        """Write the fault to a file in the trial's directory."""
         with contextlib.suppress(OSError):  # a full disk; the exit code still shows the failure
-            _fault_file(info, rank).write_text(json.dumps(self._asdict()), encoding="utf-8")
+            _get_fault_path(info, rank).write_text(json.dumps(self._asdict()), encoding="utf-8")
 
     @classmethod
     def read(cls, info: TrialInfo, rank: int) -> WorkerFault | None:
-        """Return the fault that a worker wrote, None if it wrote none here."""
+        """Return the fault that a worker wrote; None if the file does not exist on this machine."""
         try:
-            return cls(**json.loads(_fault_file(info, rank).read_bytes()))
+            return cls(**json.loads(_get_fault_path(info, rank).read_bytes()))
         except (OSError, ValueError, TypeError):
             return None
 
 
-def _fault_file(info: TrialInfo, rank: int) -> Path:
+def _get_fault_path(info: TrialInfo, rank: int) -> Path:
     return Path(info.trial_dir) / f"fault-run{info.run_id}-rank{rank}.json"
 
 
@@ -118,11 +117,11 @@ def is_failure(error: BaseException | None) -> bool:
 def derive_outcome(
     error: BaseException | None, *, is_preempted: bool, early_exit: EarlyExitReason | None
 ) -> ScriptOutcome:
-    """Return how a trial ended.
+    """Return the outcome of a trial.
 
     Args:
         error: The exception that ended the with-block, or None.
-        is_preempted: Whether the training code agreed to stop early.
+        is_preempted: Whether the training code accepted a request to stop early.
         early_exit: The reason that the training code reported, or None.
     """
     if isinstance(error, InvalidHP):
@@ -134,19 +133,23 @@ def derive_outcome(
             text = f"the script ended with exit code {error.code}"
             if not isinstance(error.code, int):  # Python prints it and ends with code 1
                 text = f"the script ended: {next(iter(str(error.code).splitlines()), '')}"
-            return ScriptOutcome(ExperimentState.ERROR, text, fault=_fault_of(error))
+            return ScriptOutcome(ExperimentState.ERROR, text, fault=_describe_fault(error))
     elif error is not None and not isinstance(error, GeneratorExit):
-        return ScriptOutcome(ExperimentState.ERROR, describe_cause(error), fault=_fault_of(error))
+        return ScriptOutcome(
+            ExperimentState.ERROR, describe_cause(error), fault=_describe_fault(error)
+        )
     if early_exit is EarlyExitReason.INVALID_HP:
         return ScriptOutcome(ExperimentState.ERROR, None, is_invalid_hp=True)
     return ScriptOutcome(ExperimentState.PAUSED if is_preempted else ExperimentState.COMPLETED)
 
 
-def _fault_of(error: BaseException) -> str | None:
+def _describe_fault(error: BaseException) -> str | None:
     cause: BaseException | None = error
-    while cause is not None:  # a DataError may report an error of the network
-        is_outside = isinstance(cause, _FROM_OUTSIDE) or type(cause).__name__ in _REMOTE_FILES
-        if is_outside and not isinstance(cause, _CERTAIN):
+    while cause is not None:  # a DataError may wrap a network error
+        is_external = (
+            isinstance(cause, _EXTERNAL_ERRORS) or type(cause).__name__ in _EXTERNAL_ERROR_NAMES
+        )
+        if is_external and not isinstance(cause, _CODE_ERRORS):
             return None
         cause = cause.__cause__ if isinstance(cause, DetcoreError) else None
     name = type(error).__name__
@@ -157,11 +160,11 @@ def _fault_of(error: BaseException) -> str | None:
 def describe_cause(error: BaseException) -> str:
     """Return an error's class and the line of its message that names the cause.
 
-    That is the first line, unless it only announces what follows. The cause is then the first line
-    after it that belongs neither to a traceback nor to another announcement.
+    Usually that is the first line. If the first line only announces an error, it is followed by
+    the first later line that is neither part of a traceback nor another announcement.
 
     Args:
-        error: Any exception. The first line of a `DetcoreError` stands without its class.
+        error: Any exception. For a `DetcoreError`, only the first line is returned.
     """
     lines = [line for line in strip_colours(str(error)).splitlines() if line.strip()]
     name = type(error).__name__
@@ -171,37 +174,37 @@ def describe_cause(error: BaseException) -> str:
     if isinstance(error, DetcoreError):
         return first
     if _ANNOUNCEMENT.fullmatch(first):
-        rest = (line.strip() for line in drop_traceback_frames(lines[1:]))
-        cause = next((line for line in rest if not _ANNOUNCEMENT.fullmatch(line)), None)
+        following = (line.strip() for line in drop_traceback_frames(lines[1:]))
+        cause = next((line for line in following if not _ANNOUNCEMENT.fullmatch(line)), None)
         if cause is not None:
             first = f"{first.rstrip('.:')}: {cause}"
     return f"{name}: {first}"
 
 
 def strip_colours(text: str) -> str:
-    """Return a message without the colours that some frameworks write into theirs."""
+    """Return a message without the terminal colours that some frameworks add."""
     return _COLOUR.sub("", text)
 
 
 def drop_traceback_frames(
     lines: Iterable[str], *, is_kept: Callable[[str], bool] = lambda path: False
 ) -> Iterator[str]:
-    """Yield lines, leaving out the frames of tracebacks that are part of a message.
+    """Yield the lines of a message without the traceback frames in it.
 
     Args:
         lines: Lines of a message.
-        is_kept: Whether frames of a file stay.
+        is_kept: Whether to keep the frames of a file.
     """
-    indent: int | None = None  # of the frame that is being left out
+    indent: int | None = None  # indentation of the frame that is being dropped
     for line in lines:
         frame = _FRAME.match(line)
         if frame is not None:
             indent = None if is_kept(frame["path"]) else len(frame["indent"])
-        elif indent is not None and line.strip() and _indent(line) <= indent:
+        elif indent is not None and line.strip() and _count_indent(line) <= indent:
             indent = None
         if indent is None:
             yield line
 
 
-def _indent(line: str) -> int:
+def _count_indent(line: str) -> int:
     return len(line) - len(line.lstrip(" "))

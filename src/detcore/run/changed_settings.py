@@ -1,4 +1,4 @@
-"""Changing settings of an experiment that is resumed, where that cannot change its past."""
+"""Change settings of an experiment that is resumed, where they cannot affect its past."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _METRIC = "searcher.metric"
 _LENGTH = "searcher.max_length."
 _STORAGE = "checkpoint_storage."
 _KINDS = ("searcher.name", "checkpoint_storage.type")
-_FIXED = "what was trained may depend on it"
-# The other methods' proposals depend on the length.
+_FIXED = "the training so far may depend on it"
+# Methods whose proposals do not depend on the length.
 _FIXED_LENGTH = ("single", "random", "grid")
 
 
@@ -39,87 +39,89 @@ def change_settings(
     environment: Environment,
     plugins: PluginManager,
 ) -> list[str]:
-    """Change settings of an experiment, and record that; the caller holds its lock.
+    """Change settings of an experiment and record the changes. The caller holds its lock.
 
     Args:
         record: The experiment.
-        changes: New values by dotted names, as ``--set`` gives them.
-        database: Where it is recorded.
-        environment: Its home has the secrets.
+        changes: New values by dotted names, as passed with ``--set``.
+        database: The records.
+        environment: Its home directory contains the secrets.
         plugins: Provide search methods and storage types.
 
     Returns:
-        A line for each setting that has changed.
+        A line for each changed setting.
 
     Raises:
         ConfigError: If a new value cannot be used.
         RunError: If a change would contradict the training so far.
     """
-    old = restore_secrets(environment.home, record.id, record.config).config
-    before = flatten(old)
+    old_config = restore_secrets(environment.home, record.id, record.config).config
+    before = flatten(old_config)
     try:
         loaded = load_mapping(
-            old,
+            old_config,
             overrides=changes,
             required=("entrypoint",),
             models=plugins.settings_models(),
         )
     except ConfigError:
-        # With another search method or storage, the settings of the one before may be mistakes.
+        # Settings of the previous search method or storage may be invalid now.
         name = next((name for name in _KINDS if name in changes), None)
         if name is None or changes[name] == before.get(name):
             raise
-        raise RunError(_refused(name, _FIXED, record, changes, database)) from None
-    new = loaded.config.model_dump(mode="json")
-    after, shown = flatten(new), flatten(visible_config(new))
+        raise RunError(_describe_refusal(name, _FIXED, record, changes, database)) from None
+    new_config = loaded.config.model_dump(mode="json")
+    after, visible = flatten(new_config), flatten(visible_config(new_config))
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     events = [event_from_json(item or {}) for item in database.list_search_events(record.id)[1:]]
     has_reported = any(isinstance(event, Validated) for event in events)
     for name in names:
-        reason = _refusal(name, before, after, shown, has_reported=has_reported)
+        reason = _find_refusal_reason(name, before, after, visible, has_reported=has_reported)
         if record.state is ExperimentState.COMPLETED:
             reason = "the experiment is complete"
         if reason is not None:
-            raise RunError(_refused(name, reason, record, changes, database))
+            raise RunError(_describe_refusal(name, reason, record, changes, database))
     if not names:
         return []
-    # The search must come out as it is logged, or the experiment could not be resumed any more.
+    # The search must replay as logged. Otherwise the experiment could not be resumed again.
     seed = loaded.config.reproducibility.experiment_seed
     Search.replay(create_search_method(loaded.config, plugins), events, seed=seed)
-    save_secrets(environment.home, record.id, new)
-    hidden = flatten(visible_config(old))
-    told = {name: [hidden.get(name), shown.get(name)] for name in names}
-    database.change_config(record.id, config=new, changes=told)
-    return [f"{name}: {was!r} is now {now!r}" for name, (was, now) in told.items()]
+    save_secrets(environment.home, record.id, new_config)
+    masked_before = flatten(visible_config(old_config))
+    masked_changes = {name: [masked_before.get(name), visible.get(name)] for name in names}
+    database.change_config(record.id, config=new_config, changes=masked_changes)
+    return [f"{name}: {old!r} is now {new!r}" for name, (old, new) in masked_changes.items()]
 
 
-def _refusal(
+def _find_refusal_reason(
     name: str,
     before: Mapping[str, JSONValue],
     after: Mapping[str, JSONValue],
-    shown: Mapping[str, JSONValue],
+    visible: Mapping[str, JSONValue],
     *,
     has_reported: bool,
 ) -> str | None:
     """Return why a setting cannot be changed, or None."""
     if name in ("max_restarts", "hang_timeout_s"):
         return None
-    if name.startswith(_STORAGE) and MASK in (shown.get(name), before.get(name)):
+    if name.startswith(_STORAGE) and MASK in (visible.get(name), before.get(name)):
         return None
     if name == _METRIC:
-        return "trials have reported it to the search" if has_reported else None
+        return "trials have already reported it to the search" if has_reported else None
     if name.startswith(_LENGTH):
         if after["searcher.name"] not in _FIXED_LENGTH:
-            return f"{after['searcher.name']} chooses the lengths of its trials by it"
+            return f"{after['searcher.name']} derives the lengths of its trials from it"
         if has_reported:
-            return "trials have been trained to the end"
-        was, now = before.get(name), after.get(name)
-        is_longer = isinstance(was, int) and isinstance(now, int) and now > was
-        return None if is_longer else "it can only become longer, in the same unit"
+            return "trials have already been trained to the end"
+        old_length, new_length = before.get(name), after.get(name)
+        is_longer = (
+            isinstance(old_length, int) and isinstance(new_length, int) and new_length > old_length
+        )
+        return None if is_longer else "it can only be increased, in the same unit"
     return _FIXED
 
 
-def _refused(
+def _describe_refusal(
     name: str,
     reason: str,
     record: ExperimentRecord,
@@ -130,27 +132,27 @@ def _refused(
     checkpoints = database.list_checkpoints(experiment_id=record.id, states=["COMPLETED"])
     origin = ""
     if checkpoints:
-        latest = max(checkpoints, key=lambda each: (each.steps_completed, each.started_at))
+        latest = max(checkpoints, key=lambda record: (record.steps_completed, record.started_at))
         sets = {"searcher.source_checkpoint_uuid": latest.uuid, **sets}
         origin = " from its latest checkpoint"
-        if any(each.startswith(_LENGTH) for each in changes):
-            origin += " (it counts from 0, so searcher.max_length is the length to add)"
-    flags = " ".join(_flag(key, value) for key, value in sets.items())
+        if any(key.startswith(_LENGTH) for key in changes):
+            origin += " (which counts from 0, so searcher.max_length is the additional length)"
+    flags = " ".join(_format_set_option(key, value) for key, value in sets.items())
     return (
         f"{name} of experiment {record.id} cannot be changed: {reason}.\n"
-        "An experiment that is resumed may get another max_restarts, a longer "
-        "searcher.max_length, credentials of its checkpoint_storage and, before its first report, "
-        "another searcher.metric.\n"
-        f"Start a new experiment{origin}: detcore run CONFIG.yaml "
+        "When resuming, you can change max_restarts, hang_timeout_s, the credentials of "
+        "checkpoint_storage, a longer searcher.max_length and, before the first report, "
+        "searcher.metric.\n"
+        f"Start a new experiment{origin}:  detcore run CONFIG.yaml "
         f"{shlex.quote(record.model_dir)} {flags}"
     )
 
 
-def _flag(name: str, value: object) -> str:
-    """Return the option that gives a setting a value, without the value of a secret."""
+def _format_set_option(name: str, value: object) -> str:
+    """Return the ``--set`` option for a value, without the value of a secret."""
     text = value if isinstance(value, str) else json.dumps(value)
-    given: JSONValue = text
+    nested: JSONValue = text
     for key in reversed(name.split(".")):
-        given = {key: given}
-    is_secret = mask_config(given) != given
+        nested = {key: nested}
+    is_secret = mask_config(nested) != nested
     return f"--set {name}=..." if is_secret else f"--set {shlex.quote(f'{name}={text}')}"

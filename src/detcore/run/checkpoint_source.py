@@ -1,4 +1,4 @@
-"""Find the checkpoint that an experiment names to start from; settle what killed runs left."""
+"""Find the checkpoint from which an experiment starts; recover checkpoints of killed runs."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class CheckpointSource:
 
     Attributes:
         checkpoint: Its UUID, or the absolute path of a folder.
-        storage: Specification of its storage, which may contain secrets; None for the experiment's
-            own storage, and for a folder.
+        storage: Specification of its storage, which may contain secrets. None for the experiment's
+            storage, and for a folder.
     """
 
     checkpoint: str
@@ -40,7 +40,7 @@ class CheckpointSource:
 
     @property
     def searcher_fields(self) -> dict[str, str | None]:
-        """Fields of ``searcher`` that name it: a trial's latest one may be another one later."""
+        """Fields of ``searcher`` with its UUID, because a trial's latest checkpoint may change."""
         return {_TRIAL: None, _UUID: self.checkpoint}
 
 
@@ -57,11 +57,11 @@ def find_source(
     It is looked up in the experiment's storage first, then at its recorded location.
 
     Args:
-        settings: They name it.
+        settings: Settings that may name a checkpoint or a trial.
         database: The records.
         storage: The experiment's storage.
-        environment: Location of default checkpoints.
-        plugins: Registry of storage types.
+        environment: Its home directory is the default location of checkpoints.
+        plugins: Provide storage types.
 
     Returns:
         The checkpoint, or None if the trials start without one.
@@ -71,38 +71,41 @@ def find_source(
     """
     if settings.source_trial_id is not None:
         name = f"searcher.{_TRIAL}: {settings.source_trial_id}"
-        wanted = _latest_of(database, settings.source_trial_id, name)
+        uuid = _find_latest_checkpoint(database, settings.source_trial_id, name)
     elif settings.source_checkpoint_uuid is not None:
-        wanted = settings.source_checkpoint_uuid
-        name = f"searcher.{_UUID}: {wanted}"
-        if "/" in wanted:
-            return _folder(wanted, name)
+        uuid = settings.source_checkpoint_uuid
+        name = f"searcher.{_UUID}: {uuid}"
+        if "/" in uuid:
+            return _check_directory(uuid, name)
     else:
         return None
     try:
-        if has_manifest(storage, wanted):
-            return CheckpointSource(checkpoint=wanted)
-        record = database.get_checkpoint(wanted)
+        if has_manifest(storage, uuid):
+            return CheckpointSource(checkpoint=uuid)
+        record = database.get_checkpoint(uuid)
     except (UnsafePathError, NotFoundError) as error:
         raise RunError(
-            f"{name}\nThere is no such checkpoint in {storage.url}, and: {error}\n"
-            "Give the UUID of a checkpoint, or the absolute path of a folder that it was "
-            "downloaded to."
+            f"{name}\nThis checkpoint is not in {storage.url}: {error}\n"
+            "Set the UUID of a checkpoint, or the absolute path of a folder to which a checkpoint "
+            "was downloaded."
         ) from error
     if has_manifest(storage, record.uuid):
         return CheckpointSource(checkpoint=record.uuid)
-    place = find_recorded_storage(record, database=database, home=environment.home, plugins=plugins)
-    with contextlib.closing(place.open()) as other:
-        if has_manifest(other, record.uuid):
-            return CheckpointSource(checkpoint=record.uuid, storage=place.spec)
+    location = find_recorded_storage(
+        record, database=database, home=environment.home, plugins=plugins
+    )
+    with contextlib.closing(location.open()) as recorded_storage:
+        if has_manifest(recorded_storage, record.uuid):
+            return CheckpointSource(checkpoint=record.uuid, storage=location.spec)
     raise RunError(
         f"{name}\nCheckpoint {record.uuid} is recorded as {record.state}, but it is not in "
         f"{record.storage_url}.\n"
-        "It was deleted, or never finished. List those there are: detcore checkpoint list"
+        "It was deleted, or its save was not finished. List checkpoints with:  detcore checkpoint "
+        "list"
     )
 
 
-def _latest_of(database: Database, trial_id: int, name: str) -> str:
+def _find_latest_checkpoint(database: Database, trial_id: int, name: str) -> str:
     try:
         database.get_trial(trial_id)
     except NotFoundError as error:
@@ -111,22 +114,22 @@ def _latest_of(database: Database, trial_id: int, name: str) -> str:
     if latest is None:
         raise RunError(
             f"{name}\nTrial {trial_id} has no checkpoint to start from.\n"
-            "Let it run until it has saved one, or name another trial."
+            "Wait until it has saved a checkpoint, or set another trial."
         )
     return str(latest.uuid)
 
 
-def _folder(path: str, name: str) -> CheckpointSource:
+def _check_directory(path: str, name: str) -> CheckpointSource:
     folder = Path(path)
     if not folder.is_absolute():
         raise RunError(
-            f"{name}\nThis is a path, but not an absolute one.\n"
-            f"Trials run in the folder of their code; write {folder.absolute()}, if it is that."
+            f"{name}\nThe path must be absolute, because trials run in the folder of their code.\n"
+            f"Did you mean {folder.absolute()}?"
         )
     if not folder.is_dir():
         raise RunError(
-            f"{name}\nThere is no such folder.\n"
-            "Give the folder that a checkpoint was downloaded to: detcore checkpoint download UUID"
+            f"{name}\nThe folder does not exist.\n"
+            "Download the checkpoint with:  detcore checkpoint download UUID"
         )
     return CheckpointSource(checkpoint=str(folder))
 
@@ -138,25 +141,25 @@ def recover_trial(
     *,
     uuids: Collection[str] | None = None,
 ) -> None:
-    """Settle the checkpoints that killed processes of a trial left, and tell its observers.
+    """Recover the unfinished checkpoints of a trial's killed processes, and notify its observers.
 
-    Checkpoints that were committed and could not be reported are added to the log of the killed
-    run, if it has observers, before they are recorded: after a kill between the two the log, which
-    every reader takes in first, records them.
+    Committed but unreported checkpoints are appended to the log of the killed run, if it has
+    observers, before they are recorded. If this process is killed in between, the log records them,
+    because every reader ingests it first.
 
     Args:
         database: Records of the checkpoints.
         storage: The trial's storage.
-        trial: The trial; its process is gone.
-        uuids: Only these checkpoints; None for all of the trial.
+        trial: The trial, whose process has exited.
+        uuids: The checkpoints to recover. Default: all checkpoints of the trial.
     """
-    records = _LogFirst(database, trial)
+    records = _LogThenRecord(database, trial)
     recover_checkpoints(database, storage, trial.id, uuids=uuids, records=records)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _LogFirst:
-    """Reports the complete checkpoints of a killed run to its log, then to the records."""
+class _LogThenRecord:
+    """Appends the complete checkpoints of a killed run to its log, then records them."""
 
     database: Database
     trial: TrialRecord

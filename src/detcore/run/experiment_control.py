@@ -1,4 +1,4 @@
-"""Pause, cancel and kill experiments from other processes than their runner; its lock."""
+"""Pause, cancel and kill experiments from other processes; lock experiments."""
 
 from __future__ import annotations
 
@@ -26,44 +26,45 @@ if TYPE_CHECKING:
     from detcore.storage import StorageBackend
 
 
-_OVER = (ExperimentState.COMPLETED, ExperimentState.ERROR, ExperimentState.CANCELED)
-# A worker whose runner was killed notices within milliseconds; this is for a loaded machine.
-_WAIT_S = 10.0
+_FINAL_STATES = (ExperimentState.COMPLETED, ExperimentState.ERROR, ExperimentState.CANCELED)
+# Workers of a killed runner exit within milliseconds. The timeout allows for a loaded machine.
+_LOCK_TIMEOUT_S = 10.0
 _POLL_INTERVAL_S = 0.05
-_KILLED = "the script ended without saying how (killed, or the machine went down)"
+_PAST_TENSES = {Control.PAUSE: "paused", Control.CANCEL: "canceled", Control.KILL: "killed"}
+_KILLED = "the script ended without a report (it was killed, or the machine went down)"
 
 
 def control_experiment(
     experiment_id: int, control: Control, *, database: Database, environment: Environment
 ) -> bool:
-    """Ask the runner of an experiment to pause, cancel or kill it; without a runner, do it.
+    """Request the runner of an experiment to pause, cancel or kill it.
 
-    Returns at once: the runner looks for requests about twice a second, and its trials checkpoint
-    first, unless they are killed.
+    Returns immediately. The runner polls for requests about twice a second, and its trials save a
+    checkpoint first, unless they are killed. Without a runner, only the records are changed.
 
     Args:
-        experiment_id: Which experiment.
+        experiment_id: The experiment.
         control: Pause, cancel or kill.
         database: The records.
-        environment: Where the experiment's lock is.
+        environment: Its home directory contains the experiment's lock.
 
     Returns:
-        True if a runner was asked; False if no runner exists and the records have the new state.
-        To cancel or kill a CANCELED experiment has no effect.
+        True if a runner was notified. False if no runner exists and the records have the new state.
+        Cancelling or killing a CANCELED experiment has no effect.
 
     Raises:
-        NotFoundError: If there is no such experiment.
-        RunError: If the experiment is over otherwise, or is a script that is to be killed.
+        NotFoundError: If the experiment does not exist.
+        RunError: If the experiment has ended otherwise, or if `control` is KILL for a script.
     """
     control = Control(control)
-    while True:  # until the state has not changed between reading and acting
+    while True:  # repeat if the state has changed between reading and requesting
         record, is_alive = database.observe_experiment(experiment_id)
         if record.state is ExperimentState.CANCELED and control is not Control.PAUSE:
             return False
-        if record.state in _OVER:
+        if record.state in _FINAL_STATES:
             raise RunError(
-                f"experiment {experiment_id} is over ({record.state.value}): there is nothing to "
-                f"{control.value}.\nThose that can be: detcore experiment list"
+                f"experiment {experiment_id} has ended ({record.state.value}), so it cannot be "
+                f"{_PAST_TENSES[control]}.\nList experiments with:  detcore experiment list"
             )
         if not is_alive:
             reconcile_experiment(
@@ -74,9 +75,9 @@ def control_experiment(
             runner = database.find_runner(experiment_id)
             number = runner.pid if runner and runner.pid else "PROCESS"
             raise RunError(
-                f"experiment {experiment_id} is a script that runs by itself, as process "
-                f"{number}.\nIts runner is part of it. End it: kill -9 {number}, or let it save a "
-                f"checkpoint first: detcore experiment cancel {experiment_id}"
+                f"experiment {experiment_id} is a standalone script, process {number}, which "
+                f"contains its runner.\nKill it with:  kill -9 {number}\nTo let it save a "
+                f"checkpoint first:  detcore experiment cancel {experiment_id}"
             )
         if database.request_control(experiment_id, control):
             return True
@@ -85,46 +86,48 @@ def control_experiment(
 def control_trial(
     trial_id: int, control: Control | str, *, database: Database, environment: Environment
 ) -> bool:
-    """Ask the runner of an experiment to end one of its trials for good; the others continue.
+    """Request the runner of an experiment to end one of its trials for good.
 
-    The search method is notified that the trial stopped. Without a runner, the next one ends the
-    trial. The only trial that an experiment can have is ended with the experiment.
+    The other trials continue. The search method is notified that the trial stopped. Without a
+    runner, the next runner ends the trial. If the experiment has only one trial, the experiment
+    ends.
 
     Args:
-        trial_id: Which trial.
-        control: CANCEL lets it checkpoint first; KILL does not.
+        trial_id: The trial.
+        control: CANCEL lets it save a checkpoint first; KILL does not.
         database: The records.
-        environment: Where the experiment's lock is.
+        environment: Its home directory contains the experiment's lock.
 
     Returns:
-        True if a runner was asked; False if no runner exists. To cancel or kill a CANCELED trial
-        has no effect.
+        True if a runner was notified; False if no runner exists. Cancelling or killing a CANCELED
+        trial has no effect.
 
     Raises:
         InvalidArgumentError: If `control` is another request.
-        NotFoundError: If there is no such trial.
-        RunError: If the trial is over otherwise, or has no runner: a standalone script.
+        NotFoundError: If the trial does not exist.
+        RunError: If the trial has ended otherwise, or if `control` is KILL for a script.
     """
     if control not in (Control.CANCEL, Control.KILL):
-        raise InvalidArgumentError(f"{control!r} is nothing that can be done with a trial")
+        raise InvalidArgumentError(f"control is {control!r}; expected CANCEL or KILL for a trial")
     control = Control(control)
     trial = database.get_trial(trial_id)
     if trial.state is TrialState.CANCELED:
         return False
     experiment = database.get_experiment(trial.experiment_id)
-    if trial.state not in _OVER and _is_alone(experiment):
+    if trial.state not in _FINAL_STATES and _has_single_trial(experiment):
         return control_experiment(
             experiment.id, control, database=database, environment=environment
         )
     if not database.request_trial_control(trial_id, control):
         raise RunError(
-            f"trial {trial_id} is over ({trial.state.value}): there is nothing to "
-            f"{control.value}.\nThose that can be: detcore experiment describe {experiment.id}"
+            f"trial {trial_id} has ended ({trial.state.value}), so it cannot be "
+            f"{_PAST_TENSES[control]}.\n"
+            f"List the trials with:  detcore experiment describe {experiment.id}"
         )
     return database.is_experiment_alive(experiment.id)
 
 
-def _is_alone(experiment: ExperimentRecord) -> bool:
+def _has_single_trial(experiment: ExperimentRecord) -> bool:
     return experiment.searcher.name in (None, "single")
 
 
@@ -135,29 +138,28 @@ def reconcile_experiment(
     environment: Environment,
     control: Control = Control.PAUSE,
 ) -> ExperimentState:
-    """Correct the records of an experiment whose runner is gone.
+    """Correct the records of an experiment whose runner has exited.
 
-    Trials and experiments that are recorded as running become PAUSED. One that is over stays as it
-    is.
+    Running experiments and trials become PAUSED. An experiment that has ended is unchanged.
 
     Args:
-        experiment_id: Which experiment.
+        experiment_id: The experiment.
         database: The records.
-        environment: Where the experiment's lock is.
-        control: CANCEL and KILL make it, and its trials that are not over, CANCELED.
+        environment: Its home directory contains the experiment's lock.
+        control: With CANCEL or KILL, the experiment and its unfinished trials become CANCELED.
 
     Returns:
-        The experiment's state now.
+        The new state of the experiment.
 
     Raises:
-        NotFoundError: If there is no such experiment.
-        RunError: If its runner, or one of its workers, is still there.
+        NotFoundError: If the experiment does not exist.
+        RunError: If its runner or one of its workers is still running.
     """
     database.get_experiment(experiment_id)
     with hold_experiment_lock(database, environment, experiment_id):
         ingest_event_logs(database, environment.home)
         record = database.get_experiment(experiment_id)
-        if record.state in _OVER:
+        if record.state in _FINAL_STATES:
             return record.state
         state = ExperimentState.PAUSED
         if control is not Control.PAUSE:
@@ -172,18 +174,18 @@ def reconcile_experiment(
 def recover_killed_script(
     experiment_id: int, *, database: Database, environment: Environment, plugins: PluginManager
 ) -> None:
-    """Settle the leftovers of a script that was killed, or that ended while it saved a checkpoint.
+    """Recover the records of a script that was killed, or that ended while saving a checkpoint.
 
-    Those are its checkpoints and, after a kill, its state, which its observers get as its end.
+    Recovers its checkpoints and, after a kill, records its end and notifies its observers.
 
     Args:
-        experiment_id: Its experiment.
+        experiment_id: The script's experiment.
         database: The records.
-        environment: Where the experiment's lock is.
-        plugins: Open its storage.
+        environment: Its home directory contains the experiment's lock.
+        plugins: Provide its storage.
 
     Raises:
-        DetcoreError: If its storage cannot be used now, or the script is still there.
+        DetcoreError: If its storage cannot be used now, or the script is still running.
     """
     home = environment.home
     with hold_experiment_lock(database, environment, experiment_id):
@@ -202,9 +204,9 @@ def recover_killed_script(
 
 
 def set_open_trial_states(database: Database, experiment_id: int, state: ExperimentState) -> None:
-    """Record a state of the trials of an experiment that are not over."""
+    """Record a state for the unfinished trials of an experiment."""
     for trial in database.list_trials(experiment_id):
-        if trial.state not in (*_OVER, state):
+        if trial.state not in (*_FINAL_STATES, state):
             database.set_trial_state(trial.id, state)
     log_trial_ends(database, experiment_id)
 
@@ -216,8 +218,8 @@ def log_trial_ends(
 
     Args:
         database: The records.
-        experiment_id: The experiment; no process works on those of its trials that do not run.
-        storage: Where checkpoints are that belong before the ends and are not reported yet.
+        experiment_id: The experiment. No process works on its trials that are not running.
+        storage: Storage of unreported checkpoints, which are logged before the ends.
     """
     for cursor in database.list_cursors(experiment_id=experiment_id):
         trial = database.get_trial(cursor.trial_id)
@@ -234,27 +236,27 @@ def hold_experiment_lock(
 ) -> Iterator[RunnerLock]:
     """Hold an experiment's lock, which the chief workers of its trials inherit.
 
-    The lock is held as long as any process has its file open, so it outlives a killed runner until
-    these are gone too. They are waited for, and so is a runner that has recorded the
-    experiment's end.
+    The lock is held while any process has its file open, so it outlives a killed runner until its
+    workers have exited. This function waits for such workers, and for a runner that has recorded
+    the experiment's end.
 
     Args:
-        database: Where the experiment is recorded.
-        environment: Its `home` holds the file of the lock where the records are on a server.
-        experiment_id: Its number.
+        database: The records.
+        environment: Its home directory contains the lock file if the records are on a server.
+        experiment_id: The experiment.
 
     Raises:
         RunError: If the experiment is still running.
     """
     lock = database.open_lock(experiment_id, environment.home)
     with contextlib.closing(lock):
-        deadline = time.monotonic() + _WAIT_S
+        deadline = time.monotonic() + _LOCK_TIMEOUT_S
         while not lock.acquire():
             holder = lock.find_holder()
             is_at_work = holder.is_alive and not _has_ended(database, experiment_id)
             if time.monotonic() >= deadline or is_at_work:
-                left = [] if holder.is_alive else _processes_with(lock.fd)
-                raise RunError(_describe_holder(experiment_id, holder, left))
+                remaining_pids = [] if holder.is_alive else _find_processes_with(lock.fd)
+                raise RunError(_describe_holder(experiment_id, holder, remaining_pids))
             time.sleep(_POLL_INTERVAL_S)
         yield lock
 
@@ -263,16 +265,16 @@ def hold_experiment_lock(
 def create_locked_experiment(
     database: Database, environment: Environment, *, model_dir: str, **recorded: Any
 ) -> Iterator[tuple[int, RunnerLock]]:
-    """Record a new experiment; hold its lock from before other processes see it.
+    """Record a new experiment, and hold its lock before other processes can see it.
 
     Args:
-        database: Where it is recorded.
+        database: The records.
         environment: As for `hold_experiment_lock`.
         model_dir: Folder of the user's code.
-        recorded: Further arguments of `Database.create_experiment`.
+        recorded: Additional arguments of `Database.create_experiment`.
 
     Yields:
-        Its id, and its lock.
+        The experiment's id and its lock.
     """
     with contextlib.ExitStack() as stack:
         locks: list[RunnerLock] = []
@@ -280,7 +282,7 @@ def create_locked_experiment(
         def take_lock(_: Connection, experiment_id: int) -> str:
             lock = database.open_lock(experiment_id, environment.home)
             stack.enter_context(contextlib.closing(lock))
-            if not lock.acquire():  # of another database that was here before
+            if not lock.acquire():  # held for an earlier database with the same ids
                 raise RunError(_describe_holder(experiment_id, lock.find_holder(), []))
             locks.append(lock)
             return model_dir
@@ -289,30 +291,30 @@ def create_locked_experiment(
         yield experiment_id, locks[-1]
 
 
-def _describe_holder(experiment_id: int, holder: Runner, left: list[str]) -> str:
-    if left:  # a stopped worker does not notice that its runner is gone
+def _describe_holder(experiment_id: int, holder: Runner, remaining_pids: list[str]) -> str:
+    if remaining_pids:  # a stopped worker does not notice that its runner has exited
         return (
-            f"experiment {experiment_id} has processes left of its runner {holder.pid}, "
-            f"which is gone: {', '.join(left)}.\nThey would train the same trial.\n"
-            f"End them first: kill -9 {' '.join(left)}"
+            f"the runner {holder.pid} of experiment {experiment_id} has exited, but its workers "
+            f"are still running: {', '.join(remaining_pids)}.\nThey would train the same trial.\n"
+            f"Kill them first:  kill -9 {' '.join(remaining_pids)}"
         )
-    where = "" if holder.is_here else f" on {holder.host}"
+    location = "" if holder.is_here else f" on {holder.host}"
     return (
-        f"experiment {experiment_id} is running already, under process {holder.pid}{where}.\n"
+        f"experiment {experiment_id} is already running, in process {holder.pid}{location}.\n"
         "Two runners would train the same trial twice.\n"
-        f"Wait for it, or end it first: kill {holder.pid or 'PROCESS'}"
+        f"Wait for it, or end it first:  kill {holder.pid or 'PROCESS'}"
     )
 
 
-def _processes_with(descriptor: int) -> list[str]:
-    """Return the other processes that have the file of a descriptor open, from Linux's /proc."""
-    wanted, found = os.fstat(descriptor), []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended meanwhile, or is another user's
-            files = [os.stat(path) for path in (process / "fd").iterdir()]
-            if any(os.path.samestat(wanted, file) for file in files):
-                found.append(process.name)
-    return [pid for pid in found if pid != str(os.getpid())]
+def _find_processes_with(descriptor: int) -> list[str]:
+    """Return the other processes that have a descriptor's file open, from Linux's /proc."""
+    file_status, pids = os.fstat(descriptor), []
+    for directory in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
+            files = [os.stat(path) for path in (directory / "fd").iterdir()]
+            if any(os.path.samestat(file_status, file) for file in files):
+                pids.append(directory.name)
+    return [pid for pid in pids if pid != str(os.getpid())]
 
 
 def _has_ended(database: Database, experiment_id: int) -> bool:

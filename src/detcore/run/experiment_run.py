@@ -1,4 +1,4 @@
-"""Start an experiment, or resume one."""
+"""Start and resume experiments."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def start_experiment(
         loaded: The experiment file.
         model_dir: Folder of the user's code.
         settings: Environment, plugins and listener of the run.
-        test_mode: One batch, one validation, one checkpoint.
+        test_mode: Whether to train one batch, validate once and save one checkpoint.
 
     Raises:
-        RunError: If the configuration asks for something that is not available here, or for a
-            checkpoint to start from that is not there.
-        SearchError: If the search method cannot be made.
-        WorkerError: If the launcher could not start its trials; nothing is recorded then.
+        RunError: If the configuration requires a part that is not installed, or starts from a
+            checkpoint that does not exist.
+        SearchError: If the search method cannot be created.
+        WorkerError: If the launcher cannot start the trials; nothing is recorded.
     """
     with _open_checked(loaded, settings, test_mode=test_mode) as (config, database, storage):
         plain = config.model_dump(mode="json")
@@ -105,7 +105,7 @@ def start_experiment(
 def check_experiment(
     loaded: LoadedConfig, settings: RunSettings, *, test_mode: bool = False
 ) -> ExperimentConfig:
-    """Find the faults of an experiment before anything of it is recorded.
+    """Check an experiment before it is recorded.
 
     Args:
         loaded: The experiment file.
@@ -113,12 +113,12 @@ def check_experiment(
         test_mode: As for `start_experiment`.
 
     Returns:
-        The configuration to record, with the checkpoint that it starts from.
+        The configuration to record, including the checkpoint from which it starts.
 
     Raises:
-        RunError: If the configuration asks for something that is not available here, or for a
-            checkpoint to start from that is not there.
-        SearchError: If the search method cannot be made.
+        RunError: If the configuration requires a part that is not installed, or starts from a
+            checkpoint that does not exist.
+        SearchError: If the search method cannot be created.
     """
     with _open_checked(loaded, settings, test_mode=test_mode) as (config, _, _):
         return config
@@ -128,7 +128,7 @@ def check_experiment(
 def _open_checked(
     loaded: LoadedConfig, settings: RunSettings, *, test_mode: bool
 ) -> Iterator[tuple[ExperimentConfig, Database, StorageBackend]]:
-    """Check an experiment as `check_experiment` does; yield the open records and storage, too."""
+    """Check an experiment like `check_experiment`, and yield the open records and storage."""
     config = smoke_config(loaded.config) if test_mode else loaded.config
     Search(
         create_search_method(config, settings.plugins), seed=config.reproducibility.experiment_seed
@@ -156,8 +156,8 @@ def _open_checked(
 def find_refusals(loaded: LoadedConfig, plugins: PluginManager) -> dict[str, DetcoreError]:
     """Return the errors that plugins raise for an otherwise valid experiment file, by section.
 
-    A plugin's search method is made and asked for its first trials, and its launcher is looked
-    up. For detcore's own, the check of the experiment file is enough.
+    A plugin's search method is created and proposes its first trials, and its launcher is looked
+    up. For built-in parts, the check of the experiment file is sufficient.
 
     Args:
         loaded: The experiment file.
@@ -176,13 +176,13 @@ def find_refusals(loaded: LoadedConfig, plugins: PluginManager) -> dict[str, Det
         "searcher": check_searcher,
         "launcher": lambda: find_launcher(config, plugins),
     }
-    found: dict[str, DetcoreError] = {}
+    errors: dict[str, DetcoreError] = {}
     for section, check in checks.items():
         try:
             check()
         except DetcoreError as error:
-            found[section] = error
-    return found
+            errors[section] = error
+    return errors
 
 
 def resume_experiment(
@@ -196,29 +196,29 @@ def resume_experiment(
 ) -> ExperimentResult:
     """Resume an experiment: its search from its log, its trials from their checkpoints.
 
-    One that is complete is left alone.
+    A complete experiment is unchanged.
 
     Args:
-        experiment_id: Which one.
+        experiment_id: The experiment.
         settings: As for `start_experiment`.
-        slots: Number of workers of each trial from now on; default: as recorded.
-        launcher: Name of the launcher that starts them from now on; default: as recorded.
-        test_mode: Whether it was recorded as a smoke run.
+        slots: New number of workers per trial. Default: the recorded number.
+        launcher: Name of the new launcher. Default: the recorded launcher.
+        test_mode: Whether the experiment was recorded as a smoke run.
         changes: New values of settings, by dotted names; see `change_settings`.
 
     Raises:
-        NotFoundError: If there is no such experiment.
+        NotFoundError: If the experiment does not exist.
         ConfigError: If a changed setting cannot be used.
-        RunError: If it is running, if a script by itself recorded it, if its batches are too small
-            for so many workers, or if a change would contradict the training so far.
-        WorkerError: If the launcher could not start its trials; the experiment stays as it was.
+        RunError: If it is running, if a standalone script recorded it, if its batches are too small
+            for the number of workers, or if a change would contradict the training so far.
+        WorkerError: If the launcher cannot start the trials; the experiment is unchanged.
     """
     environment = settings.environment
     with Database.open(environment.database_url) as database:
         _check_resumable(database.get_experiment(experiment_id))
         with hold_experiment_lock(database, environment, experiment_id) as lock:
             ingest_event_logs(database, environment.home)
-            # Read again: the process that held the lock until now may have completed it.
+            # Read again, because the previous holder of the lock may have completed it.
             record = database.get_experiment(experiment_id)
             if changes:
                 record = _change_settings(record, changes, database, settings)
@@ -232,13 +232,13 @@ def resume_experiment(
                 test_mode=test_mode,
             )
             if settings.is_server_managed and record.state is not ExperimentState.RUNNING:
-                return run.result()  # it was ended while this process started
+                return run.read_result()  # it has ended while this process started
             if record.state == ExperimentState.COMPLETED:
-                settings.listener.notice(f"experiment {experiment_id} is complete already")
+                settings.listener.notice(f"experiment {experiment_id} is already complete")
                 run.clean_up()
-                return run.result()
+                return run.read_result()
             if settings.is_server_managed:
-                return run.run()  # its record then says why it was refused
+                return run.run()  # an error is recorded
             with open_launcher(run.config, run.model_dir, settings) as ready:
                 return run.run(ready)
 
@@ -247,13 +247,14 @@ def _check_resumable(record: ExperimentRecord) -> None:
     """Raise a RunError if no runner can resume an experiment."""
     if record.config.get("is_standalone"):
         raise RunError(
-            f"experiment {record.id} was recorded by a script by itself, which no runner "
-            "started.\nStart the script again; with core.init(resume=True) it continues."
+            f"experiment {record.id} was recorded by a standalone script, which only the user can "
+            "start.\nStart the script again. With core.init(resume=True) it resumes."
         )
     if not Path(record.model_dir).is_dir():
         raise RunError(
             f"experiment {record.id} trains the code in {record.model_dir}, "
-            "which is not there any more.\nPut the folder back, then resume again."
+            "which does not exist any more.\nRestore the folder, then resume with:\n"
+            f"  detcore run --resume {record.id}"
         )
 
 
@@ -263,7 +264,7 @@ def _change_settings(
     database: Database,
     settings: RunSettings,
 ) -> ExperimentRecord:
-    """Change settings of an experiment, and show that; return its new record."""
+    """Change settings of an experiment, show the changes, and return its new record."""
     lines = change_settings(
         record,
         changes,
@@ -280,7 +281,7 @@ class ScriptTrial(NamedTuple):
     """A script that is the one trial of its experiment.
 
     Attributes:
-        num_workers: Its processes; >= 1.
+        num_workers: Number of its processes; >= 1.
         keeps_all: Whether all of its checkpoints are kept.
     """
 
@@ -289,17 +290,17 @@ class ScriptTrial(NamedTuple):
 
 
 class ExperimentRun:
-    """One runner at work on one experiment.
+    """Runs one experiment.
 
     Args:
         database: The records.
         settings: Environment, plugins and listener of the run.
-        experiment_id: Which experiment.
+        experiment_id: The experiment.
         lock: Its lock, which this process holds and the workers inherit.
         config: Its configuration, with secrets.
         model_dir: Folder of the user's code.
-        test_mode: One batch, one validation, one checkpoint.
-        script: The script that is its one trial, and which runs already; None: trials are started.
+        test_mode: Whether to train one batch, validate once and save one checkpoint.
+        script: The running script that is its only trial. None if the runner starts trials.
     """
 
     def __init__(
@@ -339,11 +340,11 @@ class ExperimentRun:
     def run(
         self, launcher: Launcher | None = None, storage: StorageBackend | None = None
     ) -> ExperimentResult:
-        """Run the rest of the experiment.
+        """Run the experiment until it ends or is interrupted.
 
         Args:
-            launcher: Starts the trials; default: the launcher that the experiment names.
-            storage: Holds the checkpoints; default: the storage that the experiment names.
+            launcher: Starts the trials. Default: the configured launcher.
+            storage: Stores the checkpoints. Default: the configured storage.
         """
         database, experiment_id = self._database, self._experiment_id
         if not self._settings.is_server_managed:
@@ -351,8 +352,8 @@ class ExperimentRun:
         database.set_experiment_state(experiment_id, ExperimentState.RUNNING)
         conclusion = Conclusion(state=ExperimentState.ERROR)
         try:
-            with _deliver(self._no_wait_database, self._settings, experiment_id):
-                conclusion = self._run(launcher, storage)
+            with _deliver_events(self._no_wait_database, self._settings, experiment_id):
+                conclusion = self._run_search(launcher, storage)
         except KeyboardInterrupt:  # before the first trial was started
             conclusion = Conclusion(state=ExperimentState.PAUSED, is_external=True)
             raise
@@ -366,34 +367,34 @@ class ExperimentRun:
         finally:
             state = self._record_end(conclusion)
         self._conclusion = conclusion
-        # A paused one, perhaps because the machine ends, is resumed or pruned by hand.
+        # A paused experiment is resumed or pruned later: the machine may be shutting down.
         if state not in (ExperimentState.PAUSED, ExperimentState.RUNNING):
             self.clean_up()
-        return self.result()
+        return self.read_result()
 
     def _record_end(self, conclusion: Conclusion) -> ExperimentState:
-        """Record the end, or a request since the last trial's end; return the recorded state."""
+        """Record the end, including a request after the last trial; return the recorded state."""
         database, experiment_id = self._database, self._experiment_id
-        goes_on = conclusion.is_external and self._settings.is_server_managed
+        is_resumed_by_server = conclusion.is_external and self._settings.is_server_managed
         while True:
             state = conclusion.state
-            asked = database.get_control_request(experiment_id)
+            requested = database.get_control_request(experiment_id)
             if not self._lock.is_held():
                 return ExperimentState.RUNNING  # another process records it
             if state is ExperimentState.PAUSED:
-                if asked in (Control.CANCEL, Control.KILL):
+                if requested in (Control.CANCEL, Control.KILL):
                     state = ExperimentState.CANCELED
                     set_open_trial_states(database, experiment_id, state)
-                elif asked is None and goes_on:
-                    # The machine ended it, its records were away, or the user who paused it
-                    # has resumed it. A request that comes now stays for the server.
+                elif requested is None and is_resumed_by_server:
+                    # The server resumes it: the machine ended it, its records were unreachable, or
+                    # the user resumed it. Later requests are handled by the server.
                     return ExperimentState.RUNNING
             if database.conclude_experiment(
-                experiment_id, state, asked=asked, error=conclusion.error
+                experiment_id, state, asked=requested, error=conclusion.error
             ):
                 return state
 
-    def _run(self, launcher: Launcher | None, storage: StorageBackend | None) -> Conclusion:
+    def _run_search(self, launcher: Launcher | None, storage: StorageBackend | None) -> Conclusion:
         config, settings, listener = self.config, self._settings, self._settings.listener
         code_dir: Path | None = None
         if self._script is None:
@@ -414,7 +415,7 @@ class ExperimentRun:
                 trials_dir=get_trials_dir(settings.environment, self._experiment_id),
             )
             if self._script is None:
-                _tell_if_crowded(num_workers, slots, log, listener)
+                _warn_if_overloaded(num_workers, slots, log, listener)
             if launcher is None:
                 ready = open_launcher(config, self.model_dir, settings)
                 launcher = stack.enter_context(ready)
@@ -435,7 +436,7 @@ class ExperimentRun:
                 lock=self._lock,
                 follower=follower,
             )
-            stack.enter_context(self._interrupts.listen())
+            stack.enter_context(self._interrupts.note_signals())
             loop = SearchLoop(
                 starter,
                 log,
@@ -446,22 +447,22 @@ class ExperimentRun:
                 starts_once=self._script is not None,
             )
             if not self._keeps_all:
-                stack.enter_context(self._retention.at_work())
+                stack.enter_context(self._retention.delete_in_background())
             return loop.run()
 
     def clean_up(self) -> None:
         """Delete the checkpoints that the experiment does not keep.
 
-        The next pass, `detcore checkpoint prune`, deletes those that cannot be deleted now.
+        If a deletion fails, the next pass (``detcore checkpoint prune``) repeats it.
         """
         if self._keeps_all:
             return
         try:
-            plan = self._retention.apply()
+            plan = self._retention.apply_policy()
         except (DetcoreError, OSError) as error:
             self._settings.listener.notice(
-                f"checkpoints that are not kept were not all deleted: {error}\n"
-                f"Try again: detcore checkpoint prune {self._experiment_id}"
+                f"some checkpoints that are not kept could not be deleted: {error}\n"
+                f"Try again with:  detcore checkpoint prune {self._experiment_id}"
             )
             return
         number = self._retention.num_deleted
@@ -471,7 +472,7 @@ class ExperimentRun:
                 "(checkpoint_storage.save_experiment_best, save_trial_best, save_trial_latest)"
             )
 
-    def result(self) -> ExperimentResult:
+    def read_result(self) -> ExperimentResult:
         """Read the state and the results of the experiment."""
         searcher, conclusion = self.config.searcher, self._conclusion
         return ExperimentResult(
@@ -496,11 +497,13 @@ class ExperimentRun:
 
 
 @contextlib.contextmanager
-def _deliver(database: Database, settings: RunSettings, experiment_id: int) -> Iterator[None]:
-    """Deliver in the background during the block, and for a moment after it.
+def _deliver_events(
+    database: Database, settings: RunSettings, experiment_id: int
+) -> Iterator[None]:
+    """Deliver events to observers in the background during the block, and shortly after it.
 
-    Events left by earlier runs under the same home are delivered first, then the reports of the
-    experiment's own trials. The rest stays for the next run.
+    Undelivered events of earlier runs under the same home are delivered first, then the reports of
+    this experiment's trials. The next run delivers the remaining events.
     """
     environment = settings.environment
     delivery = Delivery(
@@ -514,8 +517,8 @@ def _deliver(database: Database, settings: RunSettings, experiment_id: int) -> I
         for name, trials in sorted(delivery.close(wait_s).items()):
             some = f"{trials} trial{'s' if trials > 1 else ''}"
             settings.listener.notice(
-                f"plugin {name} was not told everything of {some} yet; it is kept, and delivered "
-                "by the next run, or now by: detcore plugins deliver"
+                f"plugin {name} has not received all events of {some} yet. The next run delivers "
+                "them. To deliver them now:  detcore plugins deliver"
             )
 
 
@@ -535,35 +538,37 @@ def _open_storage(config: ExperimentConfig, settings: RunSettings) -> Iterator[S
 def _restore_config(
     record: ExperimentRecord, settings: RunSettings, *, slots: int | None, launcher: str | None
 ) -> ExperimentConfig:
-    """Return a recorded configuration with its secrets, and with other slots or launcher."""
+    """Return a recorded configuration with its secrets, and with new slots or launcher."""
     restored = restore_secrets(settings.environment.home, record.id, record.config)
     if restored.missing:
         settings.listener.notice(
-            f"{' and '.join(restored.missing)} of the experiment file are not in "
+            f"{' and '.join(restored.missing)} of the experiment file are missing from "
             f"{restored.path}: the environment's credentials are used"
         )
     config = ExperimentConfig.model_validate(restored.config)
     if slots is not None:
-        config = _with_slots(config, slots)
+        config = _set_slots(config, slots)
     if launcher is not None:
         config = config.model_copy(update={"launcher": launcher})
     return config
 
 
-def _with_slots(config: ExperimentConfig, slots: int) -> ExperimentConfig:
+def _set_slots(config: ExperimentConfig, slots: int) -> ExperimentConfig:
     batch_size = config.hyperparameters.get("global_batch_size")
     if isinstance(batch_size, int) and batch_size < slots:
         raise RunError(
             f"{slots} workers, but hyperparameters.global_batch_size is {batch_size}: each worker "
-            f"needs at least one record per batch.\nGo on with at most {batch_size}."
+            f"needs at least one record per batch.\nResume with at most {batch_size} slots."
         )
     resources = config.resources.model_copy(update={"slots_per_trial": slots})
     return config.model_copy(update={"resources": resources})
 
 
-def _tell_if_crowded(num_workers: int, slots: Slots, log: SearchLog, listener: RunListener) -> None:
+def _warn_if_overloaded(
+    num_workers: int, slots: Slots, log: SearchLog, listener: RunListener
+) -> None:
     cores = count_cores()
-    trials = min(slots.at_once, log.search.num_training)
+    trials = min(slots.max_concurrent, log.search.num_training)
     workers = num_workers * max(1, trials)
     if workers > cores:
         listener.notice(

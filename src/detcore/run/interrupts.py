@@ -1,4 +1,4 @@
-"""Events that end trials early: signals of this process, and requests of other processes."""
+"""Events that end trials early: signals to this process, and requests of other processes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _POLL_INTERVAL_S = 0.4
 
 
 class Interrupts:
-    """SIGINT, SIGTERM, SIGUSR1 and SIGHUP are noted; the runner's loop passes them on.
+    """Notes SIGINT, SIGTERM, SIGUSR1 and SIGHUP, which the runner's loop forwards to workers.
 
     A second SIGINT ends the workers without waiting for their checkpoints. SIGHUP stays ignored if
-    it was (nohup). Outside of the main thread there are no signals.
+    it was ignored before (nohup). Outside the main thread, no signals are noted.
 
     Attributes:
-        is_urgent: Whether there was a second SIGINT.
+        is_urgent: Whether a second SIGINT arrived.
     """
 
     def __init__(self) -> None:
@@ -34,19 +34,19 @@ class Interrupts:
         self._num_observed = 0
         self.is_urgent = False
 
-    def listen(self) -> AbstractContextManager[None]:
+    def note_signals(self) -> AbstractContextManager[None]:
         """Return a context during which signals are noted."""
-        return handle_signals(find_stop_signals(), self._note)
+        return handle_signals(find_stop_signals(), self._note_signal)
 
-    def _note(self, number: int) -> None:
+    def _note_signal(self, number: int) -> None:
         self.is_urgent = self.is_urgent or (number == signal.SIGINT and bool(self._received))
         if number == signal.SIGHUP:
             leave_closed_terminal()
         if number not in self._received:
             self._received.append(number)
 
-    def observe(self) -> list[Signaled]:
-        """Return the signals since the last call, each kind once; an urgent stop in every call."""
+    def observe_signals(self) -> list[Signaled]:
+        """Return the new signals, each at most once. A second SIGINT is returned by every call."""
         events = [Signaled(signal.SIGINT, is_urgent=True)] if self.is_urgent else []
         new = self._received[self._num_observed :]
         self._num_observed += len(new)
@@ -54,7 +54,7 @@ class Interrupts:
 
 
 class Requests:
-    """Polls the requests that other processes make of the runner of an experiment."""
+    """Polls requests of other processes to an experiment's runner."""
 
     def __init__(self, database: Database, experiment_id: int, lock: RunnerLock) -> None:
         self._database = database
@@ -62,11 +62,11 @@ class Requests:
         self._lock = lock
         self._look_at = 0.0
 
-    def observe(self) -> list[Requested]:
-        """Return all requests; none if it is too soon to look again.
+    def observe_requests(self) -> list[Requested]:
+        """Return all requests, or an empty list before the next poll is due.
 
         Raises:
-            RunError: If another process took or ended the experiment while the database was
+            RunError: If another process adopted or ended the experiment while the database was
                 unreachable.
         """
         now = time.monotonic()
@@ -78,15 +78,19 @@ class Requests:
             record = self._database.get_experiment(self._experiment_id)
             trials = self._database.get_trial_control_requests(self._experiment_id)
         except DatabaseError:
-            return []  # the trials continue; a process that has to record waits
+            return []  # the trials continue
         if record.state is not ExperimentState.RUNNING:
             self._lock.is_lost = True
         if self._lock.is_lost:
             raise RunError(
-                f"experiment {self._experiment_id} was taken over or ended by another process, "
-                "while this runner could not reach the database.\n"
-                "This one ends, so that nothing is trained twice.\n"
-                f"See what became of it: detcore experiment describe {self._experiment_id}"
+                f"another process adopted or ended experiment {self._experiment_id} while this "
+                "runner could not reach the database.\n"
+                "This runner ends, so that no trial is trained twice.\n"
+                f"Show its state with:  detcore experiment describe {self._experiment_id}"
             )
-        found = [Requested(each, index) for index, each in trials.items()]
-        return found if record.control is None else [*found, Requested(record.control)]
+        trial_requests = [Requested(control, index) for index, control in trials.items()]
+        return (
+            trial_requests
+            if record.control is None
+            else [*trial_requests, Requested(record.control)]
+        )

@@ -1,4 +1,4 @@
-"""Deleting the checkpoints that an experiment does not keep, while its trials train."""
+"""Delete the checkpoints that an experiment does not keep, while its trials train."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 
 _POLL_INTERVAL_S = 1.0
-# A pass looks at the records of all experiments: it takes at most a twentieth of the time.
-_REST = 20
-_LATER_S = 60.0
-# `at_work` waits no longer at its end; the next pass continues the deletions.
-_END_S = 5.0
+# A pass reads the records of all experiments. This factor limits passes to a twentieth of the time.
+_MIN_PAUSE_FACTOR = 20
+_RETRY_DELAY_S = 60.0
+# Maximum wait at the end of `delete_in_background`; the next pass continues the deletions.
+_JOIN_TIMEOUT_S = 5.0
 
 
 class Retention:
-    """Deletes, in a separate thread, checkpoints that are not kept, soon after each commit.
+    """Deletes checkpoints that are not kept, soon after each commit, in a separate thread.
 
     Args:
-        database: The records; they may be away at times.
-        experiment_id: Whose checkpoints.
-        home: The folder with the event logs of the trials.
+        database: The records, which may be unreachable at times.
+        experiment_id: The experiment.
+        home: The home directory, with the event logs of the trials.
         open_storage: Opens the experiment's storage.
         notice: Called with messages for the user.
 
     Attributes:
-        num_deleted: How many were deleted.
+        num_deleted: Number of deleted checkpoints.
     """
 
     def __init__(
@@ -58,23 +58,23 @@ class Retention:
         self._notice = notice
         self._lock = threading.Lock()
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
+        self._thread = threading.Thread(target=self._run_passes, name="retention", daemon=True)
 
     @contextlib.contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Delete from time to time during the block."""
+    def delete_in_background(self) -> Iterator[None]:
+        """Delete checkpoints periodically during the block."""
         self._thread.start()
         try:
             yield
         finally:
             self._is_over.set()
-            self._thread.join(_END_S)
+            self._thread.join(_JOIN_TIMEOUT_S)
 
-    def apply(self) -> RetentionPlan:
-        """Make one pass.
+    def apply_policy(self) -> RetentionPlan:
+        """Delete all checkpoints that are not kept.
 
         Raises:
-            DetcoreError: If something could not be deleted; the next pass does it.
+            DetcoreError: If a checkpoint could not be deleted; the next pass repeats the deletion.
         """
         with self._lock, self._open_storage() as storage:
             ingest_event_logs(self._database, self._home)
@@ -82,22 +82,22 @@ class Retention:
         self.num_deleted += len(plan.deleted)
         return plan
 
-    def _run(self) -> None:
-        seen, wait_s, is_told = 0, _POLL_INTERVAL_S, False
+    def _run_passes(self) -> None:
+        num_seen, wait_s, was_reported = 0, _POLL_INTERVAL_S, False
         while not self._is_over.wait(wait_s):
-            began = time.monotonic()
+            started_at = time.monotonic()
             wait_s = _POLL_INTERVAL_S
             try:
                 count = self._database.count_checkpoints(self._experiment_id)
-                if count == seen:
+                if count == num_seen:
                     continue
-                seen = count - len(self.apply().deleted)
+                num_seen = count - len(self.apply_policy().deleted)
             except (DetcoreError, OSError) as error:
-                if not is_told:
-                    is_told = True
+                if not was_reported:
+                    was_reported = True
                     self._notice(
-                        "checkpoints that are not kept cannot be deleted now, and are later: "
+                        "checkpoints that are not kept cannot be deleted now; retrying later: "
                         f"{error}"
                     )
-                wait_s = _LATER_S
-            wait_s = max(wait_s, _REST * (time.monotonic() - began))
+                wait_s = _RETRY_DELAY_S
+            wait_s = max(wait_s, _MIN_PAUSE_FACTOR * (time.monotonic() - started_at))

@@ -1,4 +1,4 @@
-"""Find the parts that an experiment names: launcher, search method, action for failed trials."""
+"""Find the launcher and the search method that an experiment names."""
 
 from __future__ import annotations
 
@@ -24,44 +24,48 @@ if TYPE_CHECKING:
 
 _LOCAL = "local"
 _METHODS = ("start", "validated", "exited", "progress")
-_ELSEWHERE = "Others come with plugins: detcore plugins list"
+_PLUGIN_HINT = "Plugins provide more. Show them with:  detcore plugins list"
 _T = TypeVar("_T")
 
 
 def find_launcher(
     config: ExperimentConfig, plugins: PluginManager
 ) -> Callable[[], Launcher] | None:
-    """Return a factory of the launcher that an experiment names; None for detcore's own.
+    """Return a factory of the launcher that an experiment names; None for the built-in launcher.
 
-    No launcher is made yet, so that faults are found before anything is recorded.
+    No launcher is created yet, so that errors are found before the experiment is recorded.
 
     Args:
         config: The experiment's configuration.
         plugins: Provide launchers.
 
     Raises:
-        RunError: If no launcher has that name, or it cannot be imported.
+        RunError: If no launcher has that name, or if it cannot be imported.
     """
-    given = config.launcher
-    settings = {} if isinstance(given, str) else given.model_dump(mode="json", exclude={"name"})
-    name = given if isinstance(given, str) else given.name
-    found = _registered("launcher", name, plugins.launchers(), kinds="Launchers")
-    what = f"the launcher {name!r} ({found.launcher})"
-    made = _imported(what, found.launcher)
-    return None if name == _LOCAL else functools.partial(_make_launcher, made, settings, what)
+    launcher_config = config.launcher
+    settings = (
+        {}
+        if isinstance(launcher_config, str)
+        else launcher_config.model_dump(mode="json", exclude={"name"})
+    )
+    name = launcher_config if isinstance(launcher_config, str) else launcher_config.name
+    registration = _get_registered("launcher", name, plugins.launchers(), kinds="launchers")
+    label = f"the launcher {name!r} ({registration.launcher})"
+    factory = _import_part(label, registration.launcher)
+    return None if name == _LOCAL else functools.partial(_make_launcher, factory, settings, label)
 
 
 def _make_launcher(
-    made: Callable[..., Launcher], settings: Mapping[str, Any], what: str
+    factory: Callable[..., Launcher], settings: Mapping[str, Any], label: str
 ) -> Launcher:
-    with _making(what, RunError):
-        return made(**settings)
+    with _wrap_errors(label, RunError):
+        return factory(**settings)
 
 
 def choose_launcher(config: ExperimentConfig, model_dir: Path, settings: RunSettings) -> Launcher:
     """Return the launcher for the trials of an experiment; see `open_launcher`.
 
-    With detcore's own the trials of a search are forked from a process that has imported their
+    The built-in launcher forks the trials of a search from a process that has imported their
     framework.
     """
     make = find_launcher(config, settings.plugins)
@@ -80,21 +84,23 @@ def _find_named_frameworks(
 ) -> list[str]:
     """Return the frameworks whose plugin is named in the file of the trial class.
 
-    A framework that is not found there is imported by each trial.
+    Each trial imports any other framework itself.
     """
     path = model_dir / f"{str(entrypoint).partition(':')[0].replace('.', '/')}.py"
     if not path.is_file():
         return []
     source = path.read_text(errors="replace")
     frameworks = plugins.frameworks().items()
-    return [name for name, each in frameworks if each.trial_class.partition(".")[0] in source]
+    return [
+        name for name, framework in frameworks if framework.trial_class.partition(".")[0] in source
+    ]
 
 
 @contextlib.contextmanager
 def open_launcher(
     config: ExperimentConfig, model_dir: Path, settings: RunSettings
 ) -> Iterator[Launcher]:
-    """Open the launcher for the trials of an experiment; refuse trials that it can never start.
+    """Open the launcher for an experiment, and check that it can start the trials.
 
     Args:
         config: The experiment's configuration.
@@ -102,7 +108,7 @@ def open_launcher(
         settings: The settings of the run.
 
     Raises:
-        DetcoreError: If the launcher cannot be made, or could not start a trial.
+        DetcoreError: If the launcher cannot be created, or cannot start the trials.
     """
     num_workers, _ = count_slots(config, max_slots=settings.max_slots)
     with contextlib.closing(choose_launcher(config, model_dir, settings)) as launcher:
@@ -112,7 +118,7 @@ def open_launcher(
 
 
 def create_search_method(config: ExperimentConfig, plugins: PluginManager) -> SearchMethod:
-    """Make the search method of an experiment, new.
+    """Create a new search method for an experiment.
 
     Args:
         config: The experiment's configuration.
@@ -120,13 +126,13 @@ def create_search_method(config: ExperimentConfig, plugins: PluginManager) -> Se
 
     Raises:
         RunError: If no search method has that name.
-        SearchError: If its class is no search method, or cannot be made from these settings.
+        SearchError: If its class is not a search method, or cannot be created from the settings.
     """
     name, length = config.searcher.name, config.trial_settings().max_length
     types = plugins.searchers()
-    target = _registered("searcher.name", name, types, kinds="Search methods").method
-    what = f"the search method {name!r} ({target})"
-    made = _imported(what, target, SearchError)
+    target = _get_registered("searcher.name", name, types, kinds="search methods").method
+    label = f"the search method {name!r} ({target})"
+    factory = _import_part(label, target, SearchError)
     setup = SearchSetup(
         settings=config.searcher.model_dump(mode="json"),
         hyperparameters=config.hyperparameters,
@@ -134,42 +140,44 @@ def create_search_method(config: ExperimentConfig, plugins: PluginManager) -> Se
         max_length=length.count if length is not None else int(has_no_length(config)),
     )
     needs = f"the methods {', '.join(_METHODS)}"
-    returns = f".\nIt is called with a SearchSetup, and returns an object with {needs}."
-    with _making(what, SearchError, hint=returns):
-        method: SearchMethod = made(setup)
-    missing = [each for each in _METHODS if not callable(getattr(method, each, None))]
-    if missing:
+    returns = f".\nThe factory must accept a SearchSetup and return an object with {needs}."
+    with _wrap_errors(label, SearchError, hint=returns):
+        method: SearchMethod = factory(setup)
+    missing_methods = [
+        method_name for method_name in _METHODS if not callable(getattr(method, method_name, None))
+    ]
+    if missing_methods:
         raise SearchError(
-            f"{what} has no {' and no '.join(missing)}.\n"
+            f"{label} has no {' and no '.join(missing_methods)}.\n"
             f"A search method has {needs}: see detcore.search.SearchMethod."
         )
     return method
 
 
-def _registered(setting: str, name: str, types: Mapping[str, _T], *, kinds: str) -> _T:
+def _get_registered(setting: str, name: str, types: Mapping[str, _T], *, kinds: str) -> _T:
     if name in types:
         return types[name]
     raise RunError(
-        f"{setting} is {name!r}, and nothing installed provides that.\n"
-        f"{kinds} here: {', '.join(sorted(types)) or 'none'}.\n"
-        f"{describe_missing_name(name) or _ELSEWHERE}"
+        f"unknown {setting} {name!r}.\n"
+        f"Installed {kinds}: {', '.join(sorted(types)) or 'none'}.\n"
+        f"{describe_missing_name(name) or _PLUGIN_HINT}"
     )
 
 
-def _imported(what: str, target: str, error_class: type[DetcoreError] = RunError) -> Any:
+def _import_part(label: str, target: str, error_class: type[DetcoreError] = RunError) -> Any:
     try:
         return import_object(target)
     except (ImportError, AttributeError) as error:
-        raise error_class(f"{what} cannot be imported: {error}") from error
+        raise error_class(f"{label} cannot be imported: {error}") from error
 
 
 @contextlib.contextmanager
-def _making(what: str, error_class: type[DetcoreError], *, hint: str = "") -> Iterator[None]:
+def _wrap_errors(label: str, error_class: type[DetcoreError], *, hint: str = "") -> Iterator[None]:
     try:
         yield
     except DetcoreError:
         raise
     except Exception as error:
         raise error_class(
-            f"{what} cannot be made: {type(error).__name__}: {error}{hint}"
+            f"{label} cannot be created: {type(error).__name__}: {error}{hint}"
         ) from error

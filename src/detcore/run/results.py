@@ -1,4 +1,4 @@
-"""How far the trials of an experiment came."""
+"""Results of an experiment and its trials."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """How far a trial came.
+    """Progress and result of a trial.
 
     Attributes:
-        best_validation: The best value of the searcher's metric, or None.
-        best_steps: The batch at which that was reached, or None.
+        best_validation: Best value of the searcher's metric, or None.
+        best_steps: Batch at which the best value was reached, or None.
         latest_checkpoint: UUID of the newest checkpoint, or None.
         hparams: Its hyperparameters.
-        num_restarts: How often it was started again after a crash.
+        num_restarts: Number of restarts after crashes.
         error: The error, or None.
     """
 
@@ -38,12 +38,12 @@ class TrialResult:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentResult:
-    """How an experiment stands when its runner ends.
+    """State of an experiment when its runner ends.
 
     Attributes:
-        trials: By their records, oldest first.
+        trials: Results of its trials, oldest first.
         metric: Name of the searcher's metric.
-        smaller_is_better: Its direction.
+        smaller_is_better: Whether smaller values of the metric are better.
         error: The error in one line, or None.
         reported_metrics: Names of the metrics that validations reported.
         was_killed: Whether a second Ctrl-C ended it without a checkpoint.
@@ -60,7 +60,7 @@ class ExperimentResult:
 
     @property
     def ranked(self) -> list[TrialResult]:
-        """The trials, the best first; those without a validation last, by their ids."""
+        """The trials, best first. Trials without a validation are last, in order of their ids."""
         sign = 1 if self.smaller_is_better else -1
 
         def key(trial: TrialResult) -> tuple[bool, float, int]:

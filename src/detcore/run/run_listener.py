@@ -1,4 +1,4 @@
-"""The settings of a run, with the listener that it reports to: a display, or a program."""
+"""Settings of a run, and the interface of listeners such as displays."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStatus:
-    """The status of a trial of a search.
+    """Status of a trial in a search.
 
     Attributes:
         index: Its number in the search, from 0.
-        state: PAUSED also while it waits for its turn, or for a promotion.
-        is_waiting: Whether it has trained up to `length`, and may be promoted.
-        length: The target of its training, in the unit of ``searcher.max_length``.
-        rung: How often it has reported its metric.
-        metric: The best value of the searcher's metric that it has reported, or None.
+        state: PAUSED also while the trial waits for its turn or for a promotion.
+        is_waiting: Whether it has trained to `length` and may be promoted.
+        length: Target of its training, in the unit of ``searcher.max_length``.
+        rung: Number of reports of its metric.
+        metric: Best reported value of the searcher's metric, or None.
         error: The error, or None.
     """
 
@@ -41,50 +41,50 @@ class TrialStatus:
 
 
 class RunListener(Protocol):
-    """Receives the events of a run. Calls come from the runner's thread, except `output`.
+    """Receives the events of a run, called from the runner's thread except for `output`.
 
-    A class that derives from it ignores the events for which it has no method.
+    Subclasses override the methods for the events that they need.
     """
 
     def search_started(self, config: ExperimentConfig) -> None:
-        """The run begins; called once, with the experiment's configuration."""
+        """Called once when the run starts, with the experiment's configuration."""
         return
 
     def trial_changed(self, status: TrialStatus) -> None:
-        """A trial was created, or its status has changed; at the start, called for all trials."""
+        """Called for all trials at the start, and when a trial is created or its status changes."""
         return
 
     def search_progress(self, progress: float, planned_length: int = 0) -> None:
-        """How much of the search is done, 0 to 1.
+        """Called with the completed fraction of the search, 0 to 1.
 
-        The planned length is that of all trials together, in the unit of ``searcher.max_length``;
-        0 where the search method does not know it.
+        The planned length is the sum over all trials, in the unit of ``searcher.max_length``, or 0
+        if the search method does not know it.
         """
         return
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:
-        """A worker process was started for a trial."""
+        """Called when a worker process of a trial was started."""
         return
 
     def event(self, info: TrialInfo, event: WorkerEvent) -> None:
-        """A worker reported metrics, a checkpoint, progress or another event."""
+        """Called when a worker reports metrics, a checkpoint, progress or another event."""
         return
 
     def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
-        """A worker printed a line on ``"stdout"`` or ``"stderr"``; called from threads."""
+        """Called from threads when a worker prints a line on ``"stdout"`` or ``"stderr"``."""
         return
 
     def notice(self, text: str) -> None:
-        """The runner has a message for the user."""
+        """Called with a message for the user."""
         return
 
     def tick(self) -> None:
-        """About ten times a second while workers run."""
+        """Called about ten times a second while workers run."""
         return
 
 
 class NullListener(RunListener):
-    """A `RunListener` that ignores everything."""
+    """A `RunListener` that ignores all events."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +92,13 @@ class RunSettings:
     """The settings of a run: environment, plugins, listener and slots.
 
     Attributes:
-        max_slots: Slots for all trials together; default: ``resources.max_slots``, else the
-            accelerators of this machine, else those of one trial.
-        is_server_managed: Whether a server resumes the experiment when this process ends before it
-            does. Then only requests in the records pause it, and they may have been made before
-            this process began.
-        is_verbose: Whether the messages of frameworks at every start are displayed, too.
-        seconds_left: Returns the time to the kill of this process, None where it is unknown.
+        max_slots: Slots for all trials together. Default: ``resources.max_slots``, or the number of
+            accelerators of this machine, or the slots of one trial.
+        is_server_managed: Whether a server resumes the experiment if this process ends before it
+            does. Then only requests in the records pause it, including requests from before this
+            process started.
+        is_verbose: Whether to display the start-up messages of frameworks as well.
+        seconds_left: Returns the seconds until this process is killed, or None if unknown.
     """
 
     environment: Environment

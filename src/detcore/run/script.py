@@ -1,8 +1,8 @@
-"""The runner of a script by itself, in a thread of the script's own process.
+"""The runner of a standalone script, in a thread of the script's process.
 
-The script is the one worker of the one trial of its experiment. Everything else is as for the
-experiment of a file: the same loop records it, answers its questions, tells observers of it, and
-deletes the checkpoints that it does not keep.
+The script is the only worker of its experiment's only trial. The same loop as for experiment files
+records the trial, answers its queries, notifies observers, and deletes checkpoints that are not
+kept.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _RETENTION = ("save_experiment_best", "save_trial_best", "save_trial_latest")
 
 
 class ScriptWorkers:
-    """A group of one worker, which is this process; see `WorkerGroup`.
+    """A worker group whose only worker is this process; see `WorkerGroup`.
 
     Args:
-        ask_to_stop: Called where a runner sends its workers a signal; from the runner's thread.
+        ask_to_stop: Called from the runner's thread instead of sending a signal.
 
     Attributes:
         channel_fd: The worker's end of its channel.
@@ -90,15 +90,15 @@ class ScriptWorkers:
         self._ask_to_stop()
 
     def kill(self) -> None:
-        """Let go of the script: it outlives its runner, and its log has its reports."""
+        """Disconnect from the script, which outlives its runner and has its reports in its log."""
         self._here.shutdown(socket.SHUT_RDWR)
 
-    def end(self, code: int) -> None:
-        """Say that the script has left its context; called by the script's thread."""
+    def end_script(self, code: int) -> None:
+        """Report that the script has left its context. Called from the script's thread."""
         self._code = code
         self._has_ended.set()
-        with contextlib.suppress(OSError):  # the runner has let go
-            # Forked children may have the socket open, too.
+        with contextlib.suppress(OSError):  # the runner has disconnected
+            # Forked child processes may also have the socket open.
             self._there.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> int:
@@ -109,11 +109,11 @@ class ScriptWorkers:
 
 
 class ScriptLauncher:
-    """Hands the trial to the script that waits for it; see `Launcher`.
+    """Passes the trial to the waiting script; see `Launcher`.
 
     Args:
-        workers: The group that `start` returns.
-        started: Gets the trial.
+        workers: The worker group that `start` returns.
+        started: Receives the trial.
     """
 
     def __init__(self, workers: ScriptWorkers, started: queue.Queue[TrialInfo | Exception]) -> None:
@@ -129,7 +129,7 @@ class ScriptLauncher:
 
 
 class _ScriptListener(RunListener):
-    """Prints the messages of a script's runner to stderr; stdout is the script's own."""
+    """Prints the messages of a script's runner to stderr, because stdout belongs to the script."""
 
     def __init__(self, records: str) -> None:
         self._records = records
@@ -140,31 +140,31 @@ class _ScriptListener(RunListener):
         start = describe_start(info)
         if info.is_complete:
             start = (
-                f"completed by an earlier start of this script, restored {start}, not trained again"
+                f"completed by an earlier start of this script; restored {start}, not trained again"
             )
         self.notice(
-            f"{start}; records in {self._records}; look at it: "
+            f"{start}; records in {self._records}; show the trial with: "
             f"detcore trial describe {info.trial_id}"
         )
 
     def notice(self, text: str) -> None:
         info = self._info
         prefix = "" if info is None else f"experiment {info.experiment_id}, trial {info.trial_id}: "
-        own = "" if info is None else f"trial {info.trial_id}: "
-        # A closed terminal, or a reader that has gone, must not end the runner.
+        own_prefix = "" if info is None else f"trial {info.trial_id}: "
+        # A closed terminal or pipe must not end the runner.
         with contextlib.suppress(OSError, ValueError):
             if sys.stderr is not None:
-                print(f"{prefix}{text.removeprefix(own)}", file=sys.stderr)
+                print(f"{prefix}{text.removeprefix(own_prefix)}", file=sys.stderr)
 
 
 class ScriptRun:
-    """A run of a script, and its runner.
+    """A run of a standalone script, with its runner.
 
     Args:
         settings: The arguments of the script's context.
-        preempt: Asked for a stop, from another thread, where a runner sends a signal.
-        plugins: Search methods, storages and observers.
-        open_storage: Opens the script's storage, once its home is there.
+        preempt: Receives stop requests, from another thread, instead of signals.
+        plugins: Provide search methods, storages and observers.
+        open_storage: Opens the script's storage, after its home directory was created.
 
     Attributes:
         info: The trial.
@@ -182,7 +182,10 @@ class ScriptRun:
         plugins: PluginManager,
         open_storage: Callable[[], StorageBackend],
     ) -> None:
-        self._script, self._num_workers = _named(settings.script), settings.distributed.size
+        self._script, self._num_workers = (
+            _complete_description(settings.script),
+            settings.distributed.size,
+        )
         self._checkpoint_storage = settings.checkpoint_storage
         self._resumes = settings.resume
         self._stack = contextlib.ExitStack()
@@ -199,39 +202,39 @@ class ScriptRun:
                 listener=_ScriptListener(database.url),
                 seconds_left=lambda: preempt.seconds_left,
             )
-            run = self._choose(stack)
+            run = self._choose_run(stack)
             self._workers = ScriptWorkers(preempt.request)
             self.channel_fd = self._workers.channel_fd
             self._thread = threading.Thread(
-                target=self._run, args=(run,), name="detcore-runner", daemon=True
+                target=self._run_experiment, args=(run,), name="detcore-runner", daemon=True
             )
             self._thread.start()
             try:
-                found = self._started.get()
+                started = self._started.get()
             except BaseException:  # the user interrupts it
-                self._workers.end(1)
+                self._workers.end_script(1)
                 self._thread.join(_JOIN_S)
                 raise
-            if isinstance(found, Exception):
-                self._workers.end(1)
+            if isinstance(started, Exception):
+                self._workers.end_script(1)
                 self._workers.close()
-                raise found
-            # As the script gave them: the records hold lists for tuples, and texts for paths.
-            self.info = dataclasses.replace(found, hparams=self._script.hparams)
+                raise started
+            # The script's original values: the records convert tuples to lists, paths to strings.
+            self.info = dataclasses.replace(started, hparams=self._script.hparams)
             self._stack = stack.pop_all()
 
-    def _choose(self, stack: contextlib.ExitStack) -> ExperimentRun:
-        """Record an experiment, or take over one that an earlier start of the script left."""
+    def _choose_run(self, stack: contextlib.ExitStack) -> ExperimentRun:
+        """Record a new experiment, or claim an unfinished experiment of an earlier start."""
         database, environment, script = self._database, self._settings.environment, self._script
         if environment.master is not None:
             logging.getLogger("detcore").warning(
-                "this script is recorded in DETCORE_HOME or DETCORE_DB, and not by %s of the "
-                "environment: a server records submissions (detcore run --master)",
+                "this script is recorded in DETCORE_HOME or DETCORE_DB, not on the server %s: a "
+                "server only records submitted experiments (detcore run --master)",
                 environment.master,
             )
         runs = ScriptRuns(database, environment, self._settings.plugins)
         runs.recover_killed_scripts()
-        config = _configure(script, self._checkpoint_storage)
+        config = _build_config(script, self._checkpoint_storage)
         source = find_source(
             config.trial_settings(),
             database=database,
@@ -242,19 +245,19 @@ class ScriptRun:
         if source is not None:
             searcher = config.searcher.model_copy(update=source.searcher_fields)
             config = config.model_copy(update={"searcher": searcher})
-        call = ScriptCall.find(database)
-        recorded = _document(script, config, call)
-        found = runs.claim_run(script, recorded, call, stack) if self._resumes else None
-        if found is None:
-            experiment_id, lock = self._create(recorded, call, stack)
+        call = ScriptCall.find_current(database)
+        recorded = _build_document(script, config, call)
+        claimed_run = runs.claim_run(script, recorded, call, stack) if self._resumes else None
+        if claimed_run is None:
+            experiment_id, lock = self._create_experiment(recorded, call, stack)
         else:
-            experiment_id, lock = found.experiment_id, found.lock
+            experiment_id, lock = claimed_run.experiment_id, claimed_run.lock
             runs.change_length(experiment_id, recorded)
         lock.close_in_children()
         if call.session is None:
             record_end_at_exit(environment.database_url, call.start)
-            # While this process may open further runs, its start is not taken over: it holds the
-            # lock of the first one until it ends.
+            # This process holds the lock of its first run until it ends, so that no other process
+            # claims its start while it may open further runs.
             if call.first is None:
                 self._first_lock = lock
             else:
@@ -273,10 +276,10 @@ class ScriptRun:
             ),
         )
 
-    def _create(
+    def _create_experiment(
         self, recorded: Mapping[str, Any], call: ScriptCall, stack: contextlib.ExitStack
     ) -> tuple[int, RunnerLock]:
-        """Record an experiment with one trial; return its id, and its lock, which is held."""
+        """Record an experiment with one trial; return its id and its held lock."""
         database, environment, script = self._database, self._settings.environment, self._script
         experiment_id, lock = stack.enter_context(
             create_locked_experiment(
@@ -299,55 +302,59 @@ class ScriptRun:
         )
         return experiment_id, lock
 
-    def _run(self, run: ExperimentRun) -> None:
-        """Run the experiment to its end; in the runner's thread."""
+    def _run_experiment(self, run: ExperimentRun) -> None:
+        """Run the experiment to its end, in the runner's thread."""
         try:
             run.run(ScriptLauncher(self._workers, self._started), self.storage)
         except BaseException as error:  # noqa: BLE001  (raised in the script)
             self._failure = error if isinstance(error, Exception) else RunError(repr(error))
             self._started.put(self._failure)
         else:
-            self._started.put(RunError("the experiment was asked to end before its script began"))
+            self._started.put(
+                RunError("the experiment was requested to end before its script started")
+            )
         finally:
-            with contextlib.suppress(OSError):  # it is closed already
+            with contextlib.suppress(OSError):  # the socket is already closed
                 self._workers.kill()
 
-    def end(self, outcome: ScriptOutcome) -> None:
-        """Record how the script ended, once everything that it reported is recorded.
+    def record_end(self, outcome: ScriptOutcome) -> None:
+        """Record the outcome of the script, after all of its reports.
 
         Raises:
-            StorageFullError: If the records have no room for it.
-            DetcoreError: If it cannot be recorded.
+            StorageFullError: If the disk is full.
+            DetcoreError: If the outcome cannot be recorded.
         """
         with self._stack:
             if self._first_lock is not None and outcome.state is ExperimentState.COMPLETED:
                 self._first_lock.keep()
-            self._workers.end(outcome.exit_code)
+            self._workers.end_script(outcome.exit_code)
             self._thread.join()
             if isinstance(self._failure, DetcoreError):
-                self._record(outcome)
+                self._record_outcome(outcome)
             if isinstance(self._failure, StorageFullError):
-                raise self._no_room(outcome, self._failure) from self._failure
+                raise self._create_full_error(outcome, self._failure) from self._failure
             if self._failure is not None:
                 raise self._failure
             self._announce_end(outcome)
 
-    def _record(self, outcome: ScriptOutcome) -> None:
-        """Record the end of a script whose runner has failed, as far as that is possible."""
+    def _record_outcome(self, outcome: ScriptOutcome) -> None:
+        """Record the outcome of a script whose runner has failed, if possible."""
         with contextlib.suppress(DetcoreError):
             state, error = outcome.state, outcome.error
             self._database.set_trial_state(self.info.trial_id, state, error=error)
             self._database.set_experiment_state(self.info.experiment_id, state, error=error)
 
-    def _no_room(self, outcome: ScriptOutcome, full: StorageFullError) -> StorageFullError:
+    def _create_full_error(
+        self, outcome: ScriptOutcome, full: StorageFullError
+    ) -> StorageFullError:
         how = f"{outcome.label}: {outcome.error}" if outcome.error else outcome.label
         return StorageFullError(
-            f"no room in {self._database.url} to record how trial {self.info.trial_id} ended "
-            f"({how}).\n"
+            f"no space left in {self._database.url} to record the end of trial "
+            f"{self.info.trial_id} ({how}).\n"
             f"Its reports are kept in {self.info.trial_dir}, its checkpoints in "
             f"{self.storage.url}.\n"
-            "Free some space. The next detcore command takes the reports in, and the next "
-            "script that calls core.init() settles the trial.",
+            "Free some space. The next detcore command ingests the reports, and the next script "
+            "that calls core.init() records the end of the trial.",
             missing_bytes=full.missing_bytes,
         )
 
@@ -357,82 +364,84 @@ class ScriptRun:
         if record.error:
             text += f": {record.error}"
         if record.state is ExperimentState.PAUSED:
-            found = self._database.latest_checkpoint(self.info.trial_id)
-            begin = "its latest checkpoint" if found else "the start: it has no checkpoint"
-            how = "core.init(resume=True) resumes it"
+            checkpoint = self._database.latest_checkpoint(self.info.trial_id)
+            origin = "its latest checkpoint" if checkpoint else "the start: it has no checkpoint"
+            advice = "core.init(resume=True) resumes it"
             if self._resumes:
-                how = "start the script again: it resumes"
-            text += f"; {how} from {begin}"
+                advice = "start the script again: it resumes"
+            text += f"; {advice} from {origin}"
         self._settings.listener.notice(text)
 
 
 def _keep_lock(lock: RunnerLock) -> None:
-    """Hold a lock until this process ends, unless it is held already."""
+    """Hold a lock until this process ends, unless another process holds it."""
     if lock.acquire():
         lock.keep()
         lock.close_in_children()
     lock.close()
 
 
-def _named(script: ScriptExperiment) -> ScriptExperiment:
-    """Return a script's experiment with its name and its folder."""
+def _complete_description(script: ScriptExperiment) -> ScriptExperiment:
+    """Return a script's experiment with its name and its folder filled in."""
     file = script_file()
     name = script.name or (file.name if file is not None else "interactive")
     folder = script.model_dir or (file.parent if file is not None else Path.cwd())
     return dataclasses.replace(script, name=name, model_dir=folder)
 
 
-def _configure(
+def _build_config(
     script: ScriptExperiment, storage: str | Mapping[str, object] | None
 ) -> ExperimentConfig:
     """Return the configuration of a script's experiment.
 
     Raises:
-        ConfigError: If the script's own configuration has fields that an experiment file has not.
+        ConfigError: If the script's configuration has fields that an experiment file does not have.
     """
-    given = copy.deepcopy(dict(script.config))
-    searcher = dict(given.get("searcher") or {})
+    fields = copy.deepcopy(dict(script.config))
+    searcher = dict(fields.get("searcher") or {})
     if searcher.get("name", "single") != "single":
         raise ConfigError(
-            f"searcher.name is {searcher['name']!r}, but a script by itself trains one trial.\n"
+            f"searcher.name is {searcher['name']!r}, but a standalone script trains one trial.\n"
             "Set it to 'single', or search with the script as the entrypoint of an experiment "
-            "file: detcore run CONFIG.yaml"
+            "file:  detcore run CONFIG.yaml"
         )
-    given |= {
+    fields |= {
         "name": script.name,
-        # Not the URL of the default, which changes when the home is moved.
-        "checkpoint_storage": None if storage is None else _plain(storage),
+        # The default is not recorded as a URL, which would change when the home is moved.
+        "checkpoint_storage": None if storage is None else _reveal_secrets(storage),
         "searcher": {"name": "single", "metric": "-", "max_length": 1, **searcher},
         "reproducibility": {
             "step_digests": 1,
-            **(given.get("reproducibility") or {}),
+            **(fields.get("reproducibility") or {}),
             "experiment_seed": script.seed,
         },
-        # A script cannot be started again from within.
+        # The runner cannot start the script again.
         "max_restarts": 0,
         "hang_timeout_s": None,
     }
     try:
-        config = ExperimentConfig.model_validate(given, context={RULES_LATER: True})
+        config = ExperimentConfig.model_validate(fields, context={RULES_LATER: True})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
+        location = ".".join(map(str, first["loc"]))
         raise ConfigError(
-            f"the configuration of the script cannot be used: {place}: {first['msg']}\n"
-            "It has the fields of an experiment file; settings of your own belong into 'data'."
+            f"invalid configuration of the script: {location}: {first['msg']}\n"
+            "Use the fields of an experiment file, and 'data' for custom settings."
         ) from error
-    # A script need not say how far it trains, nor what counts.
-    missing = {name: value for name, value in _NOT_SAID.items() if name not in searcher}
+    # The length and the metric are optional for scripts.
+    missing = {
+        name: value for name, value in _UNSET_SEARCHER_FIELDS.items() if name not in searcher
+    }
     return config.model_copy(update={"searcher": config.searcher.model_copy(update=missing)})
 
 
-_NOT_SAID = {"metric": "", "max_length": None}
+_UNSET_SEARCHER_FIELDS = {"metric": "", "max_length": None}
 
 
-def _document(
+def _build_document(
     script: ScriptExperiment, config: ExperimentConfig, call: ScriptCall
 ) -> dict[str, Any]:
-    """Return the configuration as it is recorded, with what tells the runs of a script apart."""
+    """Return the configuration to record, with the fields that identify a script's runs."""
     document = config.model_dump(mode="json")
     document |= {"is_standalone": True, "script_start": call.record}
     if script.arguments:
@@ -441,15 +450,15 @@ def _document(
 
 
 def _has_retention(storage: str | Mapping[str, object] | None, config: ExperimentConfig) -> bool:
-    """Whether a script says which of its checkpoints are kept; else all are."""
+    """Whether a script sets a retention policy. Otherwise all checkpoints are kept."""
     if not isinstance(storage, Mapping) or not any(name in storage for name in _RETENTION):
         return False
-    # Without a metric none is the best.
+    # Without a metric, no checkpoint is the best.
     return bool(config.searcher.metric) or "save_trial_latest" in storage
 
 
-def _plain(spec: str | Mapping[str, object]) -> str | dict[str, object]:
-    """Return a specification as JSON values; pydantic's secrets hide theirs."""
+def _reveal_secrets(spec: str | Mapping[str, object]) -> str | dict[str, object]:
+    """Return a specification as JSON values, including the values of pydantic secrets."""
     if isinstance(spec, str):
         return spec
     return {

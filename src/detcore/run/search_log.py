@@ -1,4 +1,4 @@
-"""The search of an experiment and its log: every event applied to one is in the other."""
+"""The search of an experiment and its log, which contains every event applied to the search."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 
 
 class SearchLog:
-    """The search of an experiment; its events are in the records before they are acted on.
+    """The search of an experiment, which records each event before any action follows from it.
 
     Args:
         database: The records.
-        experiment_id: Whose search; the caller holds the experiment's lock.
+        experiment_id: The experiment, whose lock the caller holds.
         config: The experiment's configuration.
         plugins: Provide search methods.
-        trials_dir: The folder with the folders of the trials.
+        trials_dir: Parent directory of the trials' directories.
 
     Attributes:
         search: The search, with the method's decisions so far.
-        trial_ids: Records of the trials, by their index in the search.
-        entries: The log as this process found it.
-        rungs: How often each trial has reported, by index.
-        best: The best metric of each trial that has reported, by index.
+        trial_ids: Ids of the trials, by their index in the search.
+        entries: The log at the start of this process.
+        rungs: Number of reports of each trial, by index.
+        best: Best metric of each trial that has reported, by index.
 
     Raises:
-        SearchError: If the log is not one of this search.
+        SearchError: If the log belongs to another search.
     """
 
     def __init__(
@@ -79,46 +79,54 @@ class SearchLog:
         self.entries.append(LogEntry(None, self.search.first))
         logged = database.list_search_events(experiment_id)
         if logged:
-            self._replay(logged[1:])
+            self._replay_events(logged[1:])
         else:
-            self._write(None, self.search.first)
+            self._write_event(None, self.search.first)
 
-    def _replay(self, logged: Sequence[Mapping[str, Any] | None]) -> None:
+    def _replay_events(self, logged: Sequence[Mapping[str, Any] | None]) -> None:
         for document in logged:
             event = event_from_json(document or {})
             operations = self.search.apply(event)
-            self._note(event)
+            self._note_event(event)
             self.entries.append(LogEntry(event, operations, (document or {}).get("error")))
 
-    def record(self, event: Event, *, error: str | None = None) -> tuple[Operation, ...] | None:
-        """Apply an event and log it with the resulting operations, which are returned.
+    def record_event(
+        self, event: Event, *, error: str | None = None
+    ) -> tuple[Operation, ...] | None:
+        """Apply an event, and log it with the resulting operations.
 
-        A failure that would end the search without one trained trial is left out, so that the
-        trial can be tried again; the result is None then.
+        A failure that would end the search without any trained trial is not logged, so that the
+        trial can be retried.
 
         Args:
             event: The event.
             error: The error of a trial that ended, in one line.
 
+        Returns:
+            The operations, or None if the event was not logged.
+
         Raises:
-            SearchError: If it cannot have happened, or the method fails.
-            DatabaseError: If it cannot be logged.
+            SearchError: If the event is impossible, or the search method fails.
+            DatabaseError: If the event cannot be logged.
         """
         if isinstance(event, Exited) and self._would_end_in_failure(event):
             return None
         operations = self.search.apply(event)
-        self._note(event)
-        self._write(event, operations, error=error)
+        self._note_event(event)
+        self._write_event(event, operations, error=error)
         return operations
 
     def _would_end_in_failure(self, event: Exited) -> bool:
-        """Whether the search would be over with this event, without one trained trial."""
+        """Whether this event would end the search without any trained trial."""
         if event.reason is ExitReason.STOPPED:
             return False
         if self.search.num_open > 1:
             return False
-        others = [index for index in range(len(self.search.trials)) if index != event.trial]
-        if any(self._exits.get(each, ExitReason.STOPPED) is ExitReason.STOPPED for each in others):
+        other_trials = [index for index in range(len(self.search.trials)) if index != event.trial]
+        if any(
+            self._exits.get(index, ExitReason.STOPPED) is ExitReason.STOPPED
+            for index in other_trials
+        ):
             return False
         search = Search.replay(self._create_search_method(), self.search.events, seed=self._seed)
         try:
@@ -127,28 +135,30 @@ class SearchLog:
             return False
         return search.is_finished
 
-    def _note(self, event: Event) -> None:
+    def _note_event(self, event: Event) -> None:
         if isinstance(event, Validated):
             self.rungs[event.trial] = self.rungs.get(event.trial, 0) + 1
-            known = self.best.get(event.trial, event.metric)
-            self.best[event.trial] = self._pick(known, event.metric)
+            previous_best = self.best.get(event.trial, event.metric)
+            self.best[event.trial] = self._pick(previous_best, event.metric)
         else:
             self._exits[event.trial] = event.reason
 
-    def _write(
+    def _write_event(
         self, event: Event | None, operations: Sequence[Operation], *, error: str | None = None
     ) -> None:
         created = [
-            TrialDraft(search_index=each.trial, hparams=each.hparams, seed=each.seed)
-            for each in operations
-            if isinstance(each, Create) and each.trial not in self.trial_ids
+            TrialDraft(search_index=operation.trial, hparams=operation.hparams, seed=operation.seed)
+            for operation in operations
+            if isinstance(operation, Create) and operation.trial not in self.trial_ids
         ]
         targets = [
             TrialTarget(
-                search_index=each.trial, length=each.length, rung=self.rungs.get(each.trial, 0)
+                search_index=operation.trial,
+                length=operation.length,
+                rung=self.rungs.get(operation.trial, 0),
             )
-            for each in operations
-            if isinstance(each, Train)
+            for operation in operations
+            if isinstance(operation, Train)
         ]
         document: dict[str, Any] | None = None
         if event is not None:

@@ -1,4 +1,4 @@
-"""Carries out the supervisor's decisions: several trials at once, to the end of their search."""
+"""Executes the supervisor's decisions: trains several trials concurrently until the search ends."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from detcore.run.supervisor import (
     Started,
     State,
     Tick,
-    decide,
-    resume,
+    decide_actions,
+    resume_run,
 )
 from detcore.search import Create
 
@@ -48,22 +48,22 @@ if TYPE_CHECKING:
 
 
 _WAIT_MS = 100
-_TICK_EVERY_S = 0.1
-# The smallest change of the progress that is reported to displays.
+_TICK_INTERVAL_S = 0.1
+# Minimum change of the progress that is reported to displays.
 _MIN_PROGRESS = 0.001
 
 
 class SearchLoop:
-    """Trains the trials of a search, as many at once as there are slots.
+    """Trains the trials of a search, concurrently in all places.
 
     Args:
         starter: Starts the trials.
-        log: The search.
+        log: The search and its log.
         slots: The places for trials.
         interrupts: Signals of this process.
         requests: Requests of other processes.
-        max_restarts: How often a trial that fails starts again.
-        starts_once: Whether the trial is a script, which only its owner starts again.
+        max_restarts: Maximum number of restarts of a trial that fails.
+        starts_once: Whether the trial is a script, which only the user starts again.
     """
 
     def __init__(
@@ -89,46 +89,48 @@ class SearchLoop:
         self._ended: RunningTrial | None = None
         self._conclusion: Conclusion | None = None
         self._percent = 0
-        self._told_progress = -1.0
+        self._reported_progress = -1.0
         self._is_metric_checked = False
-        self._digests: dict[str, TrialInfo] = {}  # of reports, with the first such trial
+        self._digests: dict[str, TrialInfo] = {}  # first trial with each digest of its reports
         self._has_warned_of_equal = False
         self._tick_at = 0.0
-        self._inexact: set[str] = set()  # frameworks that were reported as such
+        self._inexact: set[str] = set()  # frameworks reported as inexact
 
     def run(self) -> Conclusion:
         """Train until the search is complete or the run is stopped.
 
         Raises:
-            DetcoreError: If the search fails, or the records; all workers have ended then.
+            DetcoreError: If the search or the records fail. All workers have ended then.
         """
         try:
-            self._settle()
+            self._reconcile_records()
             while True:
-                self._happen(*self._interrupts.observe(), *self._requests.observe())
-                self._happen(Tick(time.monotonic()))
+                self._handle_events(
+                    *self._interrupts.observe_signals(), *self._requests.observe_requests()
+                )
+                self._handle_events(Tick(time.monotonic()))
                 if self._conclusion is not None:
                     return self._conclusion
                 self._observe_workers()
-                self._tick()
+                self._tick_listener()
         except BaseException:
-            self._abandon()
+            self._kill_workers()
             raise
 
-    def _settle(self) -> None:
+    def _reconcile_records(self) -> None:
         """Bring the records up to date with the search log."""
         trials = {trial.id: trial for trial in self._database.list_trials(self._experiment_id)}
-        self._state, actions = resume(
+        self._state, actions = resume_run(
             self._log.entries,
             {index: trials[trial_id] for index, trial_id in self._log.trial_ids.items()},
             max_restarts=self._state.max_restarts,
-            num_places=self._slots.at_once,
+            num_places=self._slots.max_concurrent,
             starts_once=self._state.starts_once,
         )
         for action in actions:
-            self._perform(action)
+            self._perform_action(action)
         log_trial_ends(self._database, self._experiment_id, self._starter.storage)
-        self._tell_progress()
+        self._report_progress()
 
     def _observe_workers(self) -> None:
         poll = select.poll()
@@ -137,33 +139,32 @@ class SearchLoop:
         poll.poll(_WAIT_MS)
         for trial in list(self._running.values()):
             for event in trial.poll():
-                self._take_event(trial, event)
+                self._handle_worker_event(trial, event)
             if not trial.workers.is_alive:
-                self._end(trial)
+                self._end_trial(trial)
 
-    def _take_event(self, trial: RunningTrial, event: WorkerEvent) -> None:
+    def _handle_worker_event(self, trial: RunningTrial, event: WorkerEvent) -> None:
         if event.type == "searcher_completed":
             self._check_metric(trial)
             length, metric = int(event.fields["length"]), float(event.fields["metric"])
             report = Reported(trial.index, length, metric)
-            self._happen(*self._interrupts.observe(), report)
+            self._handle_events(*self._interrupts.observe_signals(), report)
             return
         if event.type == "question":
-            trial.workers.reply(**self._starter.answer(trial.info, event.fields))
+            trial.workers.reply(**self._starter.answer_query(trial.info, event.fields))
             return
         if event.type == "inexact_resume":
-            self._tell_inexact(str(event.fields["framework"]), str(event.fields["reason"]))
+            self._report_inexact(str(event.fields["framework"]), str(event.fields["reason"]))
             return
-        trial.note(event)
+        trial.note_event(event)
         if trial.progress is not None:
             self._show_progress(trial.index, trial.progress)
         self._listener.event(trial.info, event)
 
     def _show_progress(self, index: int, part: float) -> None:
-        """Record and show how much of its length a trial has trained, 0 to 1.
+        """Record and show the fraction of its length that a trial has trained, 0 to 1.
 
-        It is recorded at most once for each percent of the search. Waiting for a database that is
-        away would hold up signals to the trials.
+        The progress of the search is recorded at most once per percent.
         """
         search = self._log.search
         if not search.trials[index].is_closed:
@@ -171,23 +172,23 @@ class SearchLoop:
         progress = search.progress
         if int(progress * 100) != self._percent:
             self._percent = int(progress * 100)
-            # Progress is only displayed: waiting would hold up signals to the trials.
+            # Waiting for an unreachable database would delay signals to the trials.
             with contextlib.suppress(DatabaseError, StorageFullError):
                 self._starter.no_wait_database.set_search_progress(self._experiment_id, progress)
-        if abs(progress - self._told_progress) >= _MIN_PROGRESS:
-            self._tell_progress()
+        if abs(progress - self._reported_progress) >= _MIN_PROGRESS:
+            self._report_progress()
 
-    def _tell_progress(self) -> None:
-        """Show how much of the search is done."""
+    def _report_progress(self) -> None:
+        """Show the progress of the search."""
         search = self._log.search
-        self._told_progress = search.progress
+        self._reported_progress = search.progress
         self._listener.search_progress(search.progress, search.planned_length)
 
     def _check_metric(self, trial: RunningTrial) -> None:
-        """Say once that a script reports no metric of the name that the searcher has.
+        """Show a notice once if a script reports no metric named as in ``searcher.metric``.
 
-        The search goes by the number that it gives to ``report_completed``, but lists, the best
-        checkpoint, and which ones are kept go by the name.
+        The search uses the value passed to ``report_completed``. Lists, the best checkpoint and the
+        retention policy use the name.
         """
         metric = self._starter.config.searcher.metric
         if self._is_metric_checked or not trial.validated or not metric:
@@ -197,12 +198,12 @@ class SearchLoop:
             names = ", ".join(sorted(trial.validated))
             self._listener.notice(
                 f"searcher.metric is {metric!r}, but the validations of trial "
-                f"{trial.info.trial_id} report: {names}. So no best trial or checkpoint is known. "
-                "Correct the name in the file, or report a metric of that name."
+                f"{trial.info.trial_id} report: {names}. The best trial and checkpoint are "
+                "therefore unknown. Correct the name in the file, or report a metric of that name."
             )
 
     def _check_reports(self, trial: RunningTrial) -> None:
-        """Warn once if trials with different hyperparameters report the same metrics."""
+        """Show a notice once if trials with different hyperparameters report the same metrics."""
         digest = trial.reports_digest
         if digest is None or self._has_warned_of_equal:
             return
@@ -217,58 +218,60 @@ class SearchLoop:
                 "these hyperparameters."
             )
 
-    def _end(self, trial: RunningTrial) -> None:
+    def _end_trial(self, trial: RunningTrial) -> None:
         del self._running[trial.index]
         self._ended = trial
-        self._release(trial)
+        self._release_trial(trial)
         latest = None
         if trial.ending is Ending.DAMAGED and trial.damaged is not None:
             self._database.record_checkpoint(CheckpointDamaged(uuid=trial.damaged[0]))
         if trial.ending in (Ending.CRASHED, Ending.DAMAGED):
             latest = self._database.latest_checkpoint(trial.info.trial_id)
         if trial.early_end and not self._state.trials[trial.index].was_notified_of_end:
-            trial.output.say(trial.early_end)
+            trial.output.write_notice(trial.early_end)
         if trial.ending is Ending.WELL:
             self._check_reports(trial)
         end = trial.describe_end(latest, now=time.monotonic())
-        # A signal to this process may also have ended the workers, so it is handled first.
-        self._happen(*self._interrupts.observe(), end)
+        # Signals are handled first, because a signal to this process may have ended the workers.
+        self._handle_events(*self._interrupts.observe_signals(), end)
 
-    def _release(self, trial: RunningTrial) -> None:
-        """Release the resources of workers, and take in their reports."""
+    def _release_trial(self, trial: RunningTrial) -> None:
+        """Release the resources of workers, and ingest their remaining reports."""
         trial.close()
         for report in trial.read_reports():
-            self._take_event(trial, report)
-        self._starter.release(trial.info)
+            self._handle_worker_event(trial, report)
+        self._starter.release_trial(trial.info)
 
-    def _tick(self) -> None:
+    def _tick_listener(self) -> None:
         now = time.monotonic()
         if now >= self._tick_at:
-            self._tick_at = now + _TICK_EVERY_S
+            self._tick_at = now + _TICK_INTERVAL_S
             self._listener.tick()
 
-    def _happen(self, *events: Event) -> None:
-        """Perform the actions for events, and for the answers to questions."""
+    def _handle_events(self, *events: Event) -> None:
+        """Perform the actions that follow from events and from answers to questions."""
         for event in events:
             next_event: Event | None = event
             while next_event is not None:
-                self._state, actions = decide(self._state, next_event)
+                self._state, actions = decide_actions(self._state, next_event)
                 next_event = None
                 for action in actions:
-                    next_event = self._perform(action)
+                    next_event = self._perform_action(action)
 
-    def _perform(self, action: Action) -> Event | None:
-        """Perform an action; return the answer to a question."""
+    def _perform_action(self, action: Action) -> Event | None:
+        """Perform an action; return the answer if it is a question."""
         match action:
             case Start():
-                self._start(action)
+                self._start_trial(action)
             case Reply(index, length):
-                self._reply(self._running[index], length)
+                self._reply_to_workers(self._running[index], length)
             case Signal(index, number):
-                if index in self._running:  # else they ended, which is the supervisor's next event
-                    self._running[index].signal(number)
+                if (
+                    index in self._running
+                ):  # otherwise they have ended, which is the supervisor's next event
+                    self._running[index].send_signal(number)
             case Record():
-                self._record(action)
+                self._record_state(action)
             case CountRestart(index):
                 self._database.count_restart(self._log.trial_ids[index])
             case Say(text, None):
@@ -276,38 +279,38 @@ class SearchLoop:
             case Say(text, int(index)):
                 speaker = self._running.get(index) or self._ended
                 assert speaker is not None  # it has, or just had, workers
-                speaker.output.say(text)
+                speaker.output.write_notice(text)
             case Finish():
-                self._finish(action)
+                self._finish_trial(action)
             case Advance():
-                return self._advance(action)
+                return self._advance_search(action)
             case Conclusion(failure=None):
                 self._conclusion = action
             case Conclusion(failure=DetcoreError() as failure):
                 raise failure
         return None
 
-    def _tell_inexact(self, framework: str, reason: str) -> None:
-        """Say once in a run that its trials do not resume bit for bit."""
+    def _report_inexact(self, framework: str, reason: str) -> None:
+        """Show once per run that a framework's trials do not resume bit for bit."""
         if framework not in self._inexact:
             self._inexact.add(framework)
             self._listener.notice(
-                f"{framework}: a trial that is interrupted does not go on bit for bit: {reason}"
+                f"{framework}: an interrupted trial does not resume bit for bit: {reason}"
             )
 
-    def _reply(self, trial: RunningTrial, length: int | None) -> None:
-        """Tell workers that reached their length how far to train next; None: no further."""
+    def _reply_to_workers(self, trial: RunningTrial, length: int | None) -> None:
+        """Send workers their next length; None ends the training."""
         if length is None:
             trial.workers.reply(type="end")
             return
-        trial.extended(length)
+        trial.extend_length(length)
         trial.workers.reply(type="train", length=length)
 
-    def _start(self, start: Start) -> None:
+    def _start_trial(self, start: Start) -> None:
         index, length, place = start
         decided = self._state.trials[index]
         try:
-            trial = self._running[index] = self._starter.start(
+            trial = self._running[index] = self._starter.start_trial(
                 index,
                 self._log.trial_ids[index],
                 length=length,
@@ -316,11 +319,11 @@ class SearchLoop:
                 was_complete=decided.was_complete,
             )
         except BaseException:
-            self._record(Record(index, TrialState.PAUSED, None, is_new=True))
+            self._record_state(Record(index, TrialState.PAUSED, None, is_new=True))
             raise
-        self._state, _ = decide(self._state, Started(index, trial.info.is_complete))
+        self._state, _ = decide_actions(self._state, Started(index, trial.info.is_complete))
 
-    def _record(self, record: Record) -> None:
+    def _record_state(self, record: Record) -> None:
         index, state, error, is_new = record
         log, trial_id = self._log, self._log.trial_ids[index]
         if is_new:
@@ -340,20 +343,20 @@ class SearchLoop:
             )
         )
 
-    def _advance(self, advance: Advance) -> Event:
+    def _advance_search(self, advance: Advance) -> Event:
         event, error = advance
         try:
-            operations = self._log.record(event, error=error)
+            operations = self._log.record_event(event, error=error)
         except DetcoreError as failure:
             return Advanced(event, error, None, failure=failure)
         if operations is None:
             return Advanced(event, error, None)
-        self._tell_progress()
+        self._report_progress()
         created = [self._log.trial_ids[op.trial] for op in operations if isinstance(op, Create)]
         return Advanced(event, error, operations, created)
 
-    def _finish(self, finish: Finish) -> None:
-        """Write the end of a trial for observers, if its workers could not report it."""
+    def _finish_trial(self, finish: Finish) -> None:
+        """Log the end of a trial for observers, if its workers could not report it."""
         trial, decided = self._ended, self._state.trials[finish.trial]
         assert trial is not None  # its workers have just ended
         try:
@@ -363,16 +366,18 @@ class SearchLoop:
                 end = TrialFinished(state=state, error=decided.error)
                 append_to_killed(self._database, record, end)
         except (DetcoreError, OSError) as error:
-            self._listener.notice(f"plugins are not told of the end of trial {decided.id}: {error}")
+            self._listener.notice(
+                f"plugins were not notified of the end of trial {decided.id}: {error}"
+            )
         trial.output.close()
         self._ended = None
 
-    def _abandon(self) -> None:
-        """End all workers at once; the run fails."""
+    def _kill_workers(self) -> None:
+        """Kill all workers, because the run failed."""
         for trial in self._running.values():
-            trial.signal(signal.SIGKILL)
+            trial.send_signal(signal.SIGKILL)
         for trial in self._running.values():
-            self._release(trial)
+            self._release_trial(trial)
             trial.output.close()
             if not self._starter.lock.is_lost:
                 self._database.set_trial_state(trial.info.trial_id, TrialState.PAUSED)

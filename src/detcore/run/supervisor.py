@@ -1,10 +1,10 @@
-"""Decides the fates of an experiment's trials, without I/O and without a clock.
+"""Decides what happens to an experiment's trials, without I/O and without a clock.
 
-`decide` takes the state of a run and an event, and returns the next state and the actions that
-follow, in order. `detcore.run.search_loop` observes the events and performs the actions.
+`decide_actions` accepts the state of a run and an event, and returns the next state and the
+resulting actions, in order. `detcore.run.search_loop` observes the events and performs the actions.
 
 `Advance` is a question: it is the last action of its decision, and `Advanced` is the next event.
-Nothing can therefore follow from an event of the search before the search log contains it.
+The search log therefore contains each search event before any action follows from it.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ _CHUNK = 256
 
 
 class SupervisedTrial(NamedTuple):
-    """Everything that the fate of a trial depends on."""
+    """State of a trial for the decisions about it."""
 
     id: int
-    length: int = 0  # how far the search wants it trained
-    is_waiting: bool = False  # it trained that far, and the search has not decided yet
-    is_closed: bool = False  # the search wants it trained no further
+    length: int = 0  # training length that the search requests
+    is_waiting: bool = False  # it has trained to the length, and the search has not decided yet
+    is_closed: bool = False  # the search does not train it further
     state: TrialState = TrialState.PAUSED  # as recorded
     error: str | None = None  # as recorded
-    num_restarts: int = 0  # over all runs; as recorded
-    place: int | None = None  # where its workers run; None while it has no workers
+    num_restarts: int = 0  # in all runs; as recorded
+    place: int | None = None  # place of its workers; None while it has no workers
     was_notified_of_end: bool = False
-    requested_end: Control | None = None  # how another process wants it to end for good
+    requested_end: Control | None = None  # how another process has requested its final end
     is_excluded: bool = False  # it does not start again in this run
-    fault: tuple[str, int] | None = None  # ended the last start, and may recur
-    next_pause_s: float = 0.0  # how long it waits after the next crash without progress
-    starts_at: float = 0.0  # when the present wait is over
-    was_complete: bool = False  # a script restores it, which changes nothing
+    fault: tuple[str, int] | None = None  # the error that ended the last start, which may recur
+    next_pause_s: float = 0.0  # wait after the next crash without progress
+    starts_at: float = 0.0  # end of the present wait
+    was_complete: bool = False  # a script restores the complete trial without changing it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trials:
-    """Trials by index, which never change: a changed copy shares most of its memory with this.
+    """Immutable sequence of trials; a modified copy shares most of its memory.
 
     A search may have 100,000 trials, and a decision changes one or two of them.
     """
@@ -68,42 +68,44 @@ class Trials:
     def __iter__(self) -> Iterator[SupervisedTrial]:
         return itertools.chain.from_iterable(self._chunks)
 
-    def replaced(self, index: int, trial: SupervisedTrial) -> Trials:
-        """Return a copy with another trial at an index; the length as index appends it."""
+    def replace_trial(self, index: int, trial: SupervisedTrial) -> Trials:
+        """Return a copy with another trial at an index. The length as index appends the trial."""
         number, place = divmod(index, _CHUNK)
         (chunk,) = self._chunks[number : number + 1] or ((),)
-        changed = (*chunk[:place], trial, *chunk[place + 1 :])
-        return Trials((*self._chunks[:number], changed, *self._chunks[number + 1 :]))
+        new_chunk = (*chunk[:place], trial, *chunk[place + 1 :])
+        return Trials((*self._chunks[:number], new_chunk, *self._chunks[number + 1 :]))
 
 
 class State(NamedTuple):
-    """A run of an experiment. Trials are named by their index in the search.
+    """State of a run of an experiment. Trials are identified by their index in the search.
 
-    The order follows from the search log alone; a trial that trains further keeps its turn.
+    The order follows only from the search log. A trial that trains further keeps its turn.
     """
 
-    free: tuple[int, ...]  # places; the next trial takes the first one
+    free: tuple[int, ...]  # free places; the next trial uses the first
     max_restarts: int
-    starts_once: bool = False  # its trial is a script, which only its owner starts again
+    starts_once: bool = False  # its trial is a script, which only the user starts again
     trials: Trials = Trials()
     running: tuple[int, ...] = ()  # trials that have workers
-    order: tuple[int, ...] = ()  # trials to train, in the order of their turns
-    again: tuple[int, ...] = ()  # closed trials that failed after their last report; they go first
-    ending: int | None = None  # its workers have just ended, and its fate is undecided
+    order: tuple[int, ...] = ()  # trials to train, in order
+    again: tuple[
+        int, ...
+    ] = ()  # closed trials that failed after their last report; they start first
+    ending: int | None = None  # trial whose workers have just ended and which is undecided
     is_interrupted: bool = False  # by a signal
     was_killed: bool = False  # by a second Ctrl-C
     control: Control | None = None  # the last request for the whole experiment
     failure: DetcoreError | None = None  # why the search cannot continue
-    last_error: str | None = None  # of the trial that failed last in this run
+    last_error: str | None = None  # error of the last failed trial in this run
 
     @property
     def is_stopping(self) -> bool:
-        """Whether no trial starts or trains further."""
+        """Whether trials neither start nor train further."""
         return self.is_interrupted or self.control is not None or self.failure is not None
 
     @property
     def stopped_state(self) -> TrialState:
-        """The state of a trial that ends before the search closes it."""
+        """State of a trial that ends before the search closes it."""
         is_over = self.control in (Control.CANCEL, Control.KILL)
         return TrialState.CANCELED if is_over else TrialState.PAUSED
 
@@ -119,7 +121,7 @@ class Ending(enum.Enum):
 
 
 class Tick(NamedTuple):
-    """Time has passed: trials may start, or the run is over."""
+    """Time has passed: trials may start, or the run may end."""
 
     now: float
 
@@ -128,11 +130,11 @@ class Started(NamedTuple):
     """The workers of a trial have started."""
 
     trial: int
-    is_complete: bool  # a script restores what an earlier start completed
+    is_complete: bool  # a script restores a trial that an earlier start completed
 
 
 class Reported(NamedTuple):
-    """A trial trained to a length, and its workers wait for a reply."""
+    """A trial has trained to a length, and its workers wait for a reply."""
 
     trial: int
     length: int
@@ -140,17 +142,17 @@ class Reported(NamedTuple):
 
 
 class WorkersEnded(NamedTuple):
-    """The workers of a trial are gone."""
+    """The workers of a trial have exited."""
 
     trial: int
     how: Ending
     now: float
-    error: str = ""  # in a line; empty after an orderly end
-    fault: tuple[str, int] | None = None  # the exception and its batch; None if it may not recur
-    why_certain: str | None = None  # why the next start would fail in the same way
-    made_progress: bool = False  # there is a later checkpoint than the one they started from
-    origin: str | None = None  # where the next start continues, in words; None: nowhere
-    is_error_shown: bool = False  # by the workers themselves
+    error: str = ""  # in one line; empty after an orderly end
+    fault: tuple[str, int] | None = None  # the exception and its batch; None if it cannot recur
+    permanent_cause: str | None = None  # why the next start would fail in the same way
+    made_progress: bool = False  # they saved a checkpoint after the one from which they started
+    origin: str | None = None  # description of where the next start continues; None if it cannot
+    is_error_shown: bool = False  # the workers have printed the error
 
 
 class Signaled(NamedTuple):
@@ -161,7 +163,7 @@ class Signaled(NamedTuple):
 
 
 class Requested(NamedTuple):
-    """Another process wants the experiment, or one of its trials, to end."""
+    """Another process requests the end of the experiment, or of one of its trials."""
 
     control: Control
     trial: int | None = None
@@ -170,8 +172,8 @@ class Requested(NamedTuple):
 class Advanced(NamedTuple):
     """The search log contains an event, and these operations follow.
 
-    The log leaves out an exit that would end the search without one trained trial; `operations` is
-    None then. After a failure the log is as it was.
+    An exit that would end the search without any trained trial is not logged, and `operations` is
+    None. After a failure, the log is unchanged.
     """
 
     event: SearchEvent
@@ -193,7 +195,7 @@ class Start(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Tell the workers of a trial how far to train; None: to end."""
+    """Send the next length to the workers of a trial; None to end."""
 
     trial: int
     length: int | None
@@ -207,7 +209,7 @@ class Signal(NamedTuple):
 
 
 class Record(NamedTuple):
-    """Show the state of a trial; record it if it is new."""
+    """Show the state of a trial, and record a new state."""
 
     trial: int
     state: TrialState
@@ -222,14 +224,14 @@ class CountRestart(NamedTuple):
 
 
 class Say(NamedTuple):
-    """Show a line; write it to the log of a trial, too, if that has or just had workers."""
+    """Show a line, and write it to a trial's log if the trial has or just had workers."""
 
     text: str
     trial: int | None = None
 
 
 class Finish(NamedTuple):
-    """Release a trial whose workers ended; unless it starts again, report the end to observers."""
+    """Release a trial whose workers ended, and report a final end to observers."""
 
     trial: int
     starts_again: bool
@@ -245,7 +247,7 @@ class Advance(NamedTuple):
 class Conclusion(NamedTuple):
     """End the run."""
 
-    state: TrialState = TrialState.PAUSED  # of the experiment
+    state: TrialState = TrialState.PAUSED  # state of the experiment
     error: str | None = None
     was_killed: bool = False  # a second Ctrl-C killed the workers
     is_external: bool = False  # a signal or another process ended the run
@@ -258,14 +260,14 @@ Action: TypeAlias = (
 
 
 class LogEntry(NamedTuple):
-    """An event in the search log, None for the beginning, and the search's operations for it."""
+    """An event in the search log (None for the start), and the resulting operations."""
 
     event: SearchEvent | None
     operations: Sequence[Operation]
     error: str | None = None
 
 
-def resume(
+def resume_run(
     log: Iterable[LogEntry],
     records: Mapping[int, TrialRecord],
     *,
@@ -273,143 +275,151 @@ def resume(
     num_places: int,
     starts_once: bool = False,
 ) -> tuple[State, Sequence[Action]]:
-    """Return the state at the beginning of a run, and the actions that settle the records.
+    """Return the state at the start of a run, and the actions that update the records.
 
-    The last runner may have died between an entry in the log and the records that follow from it.
-    A script that starts once more runs again, also if its training is over.
+    The last runner may have been killed between writing a log entry and updating the records. A
+    script that is started again runs again, even if its training is complete.
     """
     free = tuple(range(num_places))
-    turn = _Decisions(State(free=free, max_restarts=max_restarts, starts_once=starts_once))
+    plan = _Decisions(State(free=free, max_restarts=max_restarts, starts_once=starts_once))
     exits: dict[int, LogEntry] = {}
     for entry in log:
-        created = [each.trial for each in entry.operations if isinstance(each, Create)]
-        turn.follow(entry.event, entry.operations, [records[index].id for index in created])
+        created = [
+            operation.trial for operation in entry.operations if isinstance(operation, Create)
+        ]
+        plan.follow_search(entry.event, entry.operations, [records[index].id for index in created])
         if isinstance(entry.event, Exited):
             exits[entry.event.trial] = entry
-    for index, trial in enumerate(turn.state.trials):
+    for index, trial in enumerate(plan.state.trials):
         record = records[index]
-        turn.change(index, state=record.state, error=record.error, num_restarts=record.num_restarts)
+        plan.change_trial(
+            index, state=record.state, error=record.error, num_restarts=record.num_restarts
+        )
         if not trial.is_closed:
-            turn.record(index, TrialState.PAUSED)
+            plan.record_state(index, TrialState.PAUSED)
         elif starts_once:
             was_complete = record.state is TrialState.COMPLETED
-            turn.change(index, was_complete=was_complete)
-            turn.run_again(index)
-            turn.record(index, TrialState.COMPLETED if was_complete else TrialState.PAUSED)
+            plan.change_trial(index, was_complete=was_complete)
+            plan.run_again(index)
+            plan.record_state(index, TrialState.COMPLETED if was_complete else TrialState.PAUSED)
         elif index in exits:
-            _record_exit(turn, exits[index], is_unwanted=record.control is not None)
+            _record_exit(plan, exits[index], is_unwanted=record.control is not None)
         elif record.state in (TrialState.ERROR, TrialState.RUNNING):
-            # The code failed, or was killed, after the last report: that part runs again.
-            turn.run_again(index)
-            turn.record(index, TrialState.PAUSED)
+            # The code failed or was killed after the last report: this part runs again.
+            plan.run_again(index)
+            plan.record_state(index, TrialState.PAUSED)
         else:
-            turn.record(index, TrialState.COMPLETED)
-    return turn.state, turn.actions
+            plan.record_state(index, TrialState.COMPLETED)
+    return plan.state, plan.actions
 
 
-def decide(state: State, event: Event) -> tuple[State, Sequence[Action]]:
+def decide_actions(state: State, event: Event) -> tuple[State, Sequence[Action]]:
     """Return the next state after an event, and the resulting actions, in order."""
-    turn = _Decisions(state)
+    plan = _Decisions(state)
     match event:
         case Tick(now):
-            _start_trials(turn, now)
+            _start_trials(plan, now)
         case Started(index, is_complete):
-            turn.change(index, was_complete=is_complete)
+            plan.change_trial(index, was_complete=is_complete)
         case Reported():
-            _take_report(turn, event)
+            _handle_report(plan, event)
         case WorkersEnded():
-            _end_workers(turn, event)
+            _handle_ended_workers(plan, event)
         case Signaled():
-            _pass_on_signal(turn, event)
+            _forward_signal(plan, event)
         case Requested(control, None):
-            _heed_request(turn, control)
+            _handle_request(plan, control)
         case Requested(control, int(trial)):
-            _heed_trial_request(turn, trial, control)
+            _handle_trial_request(plan, trial, control)
         case Advanced(exited, error, None, failure=None):
-            # There would be nothing to show for: --resume tries this trial again.
-            turn.change(exited.trial, is_excluded=True)
-            turn.record(exited.trial, TrialState.ERROR, error)
+            # The search would end without a result: --resume tries this trial again.
+            plan.change_trial(exited.trial, is_excluded=True)
+            plan.record_state(exited.trial, TrialState.ERROR, error)
         case Advanced():
-            _follow_search(turn, event)
-    ending = turn.state.ending
-    if ending is not None and not isinstance(turn.actions[-1], Advance):
-        is_paused = turn.state.trials[ending].state is TrialState.PAUSED
-        turn.set(ending=None)
-        turn.act(Finish(ending, starts_again=is_paused and not turn.state.is_stopping))
-    return turn.state, turn.actions
+            _follow_search(plan, event)
+    ending = plan.state.ending
+    if ending is not None and not isinstance(plan.actions[-1], Advance):
+        is_paused = plan.state.trials[ending].state is TrialState.PAUSED
+        plan.set_fields(ending=None)
+        plan.add_actions(Finish(ending, starts_again=is_paused and not plan.state.is_stopping))
+    return plan.state, plan.actions
 
 
 class _Decisions:
-    """A decision while it is made: the state so far, and the actions so far."""
+    """A decision in progress: the state and the actions so far."""
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.actions: list[Action] = []
 
-    def act(self, *actions: Action) -> None:
+    def add_actions(self, *actions: Action) -> None:
         self.actions += actions
 
-    def set(self, **fields: Any) -> None:
+    def set_fields(self, **fields: Any) -> None:
         self.state = self.state._replace(**fields)
 
-    def change(self, index: int, **fields: Any) -> None:
+    def change_trial(self, index: int, **fields: Any) -> None:
         trials = self.state.trials
-        self.set(trials=trials.replaced(index, trials[index]._replace(**fields)))
+        self.set_fields(trials=trials.replace_trial(index, trials[index]._replace(**fields)))
         if "place" in fields:
-            others = {*self.state.running} - {index}
-            own = () if fields["place"] is None else (index,)
-            self.set(running=tuple(sorted((*others, *own))))
+            other_trials = {*self.state.running} - {index}
+            own_trial = () if fields["place"] is None else (index,)
+            self.set_fields(running=tuple(sorted((*other_trials, *own_trial))))
 
-    def record(self, index: int, state: TrialState, error: str | None = None) -> None:
-        known = self.state.trials[index]
-        self.change(index, state=state, error=error)
-        self.act(Record(index, state, error, is_new=(known.state, known.error) != (state, error)))
+    def record_state(self, index: int, state: TrialState, error: str | None = None) -> None:
+        previous = self.state.trials[index]
+        self.change_trial(index, state=state, error=error)
+        self.add_actions(
+            Record(index, state, error, is_new=(previous.state, previous.error) != (state, error))
+        )
 
     def signal_all(self, number: int) -> None:
-        self.act(*(Signal(index, number) for index in self.state.running))
+        self.add_actions(*(Signal(index, number) for index in self.state.running))
 
     def run_again(self, index: int) -> None:
-        """Let a closed trial run once more; an open one gets its turn anyway."""
+        """Let a closed trial run again; an open trial gets its turn anyway."""
         if self.state.trials[index].is_closed and index not in self.state.again:
-            self.set(again=(*self.state.again, index))
+            self.set_fields(again=(*self.state.again, index))
 
     def run_no_more(self, index: int) -> None:
-        self.set(again=tuple(each for each in self.state.again if each != index))
+        self.set_fields(again=tuple(other for other in self.state.again if other != index))
 
-    def advance(self, event: SearchEvent, error: str | None = None) -> None:
-        """Let the search know; once it has failed, it is not asked."""
+    def advance_search(self, event: SearchEvent, error: str | None = None) -> None:
+        """Pass an event to the search, unless the search has failed."""
         if self.state.failure is None:
-            self.act(Advance(event, error))
+            self.add_actions(Advance(event, error))
         else:
             _complete_event(self, event, error)
 
-    def follow(
+    def follow_search(
         self, event: SearchEvent | None, operations: Sequence[Operation], created: Sequence[int]
     ) -> None:
-        """Follow the search: the target of each trial, and the order of the trials."""
-        own = None if event is None else event.trial
-        order = [index for index in self.state.order if index != own]
+        """Apply the search's operations to the length of each trial and to their order."""
+        own_index = None if event is None else event.trial
+        order = [index for index in self.state.order if index != own_index]
         if isinstance(event, Validated):
-            self.change(event.trial, is_waiting=True)
+            self.change_trial(event.trial, is_waiting=True)
         elif isinstance(event, Exited):
-            self.change(event.trial, is_closed=True)
+            self.change_trial(event.trial, is_closed=True)
         ids, closed = iter(created), set[int]()
         for operation in operations:
             match operation:
                 case Create(index):
-                    self.set(trials=self.state.trials.replaced(index, SupervisedTrial(next(ids))))
+                    self.set_fields(
+                        trials=self.state.trials.replace_trial(index, SupervisedTrial(next(ids)))
+                    )
                 case Train(index, length):
-                    self.change(index, length=length, is_waiting=False)
-                    order.insert(0 if index == own else len(order), index)
+                    self.change_trial(index, length=length, is_waiting=False)
+                    order.insert(0 if index == own_index else len(order), index)
                 case Close(index):
-                    self.change(index, is_closed=True)
+                    self.change_trial(index, is_closed=True)
                     closed.add(index)
-        self.set(order=tuple(each for each in order if each not in closed))
+        self.set_fields(order=tuple(index for index in order if index not in closed))
 
 
-def _start_trials(turn: _Decisions, now: float) -> None:
-    """Start trials while there are places; conclude if none runs or waits for its time."""
-    state, kept, free = turn.state, [], list(turn.state.free)
+def _start_trials(plan: _Decisions, now: float) -> None:
+    """Start trials in free places; conclude if no trial runs or waits for its time."""
+    state, reserved, free = plan.state, [], list(plan.state.free)
     for index in () if state.is_stopping else (*state.again, *state.order):
         trial = state.trials[index]
         if trial.place is not None or trial.is_excluded:
@@ -418,259 +428,262 @@ def _start_trials(turn: _Decisions, now: float) -> None:
             break
         place = free.pop(0)
         if now < trial.starts_at:
-            # Its place is kept: a search must not depend on which trial came in between.
-            kept.append(place)
+            # Its place is reserved: the search must not depend on which trial uses it meanwhile.
+            reserved.append(place)
         else:
-            turn.change(index, place=place, was_notified_of_end=False)
-            turn.change(index, state=TrialState.RUNNING, error=None)  # by the start itself
-            turn.act(Start(index, trial.length, place))
-            turn.record(index, TrialState.RUNNING)
-    turn.set(free=(*kept, *free))
-    if not kept and not turn.state.running:
-        _conclude(turn)
+            plan.change_trial(index, place=place, was_notified_of_end=False)
+            plan.change_trial(index, state=TrialState.RUNNING, error=None)  # the start records it
+            plan.add_actions(Start(index, trial.length, place))
+            plan.record_state(index, TrialState.RUNNING)
+    plan.set_fields(free=(*reserved, *free))
+    if not reserved and not plan.state.running:
+        _conclude_run(plan)
 
 
-def _take_report(turn: _Decisions, report: Reported) -> None:
-    trial = turn.state.trials[report.trial]
-    # A trial that repeats its ending reports a length that the search knows.
+def _handle_report(plan: _Decisions, report: Reported) -> None:
+    trial = plan.state.trials[report.trial]
+    # A trial that repeats its end reports a length that the search already knows.
     if not trial.is_closed and not trial.is_waiting and trial.length == report.length:
-        turn.advance(Validated(*report))
+        plan.advance_search(Validated(*report))
     else:
-        _reply(turn, report.trial, report.length)
+        _reply_to_workers(plan, report.trial, report.length)
 
 
-def _reply(turn: _Decisions, index: int, length: int) -> None:
-    """Reply to workers that trained to a length with their next length, or with the end."""
-    trial = turn.state.trials[index]
+def _reply_to_workers(plan: _Decisions, index: int, length: int) -> None:
+    """Send the next length, or the end, to workers that have trained to a length."""
+    trial = plan.state.trials[index]
     trains_on = not trial.is_closed and not trial.is_waiting and trial.length > length
-    if trains_on and not turn.state.is_stopping:
-        turn.act(Reply(index, trial.length))
-        turn.record(index, TrialState.RUNNING)
+    if trains_on and not plan.state.is_stopping:
+        plan.add_actions(Reply(index, trial.length))
+        plan.record_state(index, TrialState.RUNNING)
     else:
-        turn.change(index, was_notified_of_end=True)
-        turn.act(Reply(index, None))
+        plan.change_trial(index, was_notified_of_end=True)
+        plan.add_actions(Reply(index, None))
 
 
-def _follow_search(turn: _Decisions, advanced: Advanced) -> None:
-    """Carry out the search's operations at once; a trial that is to train waits for its turn."""
+def _follow_search(plan: _Decisions, advanced: Advanced) -> None:
+    """Apply the search's operations immediately; a trial to train waits for its turn."""
     event, error, operations, created, failure = advanced
     if failure is not None:
-        turn.set(failure=failure)
-        turn.signal_all(signal.SIGINT)
+        plan.set_fields(failure=failure)
+        plan.signal_all(signal.SIGINT)
     else:
-        turn.follow(event, operations or (), created)
+        plan.follow_search(event, operations or (), created)
     for operation in operations or ():
         index = operation.trial
-        trial = turn.state.trials[index]
+        trial = plan.state.trials[index]
         if trial.place is None and not isinstance(operation, Close):
-            turn.record(index, TrialState.PAUSED)
+            plan.record_state(index, TrialState.PAUSED)
         elif isinstance(operation, Close) and index != event.trial:
             if trial.place is None:
-                turn.record(index, TrialState.COMPLETED)
+                plan.record_state(index, TrialState.COMPLETED)
             elif not trial.was_notified_of_end:
-                turn.act(Signal(index, signal.SIGINT))
-    _complete_event(turn, event, error)
+                plan.add_actions(Signal(index, signal.SIGINT))
+    _complete_event(plan, event, error)
 
 
-def _complete_event(turn: _Decisions, event: SearchEvent, error: str | None) -> None:
-    """Take the actions for the trial of a search event that had to wait for the log."""
+def _complete_event(plan: _Decisions, event: SearchEvent, error: str | None) -> None:
+    """Take the actions for a search event that had to wait for the log."""
     if isinstance(event, Validated):
-        _reply(turn, event.trial, event.length)
+        _reply_to_workers(plan, event.trial, event.length)
         return
-    trial = turn.state.trials[event.trial]
+    trial = plan.state.trials[event.trial]
     if event.reason is not ExitReason.STOPPED:
-        turn.act(Say(f"trial {trial.id} failed: {turn.state.last_error}", event.trial))
-    _record_exit(turn, LogEntry(event, (), error), is_unwanted=trial.requested_end is not None)
+        plan.add_actions(Say(f"trial {trial.id} failed: {plan.state.last_error}", event.trial))
+    _record_exit(plan, LogEntry(event, (), error), is_unwanted=trial.requested_end is not None)
 
 
-def _record_exit(turn: _Decisions, entry: LogEntry, *, is_unwanted: bool) -> None:
+def _record_exit(plan: _Decisions, entry: LogEntry, *, is_unwanted: bool) -> None:
     assert isinstance(entry.event, Exited)
     if entry.event.reason is not ExitReason.STOPPED:
-        turn.record(entry.event.trial, TrialState.ERROR, entry.error)
+        plan.record_state(entry.event.trial, TrialState.ERROR, entry.error)
     else:
         state = TrialState.CANCELED if is_unwanted else TrialState.COMPLETED
-        turn.record(entry.event.trial, state)
+        plan.record_state(entry.event.trial, state)
 
 
-def _end_workers(turn: _Decisions, ended: WorkersEnded) -> None:
+def _handle_ended_workers(plan: _Decisions, ended: WorkersEnded) -> None:
     """Decide whether a trial whose workers ended is over, waits, or starts again."""
     index, how = ended.trial, ended.how
-    trial = turn.state.trials[index]
+    trial = plan.state.trials[index]
     is_orderly = how in (Ending.WELL, Ending.INTERRUPTED)
     assert trial.place is not None
-    turn.set(free=(trial.place, *turn.state.free), ending=index)
-    turn.change(index, place=None)
-    if trial.is_closed and _is_done(turn.state, trial, how):
-        turn.run_no_more(index)
-        turn.record(index, TrialState.COMPLETED)
+    plan.set_fields(free=(trial.place, *plan.state.free), ending=index)
+    plan.change_trial(index, place=None)
+    if trial.is_closed and _is_done(plan.state, trial, how):
+        plan.run_no_more(index)
+        plan.record_state(index, TrialState.COMPLETED)
     elif trial.requested_end is not None:
-        _drop(turn, index)
+        _end_trial(plan, index)
     elif trial.was_notified_of_end and not trial.is_closed:
         if not is_orderly:
-            text = in_one_line(f"trial {trial.id}: {ended.error}", "Its result counts")
-            turn.act(Say(text, index))
-        turn.record(index, turn.state.stopped_state)
+            text = in_one_line(f"trial {trial.id}: {ended.error}", "Its result is kept")
+            plan.add_actions(Say(text, index))
+        plan.record_state(index, plan.state.stopped_state)
     elif how is Ending.WELL:
-        turn.advance(Exited(index, ExitReason.STOPPED))
+        plan.advance_search(Exited(index, ExitReason.STOPPED))
     elif how is Ending.INTERRUPTED:
-        turn.run_again(index)
-        turn.change(index, is_excluded=True)
-        turn.record(index, turn.state.stopped_state)
+        plan.run_again(index)
+        plan.change_trial(index, is_excluded=True)
+        plan.record_state(index, plan.state.stopped_state)
     elif how is Ending.INVALID_HP:
-        _fail(turn, index, ended.error, ExitReason.INVALID_HP)
+        _fail_trial(plan, index, ended.error, ExitReason.INVALID_HP)
     elif how is Ending.CRASHED:
-        _restart(turn, ended)
-    elif ended.origin is None or turn.state.starts_once:
+        _restart_trial(plan, ended)
+    elif ended.origin is None or plan.state.starts_once:
         if ended.origin is not None:
-            again = f"Start the script again: it resumes from {ended.origin}"
-            turn.act(Say(in_one_line("the checkpoint is recorded as damaged", again), index))
-        _fail(turn, index, ended.error, ExitReason.ERRORED)
+            advice = f"Start the script again: it resumes from {ended.origin}"
+            text = in_one_line("the checkpoint is recorded as damaged", advice)
+            plan.add_actions(Say(text, index))
+        _fail_trial(plan, index, ended.error, ExitReason.ERRORED)
     else:  # its checkpoint is damaged
-        turn.run_again(index)
-        turn.record(index, turn.state.stopped_state)
-        text = in_one_line(ended.error, f"Going on from the one before: {ended.origin}")
-        turn.act(Say(text, index))
+        plan.run_again(index)
+        plan.record_state(index, plan.state.stopped_state)
+        text = in_one_line(ended.error, f"Resuming from the previous checkpoint: {ended.origin}")
+        plan.add_actions(Say(text, index))
 
 
 def _is_done(state: State, trial: SupervisedTrial, how: Ending) -> bool:
-    """Whether a trial that the search trains no further is over with such an end.
+    """Whether a closed trial is complete after such an end.
 
-    A script that was interrupted has code left to run behind its training.
+    An interrupted script still has to run the code after its training.
     """
     if how is Ending.INTERRUPTED:
         return not state.starts_once
     return how is Ending.WELL or trial.was_complete
 
 
-def _drop(turn: _Decisions, index: int) -> None:
-    """End a trial without workers for good; one that is over stays as it is."""
-    if not turn.state.trials[index].is_closed:
-        turn.advance(Exited(index, ExitReason.STOPPED))
-    elif index in turn.state.again or index == turn.state.ending:
-        turn.run_no_more(index)
-        turn.record(index, TrialState.CANCELED)
+def _end_trial(plan: _Decisions, index: int) -> None:
+    """End a trial without workers for good; a completed trial is unchanged."""
+    if not plan.state.trials[index].is_closed:
+        plan.advance_search(Exited(index, ExitReason.STOPPED))
+    elif index in plan.state.again or index == plan.state.ending:
+        plan.run_no_more(index)
+        plan.record_state(index, TrialState.CANCELED)
 
 
-def _restart(turn: _Decisions, ended: WorkersEnded) -> None:
-    """Start a trial again that crashed, if that may help."""
-    index, error, most = ended.trial, ended.error, turn.state.max_restarts
-    trial = turn.state.trials[index]
-    if turn.state.is_stopping:
-        turn.change(index, is_excluded=True)
-        turn.set(last_error=error)
-        turn.record(index, TrialState.ERROR, error)
+def _restart_trial(plan: _Decisions, ended: WorkersEnded) -> None:
+    """Start a crashed trial again, unless the error is permanent."""
+    index, error, max_restarts = ended.trial, ended.error, plan.state.max_restarts
+    trial = plan.state.trials[index]
+    if plan.state.is_stopping:
+        plan.change_trial(index, is_excluded=True)
+        plan.set_fields(last_error=error)
+        plan.record_state(index, TrialState.ERROR, error)
         return
-    why = ended.why_certain
+    permanent_cause = ended.permanent_cause
     if ended.fault is not None and ended.fault == trial.fault and not ended.made_progress:
-        why = "it failed twice in the same way, with no new checkpoint in between"
-    turn.change(index, fault=ended.fault)
-    if why or trial.num_restarts >= most:
-        if why and most:
-            turn.act(Say(f"trial {trial.id} is not started again: {why}", index))
-        _fail(turn, index, error, ExitReason.ERRORED)
+        permanent_cause = "it failed twice in the same way, with no new checkpoint in between"
+    plan.change_trial(index, fault=ended.fault)
+    if permanent_cause or trial.num_restarts >= max_restarts:
+        if permanent_cause and max_restarts:
+            plan.add_actions(
+                Say(f"trial {trial.id} is not started again: {permanent_cause}", index)
+            )
+        _fail_trial(plan, index, error, ExitReason.ERRORED)
         return
     pause_s = 0.0 if ended.made_progress else trial.next_pause_s
     num_restarts = trial.num_restarts + 1
-    turn.run_again(index)
-    turn.change(
+    plan.run_again(index)
+    plan.change_trial(
         index,
         num_restarts=num_restarts,
         next_pause_s=min(pause_s * 2 or _INITIAL_BACKOFF_S, _MAX_BACKOFF_S),
         starts_at=ended.now + pause_s,
     )
-    turn.act(CountRestart(index))
-    turn.record(index, TrialState.PAUSED, error)
+    plan.add_actions(CountRestart(index))
+    plan.record_state(index, TrialState.PAUSED, error)
     when = f" in {pause_s:.0f} s" if pause_s else ""
-    again = f"It starts again{when} {ended.origin} (restart {num_restarts} of {most})"
-    # The lines of a search's trials may be hidden.
-    is_shown = ended.is_error_shown and len(turn.state.trials) == 1
+    again = f"It starts again{when} {ended.origin} (restart {num_restarts} of {max_restarts})"
+    # In a search, the output lines of trials may be hidden.
+    is_shown = ended.is_error_shown and len(plan.state.trials) == 1
     failed = f"trial {trial.id} failed" if is_shown else f"trial {trial.id} failed: {error}"
-    turn.act(Say(in_one_line(failed, again), index))
+    plan.add_actions(Say(in_one_line(failed, again), index))
 
 
-def _fail(turn: _Decisions, index: int, error: str, reason: ExitReason) -> None:
+def _fail_trial(plan: _Decisions, index: int, error: str, reason: ExitReason) -> None:
     """End a trial that failed for good."""
-    turn.set(last_error=error)
-    turn.run_no_more(index)
+    plan.set_fields(last_error=error)
+    plan.run_no_more(index)
     recorded = f"InvalidHP: {error}" if reason is ExitReason.INVALID_HP else error
-    if turn.state.trials[index].is_closed:
-        # It failed after its last report, which counts.
-        turn.record(index, TrialState.ERROR, recorded)
+    if plan.state.trials[index].is_closed:
+        # It failed after its last report, which is kept.
+        plan.record_state(index, TrialState.ERROR, recorded)
     else:
-        turn.advance(Exited(index, reason), recorded)
+        plan.advance_search(Exited(index, reason), recorded)
 
 
-def _pass_on_signal(turn: _Decisions, signaled: Signaled) -> None:
-    turn.set(is_interrupted=True)
+def _forward_signal(plan: _Decisions, signaled: Signaled) -> None:
+    plan.set_fields(is_interrupted=True)
     if signaled.is_urgent:
-        turn.set(was_killed=True)
-        turn.signal_all(signal.SIGKILL)
+        plan.set_fields(was_killed=True)
+        plan.signal_all(signal.SIGKILL)
         return
-    # Passed on unchanged: a machine that ends gives less time than a person does.
-    turn.signal_all(signaled.number)
-    is_one = len(turn.state.running) < 2
-    what, end = ("the trial checkpoints", "ends") if is_one else ("all trials checkpoint", "end")
+    # The signal is forwarded unchanged: a machine that ends gives less time than a person.
+    plan.signal_all(signaled.number)
+    is_one = len(plan.state.running) < 2
+    effect, end = ("the trial checkpoints", "ends") if is_one else ("all trials checkpoint", "end")
     name = signal.Signals(signaled.number).name
-    urge = "Ctrl-C again: end now, without a checkpoint"
-    turn.act(Say(f"{name}: {what} at the next batch boundary and {end} ({urge})"))
+    urge = "press Ctrl-C again to end now, without a checkpoint"
+    plan.add_actions(Say(f"{name}: {effect} at the next batch boundary and {end} ({urge})"))
 
 
-def _heed_request(turn: _Decisions, control: Control) -> None:
-    if control is turn.state.control:
+def _handle_request(plan: _Decisions, control: Control) -> None:
+    if control is plan.state.control:
         return
-    turn.set(control=control)
+    plan.set_fields(control=control)
     if control is Control.KILL:
-        turn.act(Say("kill: all trials end now, without a checkpoint"))
-        turn.signal_all(signal.SIGKILL)
+        plan.add_actions(Say("kill: all trials end now, without a checkpoint"))
+        plan.signal_all(signal.SIGKILL)
     else:
-        what = "all trials checkpoint at the next batch boundary and end"
-        turn.act(Say(f"{control.value}: {what}"))
-        turn.signal_all(signal.SIGINT)
+        effect = "all trials checkpoint at the next batch boundary and end"
+        plan.add_actions(Say(f"{control.value}: {effect}"))
+        plan.signal_all(signal.SIGINT)
 
 
-def _heed_trial_request(turn: _Decisions, index: int, control: Control) -> None:
-    trial = turn.state.trials[index]
+def _handle_trial_request(plan: _Decisions, index: int, control: Control) -> None:
+    trial = plan.state.trials[index]
     if trial.requested_end is control:
         return
-    turn.change(index, requested_end=control)
+    plan.change_trial(index, requested_end=control)
     name = f"trial {trial.id}"
     if trial.place is None:
-        _drop(turn, index)
+        _end_trial(plan, index)
     elif control is Control.KILL:
-        turn.act(Say(f"kill: {name} ends now, without a checkpoint", index))
-        turn.act(Signal(index, signal.SIGKILL))
+        plan.add_actions(Say(f"kill: {name} ends now, without a checkpoint", index))
+        plan.add_actions(Signal(index, signal.SIGKILL))
     else:
-        what = "checkpoints at the next batch boundary and ends"
-        turn.act(Say(f"cancel: {name} {what}", index))
-        turn.act(Signal(index, signal.SIGINT))
+        effect = "checkpoints at the next batch boundary and ends"
+        plan.add_actions(Say(f"cancel: {name} {effect}", index))
+        plan.add_actions(Signal(index, signal.SIGINT))
 
 
-def _conclude(turn: _Decisions) -> None:
-    """End the run, now that no trial runs or waits for its time."""
-    state = turn.state
+def _conclude_run(plan: _Decisions) -> None:
+    """End the run, because no trial runs or waits for its time."""
+    state = plan.state
     states = {trial.state for trial in state.trials}
     is_left = any(state.trials[index].state is not TrialState.COMPLETED for index in state.again)
     is_finished = all(trial.is_closed for trial in state.trials) and not is_left
     error = state.last_error
     if len(state.trials) != 1 and error is not None:
-        error = f"no trial completed; the last one that failed: {error}"
+        error = f"no trial completed; the last failure: {error}"
     if state.failure is not None:
-        turn.act(Conclusion(failure=state.failure))
+        plan.add_actions(Conclusion(failure=state.failure))
     elif is_finished and TrialState.COMPLETED in states:
-        turn.act(Conclusion(TrialState.COMPLETED))
-    elif is_finished and TrialState.ERROR not in states:  # each was canceled for itself
-        turn.act(Conclusion(TrialState.CANCELED))
+        plan.add_actions(Conclusion(TrialState.COMPLETED))
+    elif is_finished and TrialState.ERROR not in states:  # every trial was canceled
+        plan.add_actions(Conclusion(TrialState.CANCELED))
     elif is_finished:
-        turn.act(Conclusion(TrialState.ERROR, error))
+        plan.add_actions(Conclusion(TrialState.ERROR, error))
     elif state.stopped_state is TrialState.CANCELED:
         for index, trial in enumerate(state.trials):
             if not trial.is_closed or index in state.again:
-                turn.record(index, TrialState.CANCELED)
-        turn.act(Conclusion(TrialState.CANCELED))
+                plan.record_state(index, TrialState.CANCELED)
+        plan.add_actions(Conclusion(TrialState.CANCELED))
     elif state.last_error is not None and TrialState.PAUSED not in states:
-        turn.act(Conclusion(TrialState.ERROR, error))
+        plan.add_actions(Conclusion(TrialState.ERROR, error))
     else:
-        turn.act(
+        plan.add_actions(
             Conclusion(
                 TrialState.PAUSED,
                 was_killed=state.was_killed,

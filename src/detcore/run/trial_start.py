@@ -40,22 +40,22 @@ class Slots:
     """The slots of this machine, divided into places for trials.
 
     Args:
-        total: All slots; >= `per_trial`.
-        per_trial: Slots that each trial takes; >= 1.
-        devices: Names of the accelerators, as their variable has them. If they are enough for all
-            slots, each trial sees only its own.
+        total: Number of slots; >= `per_trial`.
+        per_trial: Number of slots per trial; >= 1.
+        devices: Names of the accelerators, as in ``CUDA_VISIBLE_DEVICES``. If they are sufficient
+            for all slots, each trial sees only its own devices.
 
     Attributes:
-        at_once: How many trials run at once.
-        places: For each of them the variables by which its workers see their devices only.
+        max_concurrent: Maximum number of concurrent trials.
+        places: For each concurrent trial, the variables that restrict its workers to their devices.
     """
 
     def __init__(self, total: int, per_trial: int, devices: Sequence[str] = ()) -> None:
-        # A number that means "no limit" gives as many as any machine has.
-        self.at_once = min(max(1, total // per_trial), _MAX_CONCURRENT)
-        self.places: list[Mapping[str, str]] = [{}] * self.at_once
-        if self.at_once > 1 and len(devices) >= self.at_once * per_trial:
-            starts = range(0, self.at_once * per_trial, per_trial)
+        # A huge number, which means "no limit", is limited to a realistic number of trials.
+        self.max_concurrent = min(max(1, total // per_trial), _MAX_CONCURRENT)
+        self.places: list[Mapping[str, str]] = [{}] * self.max_concurrent
+        if self.max_concurrent > 1 and len(devices) >= self.max_concurrent * per_trial:
+            starts = range(0, self.max_concurrent * per_trial, per_trial)
             self.places = [{_DEVICES: ",".join(devices[at : at + per_trial])} for at in starts]
 
 
@@ -64,67 +64,67 @@ def count_slots(config: ExperimentConfig, *, max_slots: int | None) -> tuple[int
 
     Args:
         config: The experiment's configuration.
-        max_slots: Slots in all; default: ``resources.max_slots``, else the accelerators, else
-            those of one trial.
+        max_slots: Total number of slots. Default: ``resources.max_slots``, or the number of
+            accelerators, or the slots of one trial.
 
     Raises:
-        RunError: If one trial needs more.
+        RunError: If a single trial requires more slots.
     """
     resources = config.resources
-    # 0 slots are one worker, on the CPU.
+    # 0 slots mean one worker, on the CPU.
     per_trial = max(1, resources.slots_per_trial)
-    devices = _accelerators() if resources.slots_per_trial else []
+    devices = _list_accelerators() if resources.slots_per_trial else []
     total = max_slots if max_slots is not None else resources.max_slots
     if total is None:
         total = max(per_trial, len(devices))
     elif 0 < total < per_trial:
         raise RunError(
-            f"each trial has {per_trial} workers (resources.slots_per_trial), but there are "
-            f"{total} slots (max_slots): no trial could start.\n"
-            f"Give at least {per_trial}: --max-slots {per_trial}"
+            f"each trial has {per_trial} workers (resources.slots_per_trial), but only {total} "
+            f"slots are available (max_slots), so no trial can start.\n"
+            f"Allow at least {per_trial} slots:  --max-slots {per_trial}"
         )
     return per_trial, Slots(max(total, per_trial), per_trial, devices)
 
 
-def _accelerators() -> list[str]:
+def _list_accelerators() -> list[str]:
     """Return the names of the NVIDIA devices that this process may use."""
     visible = read_variables((_DEVICES,)).get(_DEVICES)
     if visible is not None:
         names = [name.strip() for name in visible.split(",")]
         return [name for name in names if name and name != "-1"]
-    found = (re.fullmatch(r"nvidia(\d+)", path.name) for path in Path("/dev").glob("nvidia*"))
-    return sorted((match[1] for match in found if match), key=int)
+    matches = (re.fullmatch(r"nvidia(\d+)", path.name) for path in Path("/dev").glob("nvidia*"))
+    return sorted((match[1] for match in matches if match), key=int)
 
 
 def get_experiment_dir(environment: Environment, experiment_id: int) -> Path:
-    """Return the folder of an experiment's own files."""
+    """Return the directory of an experiment's files."""
     return environment.home / "experiments" / str(experiment_id)
 
 
 def get_trials_dir(environment: Environment, experiment_id: int) -> Path:
-    """Return the folder with the folders of an experiment's trials."""
+    """Return the parent directory of the directories of an experiment's trials."""
     return get_experiment_dir(environment, experiment_id) / "trials"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarter:
-    """Starts trials of an experiment, follows their logs, and answers their workers' questions.
+    """Starts trials of an experiment, follows their logs, and answers their workers' queries.
 
-    While its trials run, the runner is the only process that moves their reports into the records,
-    apart from commands that read.
+    While its trials run, only the runner and commands that read ingest their reports into the
+    records.
 
     Attributes:
-        database: The records; a call waits while they are away.
-        no_wait_database: The same, for calls that must not wait.
+        database: The records. Calls wait while they are unreachable.
+        no_wait_database: The same records, for calls that must not wait.
         run: The settings of the run.
-        experiment_id: Which experiment.
+        experiment_id: The experiment.
         config: Its configuration, with secrets.
-        code_dir: Folder with a copy of the user's code without secrets; None: the trial is a
+        code_dir: Folder with a copy of the user's code without secrets. None for a standalone
             script.
         model_dir: Folder of the user's code.
         test_mode: Whether trials are smoke runs.
-        num_workers: Workers of each trial; >= 1.
-        storage: Where the checkpoints are.
+        num_workers: Number of workers per trial; >= 1.
+        storage: Storage of the checkpoints.
         launcher: Starts the workers.
         lock: The experiment's lock, whose file the chief workers inherit.
         follower: Moves the reports of the workers into the records.
@@ -144,7 +144,7 @@ class TrialStarter:
     lock: RunnerLock
     follower: LogFollower
 
-    def start(
+    def start_trial(
         self,
         index: int,
         trial_id: int,
@@ -154,20 +154,20 @@ class TrialStarter:
         is_closed: bool = False,
         was_complete: bool = False,
     ) -> RunningTrial:
-        """Start the workers of a trial from its latest checkpoint; a new run of it begins.
+        """Start a new run of a trial, whose workers continue from its latest checkpoint.
 
         Args:
             index: Its number in the search.
-            trial_id: Its record.
-            length: How far the search wants it trained first.
-            place: Variables of the place where it runs.
-            is_closed: Whether the search trains it no further.
-            was_complete: Whether it is recorded as complete: a script restores it.
+            trial_id: Its id.
+            length: First length that the search requests.
+            place: Environment variables of its place.
+            is_closed: Whether the search does not train it further.
+            was_complete: Whether it is recorded as complete, and a script restores it.
 
         Raises:
             RunError: If the workers cannot be started.
         """
-        info = self._info(trial_id, length, is_closed=is_closed, was_complete=was_complete)
+        info = self._build_info(trial_id, length, is_closed=is_closed, was_complete=was_complete)
         self._open_log(info)
         frameworks = () if self.run.is_verbose else self.run.plugins.frameworks().values()
         notices = [notice for framework in frameworks for notice in framework.notices]
@@ -187,7 +187,7 @@ class TrialStarter:
                 },
             )
         except BaseException:
-            self._unfollow(info)
+            self._stop_following(info)
             output.close()
             raise
         self.run.listener.trial_started(info, pid=workers.pid)
@@ -197,20 +197,20 @@ class TrialStarter:
             )
         return RunningTrial(index, info, workers, output)
 
-    def _info(
+    def _build_info(
         self, trial_id: int, length: int | None, *, is_closed: bool, was_complete: bool
     ) -> TrialInfo:
         trial = self.database.get_trial(trial_id)
         settings = self.config.trial_settings()
         folder = get_trials_dir(self.run.environment, self.experiment_id) / str(trial_id)
         latest = best = None
-        if trial.run_id:  # else it has neither checkpoints nor values
-            # Checkpoints that a killed worker left half written are settled first.
+        if trial.run_id:  # otherwise it has neither checkpoints nor values
+            # Unfinished checkpoints of killed workers are recovered first.
             recover_trial(self.database, self.storage, trial)
             latest = self._find_checkpoint(trial_id)
-            # One that was killed while it restored a complete run has a state of its own.
+            # A trial that was killed while restoring a complete run is not recorded as complete.
             was_complete = was_complete or (is_closed and _was_restoring(folder, trial))
-            # Values after the checkpoint are of a run that is trained again.
+            # Values after the checkpoint belong to steps that are trained again.
             best = self.database.get_best_value_until(
                 trial_id, settings, latest.steps_completed if latest else 0
             )
@@ -228,7 +228,7 @@ class TrialStarter:
             trial_id=trial_id,
             run_id=self.database.start_run(
                 trial_id,
-                observers=[each.entry.name for each in self.run.plugins.observers()],
+                observers=[observer.entry.name for observer in self.run.plugins.observers()],
             ),
             trial_seed=trial.seed,
             hparams=trial.hparams,
@@ -249,13 +249,14 @@ class TrialStarter:
         )
 
     def _find_checkpoint(self, trial_id: int) -> CheckpointRecord | None:
-        """Return the newest whole checkpoint of a trial.
+        """Return the newest intact checkpoint of a trial.
 
-        Of a script the files are read: its user must start it again where the restore fails.
+        For scripts, files are read as well, because after a failed restore the user would have to
+        start the script again.
 
         Raises:
-            CheckpointCorruptError: If none is whole, of a script. Another trial starts from its
-                newest one, and fails: the search goes on without it.
+            CheckpointCorruptError: If all checkpoints of a script are damaged. Any other trial
+                starts from its newest checkpoint and fails, and the search continues without it.
         """
         is_script = self.code_dir is None
         try:
@@ -268,7 +269,7 @@ class TrialStarter:
             return self.database.latest_checkpoint(trial_id)
 
     def _has_end(self, trial: TrialRecord, latest: CheckpointRecord | None) -> bool:
-        """Whether a checkpoint has the last step that a trial reported."""
+        """Whether a checkpoint contains the last step that a trial reported."""
         summaries = self.database.summarize_trials(
             self.experiment_id, metric=None, trial_ids=[trial.id]
         )
@@ -276,51 +277,55 @@ class TrialStarter:
         return latest is not None and latest.steps_completed >= end
 
     def _open_log(self, info: TrialInfo) -> None:
-        """Create the log of a run, and start to follow it.
+        """Create the log of a run, and start following it.
 
         Raises:
-            StorageFullError: If there is no room for it.
-            StorageError: If there is no room for the description of the run.
+            StorageFullError: If the disk is too full for the log.
+            StorageError: If the disk is too full for the description of the run.
         """
         write_run(info)
         with open_log(info):
-            pass  # its first line
+            pass  # writes the first line
         self.follower.follow(event_log_path(Path(info.trial_dir), info.run_id))
 
-    def _unfollow(self, info: TrialInfo) -> None:
+    def _stop_following(self, info: TrialInfo) -> None:
         self.follower.unfollow(event_log_path(Path(info.trial_dir), info.run_id))
 
-    def release(self, info: TrialInfo) -> None:
-        """Stop following a run whose workers are gone, and take in the rest of its log."""
-        self._unfollow(info)
+    def release_trial(self, info: TrialInfo) -> None:
+        """Stop following a run whose workers have exited, and ingest the rest of its log."""
+        self._stop_following(info)
         home = self.run.environment.home
         ingest_event_logs(
             self.database, home, experiment_id=self.experiment_id, trial_id=info.trial_id
         )
 
-    def answer(self, info: TrialInfo, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the reply to a worker's question about the records.
+    def answer_query(self, info: TrialInfo, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the reply to a worker's query of the records.
 
         Args:
             info: The trial of the worker.
-            question: Its message: ``question``, ``number`` and ``fields``.
+            question: The worker's message with ``question``, ``number`` and ``fields``.
         """
-        found = answer_question(
+        answer = answer_question(
             self.no_wait_database,
             self.run.environment.home,
             info.trial_id,
             str(question["question"]),
             question["fields"],
         )
-        return {"type": "answer", "number": question["number"], "answer": found}
+        return {"type": "answer", "number": question["number"], "answer": answer}
 
     def _validated_metric(self, checkpoint: CheckpointRecord) -> float | None:
         """Return the searcher's metric of a validation that followed a checkpoint, or None."""
-        found = self.database.validation_at(checkpoint.trial_id, checkpoint.steps_completed)
-        # An earlier one may be of other weights: of a run that trained that far and saved nothing.
-        if found is None or not found.reported_at or found.reported_at < checkpoint.started_at:
+        validation = self.database.validation_at(checkpoint.trial_id, checkpoint.steps_completed)
+        # An earlier validation may belong to a run that reached this step without saving.
+        if (
+            validation is None
+            or not validation.reported_at
+            or validation.reported_at < checkpoint.started_at
+        ):
             return None
-        value = found.metrics.get(self.config.searcher.metric)
+        value = validation.metrics.get(self.config.searcher.metric)
         if not isinstance(value, int | float) or math.isnan(value):
             return None
         return float(value)
@@ -335,16 +340,16 @@ def _was_restoring(folder: Path, trial: TrialRecord) -> bool:
 
 
 def has_no_length(config: ExperimentConfig) -> bool:
-    """Whether nothing says how far a trial trains, as in a script that passes no length."""
+    """Whether the configuration has no length, as in a script that passes none."""
     return config.searcher.name == "single" and config.searcher.max_length is None
 
 
 def copy_model_code(model_dir: Path, folder: Path, config: ExperimentConfig) -> Path:
-    """Copy the user's code, without secrets, to where checkpoints take it from; return the folder.
+    """Copy the user's code without secrets, as the source for checkpoints; return the copy.
 
     Args:
         model_dir: Folder of the user's code.
-        folder: The experiment's; a copy of an earlier run is replaced.
+        folder: Directory of the experiment. The copy of an earlier run is replaced.
         config: The configuration, with its secrets.
     """
     copy = folder / "saved-code"

@@ -1,4 +1,4 @@
-"""Define trials, their contexts and controllers, and the loop that trains them.
+"""Trials, their contexts and controllers, and the loop that trains them.
 
 Names are imported on first use, so that subclassing `Trial` does not load the training loop.
 """

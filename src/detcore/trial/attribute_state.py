@@ -1,4 +1,4 @@
-"""Save and restore what training changes in an object of the user, such as a callback."""
+"""Save and restore the attributes of a user's object, such as a callback, that training changes."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from detcore.contract.trial import TrialContext
 
 _logger = logging.getLogger("detcore.trial")
 
-# Marks of values that JSON lacks: the only key of a dictionary.
+# Marks of types that JSON lacks. A mark is the only key of a dictionary.
 _TUPLE, _SET, _FROZENSET, _DEQUE, _DICT = "$tuple", "$set", "$frozenset", "$deque", "$dict"
 _BYTES, _PATH, _COUNTER, _ORDERED = "$bytes", "$path", "$counter", "$ordered"
-# Their saved state is put into an object that the user's code has created.
+# States with these marks are restored into an object that the user's code has created.
 _OBJECT, _STATE, _GENERATOR, _DEFAULTDICT = "$object", "$state", "$generator", "$defaultdict"
 _IN_PLACE = frozenset({_OBJECT, _STATE, _GENERATOR, _DEFAULTDICT})
 _OPAQUE = "$opaque"
 _MAX_DEPTH = 6
-_MAX_ITEMS = 100_000  # in one container; a larger one is data, not state
-# Values of the program, not of the training; a logger notes the levels that it was asked for, and
-# threads change their objects and those of the contexts at any time.
+_MAX_ITEMS = 100_000  # larger containers are data, not state
+# Objects that belong to the program rather than to training. Loggers cache levels, and threads may
+# change their own objects and the contexts at any time.
 CODE_TYPES = (
     types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type,
     logging.Logger, threading.Thread, threading.Condition, threading.Event, threading.Semaphore,
@@ -43,21 +43,21 @@ _MISSING = object()
 
 
 class AttributeCodec:
-    """Reads and restores the objects of a framework that stand in attributes.
+    """Reads and restores a framework's tensors and stateful objects in attributes.
 
-    This one knows no tensors, and objects with ``state_dict`` and ``load_state_dict``.
+    The base class supports no tensors, and objects with ``state_dict`` and ``load_state_dict``.
     """
 
     def read_tensor(self, value: Any) -> npt.NDArray[Any] | None:
-        """Return the content of a tensor, to detect changes, or None for any other value."""
+        """Return the content of a tensor, for detecting changes; None for any other value."""
         return None
 
     def assign_tensor(self, current: Any, saved: Any) -> Any:
         """Return the tensor to keep in the attribute.
 
         Args:
-            current: The present value, a tensor or not.
-            saved: The tensor of the checkpoint.
+            current: The present value, which may be of any type.
+            saved: The tensor from the checkpoint.
 
         Returns:
             ``current``, if ``saved`` could be copied into it; otherwise ``saved``.
@@ -78,17 +78,27 @@ class AttributeCodec:
 class AttributeTracker:
     """Saves the attributes of an object that have changed since the tracker was created.
 
-    Create it before training starts, with the object as the user's code made it. Attributes that
-    training does not change, such as settings, are not saved, so that a new setting takes effect
-    when a run is resumed.
+    Create the tracker before training starts. Attributes that training does not change, such as
+    settings, are not saved, so that a changed setting takes effect when a run is resumed.
+
+    Example:
+        >>> class EarlyStopping:
+        ...     def __init__(self, patience):
+        ...         self.patience = patience
+        ...         self.best = None
+        >>> callback = EarlyStopping(patience=3)
+        >>> tracker = AttributeTracker(callback)
+        >>> callback.best = 0.25
+        >>> tracker.capture()
+        {'best': 0.25}
 
     Args:
         target: The object.
-        prefix: Put before names of attributes in the warning about lost changes, such as
-            ``"trial."``; without it, there is no warning.
+        prefix: Prefix of attribute names in the warning about lost changes, such as ``"trial."``.
+            None disables the warning.
         ignored: Names of attributes that belong to the framework, such as ``"model"``.
-        ignored_objects: Objects that are saved elsewhere, such as models and optimizers.
-        codec: Reads the tensors and stateful objects of a framework.
+        ignored_objects: Objects that the caller saves separately, such as models and optimizers.
+        codec: Reads a framework's tensors and stateful objects.
     """
 
     def __init__(
@@ -106,18 +116,19 @@ class AttributeTracker:
         self._ignored_objects = _by_id(ignored_objects)
         self._codec = codec or AttributeCodec()
         self._digests = {
-            name: self._encode(value).digest() for name, value in self._list_attributes()
+            name: self._create_encoder(value).compute_digest()
+            for name, value in self._list_attributes()
         }
         self.note_objects()
 
     def note_objects(self, ignored_objects: Iterable[object] = ()) -> None:
-        """Note which objects the attributes hold, so that their states can be restored into them.
+        """Record the types of the attributes, so that states can be restored into them.
 
         Call it again after the hook that the framework calls when training starts, which may create
         such objects, and before `restore`.
 
         Args:
-            ignored_objects: Further objects that are saved elsewhere, which exist only by now.
+            ignored_objects: Additional objects that the caller saves separately.
         """
         self._ignored_objects |= _by_id(ignored_objects)
         self._types = {name: type(value) for name, value in self._list_attributes()}
@@ -125,7 +136,7 @@ class AttributeTracker:
     def capture(self) -> dict[str, Any]:
         """Return the changed attributes, and all random generators, by name.
 
-        The first call warns about the attributes that have changed and cannot be returned.
+        The first call logs a warning about changed attributes that cannot be saved.
 
         Returns:
             None, bool, int, float, str, NumPy arrays and scalars, tensors, and lists and
@@ -136,9 +147,9 @@ class AttributeTracker:
             self._prefix = None
         values = {}
         for name, value in self._list_attributes():
-            encoded = self._encode(value)
+            encoded = self._create_encoder(value)
             if self._is_restorable(name, value, encoded) and (
-                encoded.has_generator or encoded.digest() != self._digests.get(name)
+                encoded.has_generator or encoded.compute_digest() != self._digests.get(name)
             ):
                 values[name] = _copy_arrays(encoded.value)
         return values
@@ -148,37 +159,37 @@ class AttributeTracker:
         return [
             name
             for name, value in self._list_attributes()
-            if not self._is_restorable(name, value, encoded := self._encode(value))
-            and encoded.digest() != self._digests.get(name)
+            if not self._is_restorable(name, value, encoded := self._create_encoder(value))
+            and encoded.compute_digest() != self._digests.get(name)
         ]
 
     def _warn_of_unsaved(self, prefix: str) -> None:
         if names := self.list_changed():
             _logger.warning(
                 "training has changed %s, which a checkpoint cannot hold: a resumed run starts "
-                "with the first value. Keep numbers, strings, arrays, tensors or containers of "
-                "these; or create the object before training starts, with methods that save and "
+                "with the initial value. Use numbers, strings, arrays, tensors or containers of "
+                "these, or create the object before training starts, with methods that save and "
                 "load its state",
                 ", ".join(f"{prefix}{name}" for name in names),
             )
 
     def restore(self, values: Mapping[str, Any]) -> None:
-        """Set attributes to values from `capture`; containers and arrays are changed in place.
+        """Set attributes to values from `capture`, changing containers and arrays in place.
 
         Raises:
-            InvalidCheckpointError: If a value does not fit the object that the attribute holds.
+            InvalidCheckpointError: If a value does not fit the present value of the attribute.
         """
         decoder = _Decoder(self._codec)
         attributes = self._get_attributes()
-        for name, saved in values.items():
+        for name, saved_value in values.items():
             current = attributes.get(name, _MISSING)
             try:
-                restored = decoder.decode(saved, current)
+                restored = decoder.decode(saved_value, current)
             except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
                 kind = "missing" if current is _MISSING else f"a {type(current).__name__}"
                 raise InvalidCheckpointError(
                     f"the attribute {name} of {type(self._target).__name__} cannot be restored: "
-                    f"{error}.\nIt is {kind} now, before training starts.\n"
+                    f"{error}.\nBefore training, the attribute is {kind}.\n"
                     "Create the same object in __init__ as when the checkpoint was saved."
                 ) from error
             if restored is not current:
@@ -197,11 +208,11 @@ class AttributeTracker:
             if name not in self._ignored and id(value) not in self._ignored_objects
         ]
 
-    def _encode(self, value: Any) -> _Encoder:
+    def _create_encoder(self, value: Any) -> _Encoder:
         return _Encoder(value, self._codec, self._ignored_objects, self._is_searched)
 
     def _is_searched(self, value: object) -> bool:
-        """Whether the attributes and the state of an object belong to the state of the target."""
+        """Whether to include the attributes and the state of an object in the target's state."""
         return True
 
     def _is_restorable(self, name: str, value: Any, encoded: _Encoder) -> bool:
@@ -211,12 +222,12 @@ class AttributeTracker:
 
 
 def _by_id(objects: Iterable[object]) -> dict[int, object]:
-    """Return objects by their identity, which None and other shared constants do not have."""
-    return {id(each): each for each in objects if each is not None}
+    """Return objects by their identity, except None, which is shared."""
+    return {id(item): item for item in objects if item is not None}
 
 
 def _copy_arrays(value: Any) -> Any:
-    """Return a form with copies of its arrays; a large array that has not changed needs none."""
+    """Return an encoded value with copies of its arrays."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, list):
@@ -227,13 +238,14 @@ def _copy_arrays(value: Any) -> Any:
 
 
 class _Encoder:
-    """The form of one attribute in a checkpoint.
+    """Encodes one attribute for a checkpoint.
 
     Attributes:
-        value: The form; where `is_plain` is false, it identifies the value in this process alone.
-        is_plain: Whether the value can be restored from it.
-        is_in_place: Whether this needs an object that the user's code has created.
-        has_generator: Whether the value holds a random generator.
+        value: The encoded value. If `is_plain` is false, it only identifies the value within this
+            process.
+        is_plain: Whether the value can be restored from the encoded value.
+        is_in_place: Whether restoring requires an object that the user's code has created.
+        has_generator: Whether the value contains a random generator.
     """
 
     def __init__(
@@ -251,8 +263,8 @@ class _Encoder:
         self.has_generator = False
         self.value = self._encode(value, 0)
 
-    def digest(self) -> bytes:
-        """Return a digest of the value and the types in it."""
+    def compute_digest(self) -> bytes:
+        """Return a digest of the encoded value and its types."""
         state = xxhash.xxh3_128()
         _add_to_digest(self.value, state, self._codec)
         digest: bytes = state.digest()
@@ -262,13 +274,13 @@ class _Encoder:
         if value is None or type(value) in (bool, int, float, str):
             return value
         if id(value) in self._ignored:
-            return self._opaque("ignored")
+            return self._mark_opaque("ignored")
         if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
             return value
         if self._codec.read_tensor(value) is not None:
             return value
         if depth > _MAX_DEPTH or isinstance(value, CODE_TYPES):
-            return self._opaque(id(value))
+            return self._mark_opaque(id(value))
         if type(value) in _CONTAINERS:
             return self._encode_container(value, depth + 1)
         if type(value) in (bytes, bytearray):
@@ -278,13 +290,13 @@ class _Encoder:
         return self._encode_object(value, depth + 1)
 
     def _encode_container(self, value: Any, depth: int) -> Any:
-        # Iterations are over copies: a thread may change a container meanwhile.
+        # Copies are iterated, because another thread may change the container meanwhile.
         if len(value) > _MAX_ITEMS:
-            return self._opaque([id(value), len(value)])
+            return self._mark_opaque([id(value), len(value)])
         if isinstance(value, dict):
             return self._encode_dict(value, depth)
         if isinstance(value, set | frozenset):
-            # Sorted, so that equal sets have one form, whatever their order in this process is.
+            # Sorted, because the order of a set differs between processes.
             items = sorted((self._encode(item, depth) for item in list(value)), key=repr)
             return {_CONTAINERS[type(value)]: items}
         items = [self._encode(item, depth) for item in list(value)]
@@ -308,7 +320,7 @@ class _Encoder:
             self.has_generator = self.is_in_place = True
             return {_GENERATOR: self._encode(state, depth)}
         if not self._is_searched(value):
-            return self._opaque(id(value))
+            return self._mark_opaque(id(value))
         state = self._codec.get_state(value)
         if state is not None:
             self.is_in_place = True
@@ -316,9 +328,9 @@ class _Encoder:
         if _is_plain_object(value):
             self.is_in_place = True
             return {_OBJECT: self._encode_dict(vars(value), depth)}
-        return self._opaque(id(value))
+        return self._mark_opaque(id(value))
 
-    def _opaque(self, identity: Any) -> Any:
+    def _mark_opaque(self, identity: Any) -> Any:
         self.is_plain = False
         return {_OPAQUE: identity}
 
@@ -331,10 +343,10 @@ _CONTAINERS: Mapping[type, str] = {
 
 
 def _is_plain_object(value: Any) -> bool:
-    """Whether an object's attributes are all of its state: a class written in Python."""
+    """Whether the attributes of an object are its complete state, as for Python classes."""
     return hasattr(value, "__dict__") and all(
-        each is object or (each.__flags__ & _HEAP_TYPE and not vars(each).keys() & _OWN_STORES)
-        for each in type(value).__mro__
+        base is object or (base.__flags__ & _HEAP_TYPE and not vars(base).keys() & _OWN_STORES)
+        for base in type(value).__mro__
     )
 
 
@@ -370,14 +382,14 @@ def _set_generator(value: Any, state: Any) -> None:
 
 
 class _Decoder:
-    """Restores values of one object; each container is changed in place once at most."""
+    """Restores values of one object; changes each container in place at most once."""
 
     def __init__(self, codec: AttributeCodec) -> None:
         self._codec = codec
         self._changed: dict[int, object] = {}
 
     def decode(self, saved: Any, current: Any) -> Any:
-        """Return a saved value, put into the current one where that is possible."""
+        """Return a saved value, restored into the current value if possible."""
         if isinstance(saved, np.ndarray):
             return self._decode_array(saved, current)
         if isinstance(saved, np.generic):
@@ -409,7 +421,7 @@ class _Decoder:
             return (bytearray if content[1] else bytes).fromhex(content[0])
         if mark == _PATH:
             return (type(current) if isinstance(current, PurePath) else PurePath)(content)
-        raise ValueError(f"{mark} is not known")
+        raise ValueError(f"unknown mark {mark}")
 
     def _fill_object(self, mark: str, content: Any, current: Any) -> None:
         if mark == _GENERATOR:
@@ -462,7 +474,7 @@ class _Decoder:
         return items
 
     def _is_unchanged(self, current: object) -> bool:
-        """Whether no other attribute was restored into this object; note that one is now."""
+        """Whether this object was not restored before; marks it as restored."""
         if id(current) in self._changed:
             return False
         self._changed[id(current)] = current

@@ -1,4 +1,4 @@
-"""Carry out the schedule at batch boundaries, between a controller and the core context."""
+"""Execute the schedule at batch boundaries, connecting a controller and the core context."""
 
 from __future__ import annotations
 
@@ -43,13 +43,14 @@ class ScheduledPollingClock(PollingClock):
         state: Mapping[str, Any],
         batches_per_epoch: int | None,
     ) -> None:
-        """Begin the searcher's first operation.
+        """Start the searcher's first operation.
 
         Args:
             core: The trial's open context.
             context: The context of the trial's code.
             saver: Saves checkpoints.
-            state: State of the clock in the checkpoint that the trial resumes from; else empty.
+            state: State of the clock in the checkpoint from which the trial resumes. Empty at the
+                first start.
             batches_per_epoch: Batches in one epoch according to the data; None if unknown.
 
         Raises:
@@ -62,9 +63,9 @@ class ScheduledPollingClock(PollingClock):
         self._data_batches_per_epoch = batches_per_epoch
         self._operations = core.searcher.operations()
         self._operation = next(self._operations)
-        plan = self._plan(self._operation)
+        plan = self._plan_operation(self._operation)
         info = core.info
-        # The checkpoint at the end of an operation is saved before the validation there.
+        # The checkpoint at the end of an operation is saved before its validation.
         self._searcher_metric = info.validated_metric if state and info else None
         self._schedule = Schedule(plan)
         if state:
@@ -73,9 +74,9 @@ class ScheduledPollingClock(PollingClock):
             )
             if self._searcher_metric is None:
                 self._searcher_metric = state.get("searcher_metric")
-        core.train.stops_at_nan = False  # the clock sees to it, on all workers alike
+        core.train.stops_at_nan = False  # the clock checks for NaN, on all workers alike
         self._is_chief = core.distributed.rank == 0
-        self._has_told_unread = False
+        self._has_warned_of_unread = False
         self._agreement = Agreement(
             core.distributed, average=self._settings.gradients.average_training_metrics
         )
@@ -84,7 +85,7 @@ class ScheduledPollingClock(PollingClock):
         self.stopped: str | None = "completed" if info and info.is_complete else None
         context.planned_batches = plan.length
 
-    def _plan(self, operation: SearcherOperation) -> SchedulePlan:
+    def _plan_operation(self, operation: SearcherOperation) -> SchedulePlan:
         return plan_from_settings(
             self._settings,
             length=Length(operation.length, operation.unit or Unit.BATCHES),
@@ -105,7 +106,7 @@ class ScheduledPollingClock(PollingClock):
 
     @property
     def interrupt_requested(self) -> bool:
-        return self._agreement.is_interrupted(bool(self._interrupts()))
+        return self._agreement.is_interrupted(bool(self._read_interrupts()))
 
     def due(self, steps_completed: int, *, early: bool = False) -> Decision:
         if self.stopped is not None:
@@ -113,10 +114,10 @@ class ScheduledPollingClock(PollingClock):
         is_between = self.steps_completed < steps_completed < self.next_boundary
         if is_between and not early and not self.interrupt_requested:
             return Decision(Step.TRAIN, self.next_boundary, "nothing is due")
-        self._schedule.trained(steps_completed)
+        self._schedule.record_training(steps_completed)
         self.steps_completed = steps_completed
         self._core.checkpoint.poll()
-        return self._decide()
+        return self._choose_decision()
 
     def reported(
         self,
@@ -125,21 +126,25 @@ class ScheduledPollingClock(PollingClock):
         *,
         n_records: int | None = None,
     ) -> None:
-        mine = UnitMetrics(metrics, batch_metrics, n_records)
-        self._report(self._agreement.unit(mine, self._interrupts())[0])
+        unit = UnitMetrics(metrics, batch_metrics, n_records)
+        self._record_report(self._agreement.merge_unit(unit, self._read_interrupts())[0])
 
     def validated(self, result: ValidationResult | Mapping[str, float]) -> None:
-        mine = result if isinstance(result, ValidationResult) else ValidationResult(dict(result))
-        previous_best = self._record_validation(mine) if self._is_chief else None
+        own_result = (
+            result if isinstance(result, ValidationResult) else ValidationResult(dict(result))
+        )
+        previous_best = self._record_validation(own_result) if self._is_chief else None
         # All workers must make the decisions below alike, so they use bit-identical values.
-        chiefs, previous_best = self._agreement.from_chief((mine, previous_best))
+        chief_result, previous_best = self._agreement.broadcast_from_chief(
+            (own_result, previous_best)
+        )
         if self._settings.stop_at_nan:
             NotANumberError.raise_if_nan(
-                chiefs.metrics, f"the validation at batch {self.steps_completed}"
+                chief_result.metrics, f"the validation at batch {self.steps_completed}"
             )
         if self._is_chief:
-            self._tell_unread_hparams()
-        metric = self._searcher_value(chiefs.metrics)
+            self._warn_of_unread_hparams()
+        metric = self._get_searcher_value(chief_result.metrics)
         self._searcher_metric = metric
         if previous_best is None:
             is_best = True
@@ -147,7 +152,7 @@ class ScheduledPollingClock(PollingClock):
             is_best = metric <= previous_best
         else:
             is_best = metric >= previous_best
-        self._schedule.validated(is_best=is_best)
+        self._schedule.record_validation(is_best=is_best)
 
     def save(self, state: SavesState) -> None:
         if self._context.ledger is not None:
@@ -163,7 +168,7 @@ class ScheduledPollingClock(PollingClock):
             },
             has_deadline=self._core.preempt.seconds_left is not None,
         )
-        self._schedule.checkpointed()
+        self._schedule.record_checkpoint()
 
     def request_stop(self) -> None:
         self._context.set_stop_requested(True)
@@ -171,34 +176,44 @@ class ScheduledPollingClock(PollingClock):
     def worker_directory(self, checkpoint: Path) -> Path | None:
         return self._context.worker_directory(checkpoint)
 
-    def _interrupts(self) -> StopRequests:
+    def _read_interrupts(self) -> StopRequests:
         return StopRequests(self._core.preempt.is_requested, self._context.get_stop_requested())
 
-    def _decide(self, known: StopRequests | None = None) -> Decision:
-        """Return the next work of the framework; `known` are interrupts just exchanged."""
+    def _choose_decision(self, recent_interrupts: StopRequests | None = None) -> Decision:
+        """Return the framework's next work.
+
+        Args:
+            recent_interrupts: Interrupts that the workers have just exchanged, or None.
+        """
         while True:
-            interrupts = self._agreement.interrupts(self._interrupts()) if known is None else known
-            known = None  # outdated after the work below, which may take long
+            interrupts = (
+                self._agreement.merge_interrupts(self._read_interrupts())
+                if recent_interrupts is None
+                else recent_interrupts
+            )
+            recent_interrupts = None  # outdated after the work below, which may take long
             decision = self._schedule.find_due_work(
                 preempt=interrupts.preempt, stop_requested=interrupts.stop
             )
             if decision.step is Step.STOP:
-                return self._stop(decision.reason if self._wait_for_checkpoint() else "preempted")
+                return self._end_training(
+                    decision.reason if self._wait_for_checkpoint() else "preempted"
+                )
             if decision.step is Step.COMPLETE:
                 if not self._wait_for_checkpoint():
-                    return self._stop("preempted")
-                if not self._complete():
-                    return self._stop("completed")
+                    return self._end_training("preempted")
+                if not self._complete_operation():
+                    return self._end_training("completed")
                 continue
             if decision.step is Step.CHECKPOINT:
                 if interrupts.preempt and not self._is_in_time():
-                    return self._stop("preempted")
-                if not self._is_previous_settled():
+                    return self._end_training("preempted")
+                if not self._wait_for_previous_checkpoint():
                     continue
             self.next_boundary = decision.until
             return decision
 
-    def _report(self, unit: UnitMetrics) -> None:
+    def _record_report(self, unit: UnitMetrics) -> None:
         steps = self.steps_completed
         if self._context.ledger is not None:
             self._context.ledger.flush()
@@ -207,34 +222,34 @@ class ScheduledPollingClock(PollingClock):
                 self._core.train.report_training_metrics(
                     steps, unit.metrics, unit.batches, n_records=unit.n_records
                 )
-            done = min(1.0, steps / self._schedule.plan.length)
-            self._operation.report_progress(done * self._operation.length)
+            fraction = min(1.0, steps / self._schedule.plan.length)
+            self._operation.report_progress(fraction * self._operation.length)
         digests = self._context.digests
         if digests is not None:
             digests.log_metrics(steps, unit.batches or ())
             digests.log_state(steps)
             digests.flush()
         if self._settings.stop_at_nan:
-            first = steps - len(unit.batches or ()) + 1
-            for batch, metrics in enumerate(unit.batches or (), first):
+            first_batch = steps - len(unit.batches or ()) + 1
+            for batch, metrics in enumerate(unit.batches or (), first_batch):
                 NotANumberError.raise_if_nan(metrics, f"batch {batch}")
             NotANumberError.raise_if_nan(unit.metrics, f"the report at batch {steps}")
-        self._schedule.reported()
+        self._schedule.record_report()
 
-    def _tell_unread_hparams(self) -> None:
-        """Warn about hyperparameters that the trial has not read by the first validation."""
-        if self._has_told_unread:
+    def _warn_of_unread_hparams(self) -> None:
+        """Log a warning about hyperparameters that were not read before the first validation."""
+        if self._has_warned_of_unread:
             return
-        self._has_told_unread = True
-        for name, near in self._context.unread_hparams().items():
+        self._has_warned_of_unread = True
+        for name, closest in self._context.unread_hparams().items():
             _logger.warning(
-                "nothing has read the hyperparameter %r so far%s",
+                "the code has not read the hyperparameter %r so far%s",
                 name,
-                f": did you mean {near!r}, which is read?" if near else "",
+                f": did you mean {closest!r}, which it reads?" if closest else "",
             )
 
     def _record_validation(self, result: ValidationResult) -> float | None:
-        """Record a validation; return the previous best value."""
+        """Record a validation and return the previous best value."""
         train = self._core.train
         previous_best = train.get_experiment_best_validation()
         train.report_validation_metrics(
@@ -242,16 +257,17 @@ class ScheduledPollingClock(PollingClock):
         )
         return previous_best
 
-    def _searcher_value(self, metrics: Mapping[str, Any]) -> float:
+    def _get_searcher_value(self, metrics: Mapping[str, Any]) -> float:
         name = str(self._settings.metric)
         if name not in metrics:
-            near = closest_match(name, metrics)
-            meant = f" Did you mean {near!r}?" if near else ""
+            closest = closest_match(name, metrics)
+            hint = f" Did you mean {closest!r}?" if closest else ""
             raise ConfigError(
                 f"searcher.metric is {name!r}, but the validation at step {self.steps_completed} "
-                f"gave: {', '.join(sorted(metrics)) or 'no metrics'}.{meant}\n"
-                "Name one of these under searcher.metric in the experiment file. To resume this "
-                f"experiment, add --set searcher.metric={near or 'NAME'}."
+                f"returned: {', '.join(sorted(metrics)) or 'no metrics'}.{hint}\n"
+                "Set searcher.metric in the experiment file to one of these. To resume this "
+                "experiment:\n"
+                f"  detcore run --resume ID --set searcher.metric={closest or 'NAME'}"
             )
         try:
             value = float(metrics[name])
@@ -263,107 +279,109 @@ class ScheduledPollingClock(PollingClock):
         if math.isnan(value):
             raise MetricError(
                 f"the searcher metric {name!r} is NaN at step {self.steps_completed}.\n"
-                "NaN cannot be compared, so neither the search nor the choice of the best "
-                "checkpoint can continue.\n"
+                "NaN cannot be compared, so the search cannot continue.\n"
                 "Lower the learning rate, look for NaN in the data, or resume from an earlier "
                 "checkpoint with changed code."
             )
         return value
 
-    def _stop(self, reason: str) -> Decision:
+    def _end_training(self, reason: str) -> Decision:
         """End training."""
         self.stopped = reason
         if reason == "preempted":
             self._core.preempt.acknowledge_preemption_signal()
         elif reason == "stop requested" and self._is_chief:
             _logger.info(
-                "the trial's own code asked it to stop, at batch %d of %d",
+                "the trial's code requested a stop at batch %d of %d",
                 self.steps_completed,
                 self._schedule.plan.length,
             )
         return Decision(Step.STOP, self.steps_completed, reason)
 
     def _wait_for_checkpoint(self) -> bool:
-        """Wait for the checkpoint under way; return whether it was committed before the kill."""
-        is_settled = self._core.wait_for_checkpoint() if self._is_chief else None
-        return bool(self._agreement.from_chief(is_settled))
+        """Wait for an asynchronous checkpoint; return whether it was committed in time."""
+        is_committed = self._core.wait_for_checkpoint() if self._is_chief else None
+        return bool(self._agreement.broadcast_from_chief(is_committed))
 
-    def _is_previous_settled(self) -> bool:
-        """Wait for the previous checkpoint; return False if the kill is announced for earlier."""
-        is_settled = None
+    def _wait_for_previous_checkpoint(self) -> bool:
+        """Wait for the previous checkpoint; return False if a kill is announced meanwhile."""
+        is_committed = None
         if self._is_chief:
             preempt = self._core.preempt
-            has_told = preempt.seconds_left is not None
+            was_announced = preempt.seconds_left is not None
 
-            def left_s() -> float:
-                has_news = not has_told and preempt.seconds_left is not None
-                return 0.0 if has_news else math.inf
+            def get_remaining_s() -> float:
+                is_newly_announced = not was_announced and preempt.seconds_left is not None
+                return 0.0 if is_newly_announced else math.inf
 
             try:
-                self._core.checkpoint.wait(left_s)
-                is_settled = True
+                self._core.checkpoint.wait(get_remaining_s)
+                is_committed = True
             except CheckpointTimeoutError:
-                is_settled = False
-        return bool(self._agreement.from_chief(is_settled))
+                is_committed = False
+        return bool(self._agreement.broadcast_from_chief(is_committed))
 
     def _is_in_time(self) -> bool:
-        """Whether a checkpoint can finish before the kill, if the time of the kill is known."""
+        """Whether a checkpoint can be saved before an announced kill; True without a kill."""
         preempt = self._core.preempt
-        mine = None
+        kill_time = None
         if preempt.seconds_left is not None and preempt.grace is not None:
-            mine = (preempt.seconds_left, preempt.grace)
-        known = self._agreement.soonest(mine)
-        if known is None:
+            kill_time = (preempt.seconds_left, preempt.grace)
+        earliest = self._agreement.find_soonest(kill_time)
+        if earliest is None:
             return True
-        left_s, grace = known
-        preempt.set_kill_time(grace, left_s)
+        remaining_s, grace = earliest
+        preempt.set_kill_time(grace, remaining_s)
         is_in_time = None
         if self._is_chief:
             is_in_time = self._prepare_last_save(grace)
-        return bool(self._agreement.from_chief(is_in_time))
+        return bool(self._agreement.broadcast_from_chief(is_in_time))
 
     def _prepare_last_save(self, grace: Grace) -> bool:
-        """Finish the save under way; return whether there is time for another one.
+        """Finish the save in progress; return whether time is left for another save.
 
-        An incomplete save leaves no trace, so the present state is saved even if it may be late.
+        The present state is saved even if the time may be too short, because an incomplete save
+        leaves no trace.
         """
         checkpoint, preempt = self._core.checkpoint, self._core.preempt
 
-        def left_s() -> float:
+        def get_remaining_s() -> float:
             return (preempt.seconds_left or 0.0) - grace.margin_s
 
-        def say(text: str) -> None:
+        def log_notice(text: str) -> None:
             _logger.info(
-                "%s: %.1f s are left until the kill (%.1f s kept for ending), %s",
+                "%s: %.1f s until the kill (%.1f s reserved for ending), %s",
                 grace, preempt.seconds_left or 0.0, grace.margin_s, text,
             )  # fmt: skip
 
         steps = checkpoint.steps_being_saved
         if steps is not None:
-            say(f"the checkpoint of batch {steps} is still being saved: it is finished first")
+            log_notice(f"the checkpoint of batch {steps} is finished first")
         try:
-            checkpoint.wait(left_s)
+            checkpoint.wait(get_remaining_s)
         except CheckpointTimeoutError as error:
-            say(f"no time is left: {str(error).partition(chr(10))[0]}")
-            # Its files are removed in the background: there is no time to wait for that.
+            log_notice(f"no time is left: {str(error).partition(chr(10))[0]}")
+            # Its files are removed in the background, because no time is left to wait.
             checkpoint.cancel_save(0.0)
             return False
-        has_time = left_s() > 0
-        say("the present state is saved" if has_time else "nothing more is saved")
+        has_time = get_remaining_s() > 0
+        log_notice("the present state is saved" if has_time else "no further checkpoint is saved")
         return has_time
 
-    def _complete(self) -> bool:
-        """Complete the searcher's operation; return whether another one follows."""
+    def _complete_operation(self) -> bool:
+        """Complete the searcher's operation; return whether another operation follows."""
         if self._searcher_metric is None:
-            raise MetricError("an operation ended without a validation")  # the schedule forbids it
+            raise MetricError(
+                "an operation ended without a validation"
+            )  # the schedule prevents this
         if self._is_chief:
             self._operation.report_completed(self._searcher_metric)
-        self._schedule.completed()
+        self._schedule.record_completion()
         following = next(self._operations, None)
         if following is None:
             return False
         self._operation = following
-        self._schedule.extended(self._plan(following).length)
+        self._schedule.extend_to(self._plan_operation(following).length)
         self._context.planned_batches = self._schedule.plan.length
         return True
 
@@ -374,12 +392,12 @@ class ScheduledClock(ScheduledPollingClock, Clock):
     _controller: LoopingController | SteppingController
 
     def slowest(self, seconds: float) -> float:
-        return self._agreement.slowest(seconds)
+        return self._agreement.find_slowest(seconds)
 
     def open(self, controller: LoopingController | SteppingController) -> bool:
-        """Do the work that is due before the first step; return whether there is any training."""
+        """Do the work that is due before the first step; return whether to train."""
         self._controller = controller
-        return self._act(UnitMetrics({}))
+        return self._do_due_work(UnitMetrics({}))
 
     def boundary(
         self,
@@ -389,20 +407,20 @@ class ScheduledClock(ScheduledPollingClock, Clock):
         *,
         n_records: int | None = None,
     ) -> bool:
-        mine = UnitMetrics(training_metrics, batch_metrics, n_records)
-        unit, interrupts = self._agreement.unit(mine, self._interrupts())
-        self._schedule.trained(steps_completed)
+        own_unit = UnitMetrics(training_metrics, batch_metrics, n_records)
+        unit, interrupts = self._agreement.merge_unit(own_unit, self._read_interrupts())
+        self._schedule.record_training(steps_completed)
         self.steps_completed = steps_completed
-        return self._act(unit, interrupts)
+        return self._do_due_work(unit, interrupts)
 
-    def _act(self, unit: UnitMetrics, known: StopRequests | None = None) -> bool:
+    def _do_due_work(self, unit: UnitMetrics, interrupts: StopRequests | None = None) -> bool:
         self._core.checkpoint.poll()
         while True:
-            decision, known = self._decide(known), None
+            decision, interrupts = self._choose_decision(interrupts), None
             if decision.step in (Step.TRAIN, Step.STOP):
                 return decision.step is Step.TRAIN
             if decision.step is Step.REPORT:
-                self._report(unit)
+                self._record_report(unit)
             elif decision.step is Step.VALIDATE:
                 self.validated(self._controller.validate())
             else:

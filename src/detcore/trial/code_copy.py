@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-# Suffixes of source and settings. Folders of code often contain data as well, which does not
-# belong in a checkpoint.
+# Suffixes of source and settings files. Code folders often also contain data, which does not belong
+# in a checkpoint.
 _SUFFIXES = frozenset(
     {".cfg", ".ini", ".ipynb", ".json", ".md", ".py", ".pyi", ".sh", ".toml", ".txt"}
     | {".yaml", ".yml"}
@@ -17,15 +17,15 @@ _SUFFIXES = frozenset(
 _MAX_BYTES = 1 << 20
 _MAX_FILES = 50_000
 _NOT_CODE = frozenset({"__pycache__", "node_modules", "venv"})
-# Folders with these contain records and checkpoints: a copy would grow with every checkpoint.
+# Folders with these files contain records or checkpoints: a copy would grow with every checkpoint.
 _OWN_FILES = frozenset({"detcore.db", "manifest.json"})
 
 
 def list_code(source: Path) -> list[str]:
-    """List the source and settings files of at most 1 MiB each below a folder.
+    """List the source and settings files below a folder, up to 1 MiB each.
 
-    Hidden files, caches, links, and folders with detcore's records or checkpoints are left out. In
-    a folder with very many files the list is cut short, with a warning.
+    Hidden files, caches, links, and folders with detcore's records or checkpoints are excluded. In
+    a folder with too many files, the list is truncated with a warning.
 
     Args:
         source: Folder of the user's code.
@@ -33,39 +33,39 @@ def list_code(source: Path) -> list[str]:
     Returns:
         Paths relative to `source`.
     """
-    found: list[str] = []
-    seen = 0
+    names: list[str] = []
+    num_files = 0
     for folder, folders, files in os.walk(source):
         if folder != str(source) and _OWN_FILES & set(files):
             folders.clear()
             continue
         folders[:] = sorted(name for name in folders if name not in _NOT_CODE and name[0] != ".")
-        seen += len(files)
-        if seen > _MAX_FILES:
+        num_files += len(files)
+        if num_files > _MAX_FILES:
             logging.getLogger("detcore").warning(
-                "%s holds more than %d files; checkpoints get the code of its first folders only. "
-                "Give the folder of your code alone: detcore run CONFIG.yaml MODEL_DIR",
+                "%s contains more than %d files, so checkpoints include only part of its code. "
+                "Pass a folder with only your code:  detcore run CONFIG.yaml MODEL_DIR",
                 source,
                 _MAX_FILES,
             )
             break
         paths = (Path(folder, name) for name in sorted(files))
-        found.extend(str(path.relative_to(source)) for path in paths if _is_code(path))
-    return found
+        names.extend(str(path.relative_to(source)) for path in paths if _is_code(path))
+    return names
 
 
 def copy_code(
     source: Path, names: Iterable[str], target: Path, *, config: Mapping[str, Any] | None
 ) -> None:
-    """Copy files to a new folder, under the same names and without the experiment's secrets.
+    """Copy files to a new folder under the same names, masking the experiment's secrets.
 
-    A checkpoint may be passed on to users who must not have the storage's credentials.
+    A checkpoint may be given to users who must not have the storage credentials.
 
     Args:
         source: Folder of the user's code.
         names: Result of `list_code`; files deleted since then are skipped.
         target: Folder to create.
-        config: The experiment's configuration, with its secrets; None: `source` has none.
+        config: The experiment's configuration with its secrets, or None if `source` has no secrets.
     """
     from detcore.masking import mask_code, secret_values
 

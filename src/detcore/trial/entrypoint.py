@@ -22,14 +22,14 @@ _MISSING_NAME = re.compile(r"cannot import name '(\w+)'")
 
 
 class ImportEnded(BaseException):
-    """Ends the import of a module that would start an experiment of a class it defines.
+    """Raised to stop importing a module that would start an experiment of the trial class.
 
     Args:
-        module: The module that defines the trial class, as far as it was executed.
+        module: The partially executed module that defines the trial class.
     """
 
     def __init__(self, module: ModuleType | None) -> None:
-        super().__init__("the trial class is known; the rest of its script is not run")
+        super().__init__("the trial class is defined; the rest of its script is not executed")
         self.module = module
 
 
@@ -42,7 +42,7 @@ def import_object(name: str) -> Any:
 def import_trial_class(entrypoint: str, model_dir: Path) -> type[Trial]:
     """Import the user's trial class.
 
-    The caller has put `model_dir` on ``sys.path``. The folder of a file is added here.
+    The caller has added `model_dir` to ``sys.path``. The folder of a file is added here.
 
     The import of a script that starts an experiment of the class
     (``detcore.client.create``) stops at that call.
@@ -68,9 +68,9 @@ def import_trial_class(entrypoint: str, model_dir: Path) -> type[Trial]:
     except ImportEnded as ended:
         if ended.module is None or not hasattr(ended.module, class_name):
             raise InvalidExperimentError(
-                f"entrypoint {entrypoint!r}: its import comes to a call of create() before the "
-                f"class {class_name!r} is defined.\n"
-                'Put the call of create() below: if __name__ == "__main__":'
+                f"entrypoint {entrypoint!r}: the module calls create() before it defines the "
+                f"class {class_name!r}.\n"
+                'Move the call of create() below: if __name__ == "__main__":'
             ) from None
         module = ended.module
         sys.modules[module.__name__] = module
@@ -93,8 +93,9 @@ def import_trial_class(entrypoint: str, model_dir: Path) -> type[Trial]:
         )
     if missing := sorted(getattr(trial_class, "__abstractmethods__", ())):
         raise InvalidExperimentError(
-            f"entrypoint {entrypoint!r}: the class has no {' and no '.join(missing)}.\n"
-            f"A {_framework_class(trial_class)} defines them; look at the case of their names."
+            f"entrypoint {entrypoint!r}: the class does not define {' and '.join(missing)}.\n"
+            f"Each {_framework_class(trial_class)} must define these methods. Check the case of "
+            "their names."
         )
     return trial_class
 
@@ -106,7 +107,7 @@ def _framework_class(trial_class: type[Trial]) -> str:
 
 
 def is_importing_trial() -> bool:
-    """Whether this thread is in `import_trial_class` now."""
+    """Whether this thread is executing `import_trial_class`."""
     frame = sys._getframe()
     while frame is not None:
         if frame.f_code is import_trial_class.__code__:
@@ -116,9 +117,9 @@ def is_importing_trial() -> bool:
 
 
 def _import_file(path: Path, entrypoint: str) -> ModuleType:
-    """Import a file as a module of its name; files next to it can be imported by their names."""
+    """Import a file as a module of its name, and make the files next to it importable."""
     if not path.is_file():
-        raise InvalidExperimentError(f"entrypoint {entrypoint!r}: there is no file {path}.")
+        raise InvalidExperimentError(f"entrypoint {entrypoint!r}: the file {path} does not exist.")
     folder = str(path.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -129,7 +130,7 @@ def _import_file(path: Path, entrypoint: str) -> ModuleType:
         number += 1
         name = f"{path.stem}_{number}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None  # holds for any file that ends in .py
+    assert spec is not None  # true for every .py file
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -147,7 +148,7 @@ def _explain_missing(error: ModuleNotFoundError, entrypoint: str, model_dir: Pat
         missing = f"{_PLUGIN_PREFIX}{submodule.partition('.')[0]}"
         if importlib.util.find_spec(missing) is not None:
             return InvalidExperimentError(
-                f"entrypoint {entrypoint!r}: there is no module {error.name!r}. "
+                f"entrypoint {entrypoint!r}: module {error.name!r} not found. "
                 f"Did you mean {missing!r}?"
             )
     if missing.startswith(_PLUGIN_PREFIX) and importlib.util.find_spec(missing) is None:
@@ -155,47 +156,48 @@ def _explain_missing(error: ModuleNotFoundError, entrypoint: str, model_dir: Pat
         return PluginNotFoundError(
             f"the trial class {entrypoint!r} needs the plugin {distribution!r}, "
             "which is not installed.\n"
-            f"Install it into this environment ({sys.prefix}):\n"
+            f"Install it in this environment ({sys.prefix}):\n"
             f"  pip install {distribution}"
         )
     if missing == _OLD_NAME:
         return PluginNotFoundError(
-            f"the trial class {entrypoint!r} imports {error.name!r}, the earlier system.\n"
-            "Rewrite its imports, or see what is left to do by hand:\n"
+            f"the trial class {entrypoint!r} imports {error.name!r}, which detcore replaces.\n"
+            "Rewrite its imports with:\n"
             "  detcore migrate ."
         )
     if missing == entrypoint.rpartition(":")[0].partition(".")[0]:
         files = sorted(path.stem for path in model_dir.glob("*.py"))
         return InvalidExperimentError(
-            f"entrypoint {entrypoint!r}: there is no module {error.name!r} in {model_dir}.\n"
+            f"entrypoint {entrypoint!r}: module {error.name!r} not found in {model_dir}.\n"
             f"Modules there: {', '.join(files) or 'none'}.\n"
-            "Give the folder of your code as the second argument: detcore run CONFIG MODEL_DIR"
+            "Pass the folder of your code as the second argument:  detcore run CONFIG MODEL_DIR"
         )
     return error
 
 
 def _explain_missing_name(error: ImportError, entrypoint: str) -> Exception:
-    """Return an error that names the closest public name of a plugin's package."""
-    found = _MISSING_NAME.match(str(error))
-    if found is None or not (error.name or "").startswith(_PLUGIN_PREFIX):
+    """Return an error with the closest public name in a plugin's package."""
+    match = _MISSING_NAME.match(str(error))
+    if match is None or not (error.name or "").startswith(_PLUGIN_PREFIX):
         return error
-    near = closest_match(found[1], dir(sys.modules[error.name or ""]))
-    if near is None:
+    closest = closest_match(match[1], dir(sys.modules[error.name or ""]))
+    if closest is None:
         return error
     return InvalidExperimentError(
-        f"entrypoint {entrypoint!r}: {error.name} has no name {found[1]!r}. Did you mean {near!r}?"
+        f"entrypoint {entrypoint!r}: {error.name} has no name {match[1]!r}. "
+        f"Did you mean {closest!r}?"
     )
 
 
 def find_framework(trial_class: type[Trial], frameworks: Mapping[str, Framework]) -> Framework:
-    """Return the framework whose trial class `trial_class` subclasses.
+    """Return the framework to whose trial class `trial_class` is a subclass.
 
     Args:
         trial_class: The user's class.
         frameworks: Registered frameworks, by name.
 
     Raises:
-        PluginNotFoundError: If no registered framework fits, or a module it needs is missing.
+        PluginNotFoundError: If no registered framework matches, or a required module is missing.
     """
     ancestors = {f"{base.__module__}:{base.__qualname__}" for base in trial_class.__mro__}
     packages = {base.__module__.partition(".")[0] for base in trial_class.__mro__}
@@ -208,14 +210,14 @@ def find_framework(trial_class: type[Trial], frameworks: Mapping[str, Framework]
             return framework
     raise PluginNotFoundError(
         f"no installed plugin trains {trial_class.__module__}.{trial_class.__qualname__}; "
-        f"frameworks here: {', '.join(sorted(frameworks)) or 'none'}.\n"
+        f"installed frameworks: {', '.join(sorted(frameworks)) or 'none'}.\n"
         "Subclass a trial class that a framework plugin provides. If the plugin is installed, "
-        "it may be switched off or broken:\n  detcore plugins doctor"
+        "check whether it is disabled or broken:\n  detcore plugins doctor"
     )
 
 
 def check_requirements(framework: Framework) -> None:
-    """Raise `PluginNotFoundError` if a module that a framework needs is not installed."""
+    """Raise `PluginNotFoundError` if a module that a framework requires is not installed."""
     for module in framework.requires:
         if module in sys.modules:
             continue

@@ -1,4 +1,4 @@
-"""Find and save the global and enclosing variables of the user's functions, such as a loss."""
+"""Find and save the global and enclosing variables of user functions, such as a loss."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _logger = logging.getLogger("detcore.trial")
 
 
 class FunctionTracker(AttributeTracker):
-    """Saves the global and enclosing variables of functions, as `AttributeTracker` does attributes.
+    """Saves the global and enclosing variables of functions, like attributes.
 
-    Functions that a function of the user refers to are included. Installed packages are not
-    searched, and objects of their classes are not saved, except for tensors, random generators and
-    `kinds`. Neither are attributes of modules, classes and functions.
+    Functions that a user function refers to are included. Installed packages are not searched, and
+    objects of their classes are not saved, except tensors, random generators and `kinds`.
+    Attributes of modules, classes and functions are not saved either.
 
     Args:
         roots: Functions, and objects with methods, by name.
@@ -55,7 +55,7 @@ class FunctionTracker(AttributeTracker):
         path, _, variable = name.rpartition("/")
         function = dict(_find_functions(self._roots)).get(path)
         if function is None:
-            _logger.warning("no function refers to %s any more; it is not restored", name)
+            _logger.warning("no function refers to %s any more, so it is not restored", name)
         elif variable in function.__code__.co_freevars:
             index = function.__code__.co_freevars.index(variable)
             (function.__closure__ or ())[index].cell_contents = value
@@ -67,34 +67,36 @@ class FunctionTracker(AttributeTracker):
 
 
 def list_function_variables(roots: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
-    """Yield the global and enclosing variables of the user's functions, each once, by their path.
+    """Yield the path and value of each global and enclosing variable of user functions.
 
     Args:
         roots: Functions, and objects with methods, by name.
 
     Yields:
-        A path such as ``"loss/weight"``, and the value, which is no function, class or module.
+        A path such as ``"loss/weight"``, and the value. Functions, classes and modules are omitted.
     """
-    places = set()
+    variable_ids = set()
     for path, function in _find_functions(roots):
         for name, value in _list_references(function):
             is_global = name not in function.__code__.co_freevars
-            place = (id(function.__globals__), name) if is_global else id(_get_cell(function, name))
-            if place not in places and not isinstance(value, CODE_TYPES):
-                places.add(place)
+            variable_id = (
+                (id(function.__globals__), name) if is_global else id(_get_cell(function, name))
+            )
+            if variable_id not in variable_ids and not isinstance(value, CODE_TYPES):
+                variable_ids.add(variable_id)
                 yield f"{path}/{name}", value
 
 
 def _find_functions(roots: Mapping[str, object]) -> Iterator[tuple[str, types.FunctionType]]:
-    """Yield the functions that roots are, have as methods, or refer to; breadth first."""
+    """Yield the roots, their methods, and referenced functions, in breadth-first order."""
     pending: list[tuple[str, Any]] = list(roots.items())
-    seen: dict[int, object] = {}
+    functions: dict[int, object] = {}
     while pending:
         path, value = pending.pop(0)
-        function = _unwrap(value)
-        if id(function) in seen:
+        function = _unwrap_function(value)
+        if id(function) in functions:
             continue
-        seen[id(function)] = function
+        functions[id(function)] = function
         if isinstance(function, types.FunctionType):
             yield path, function
             children = _list_references(function)
@@ -103,7 +105,7 @@ def _find_functions(roots: Mapping[str, object]) -> Iterator[tuple[str, types.Fu
         pending += [(f"{path}/{name}", child) for name, child in children]
 
 
-def _unwrap(value: Any) -> Any:
+def _unwrap_function(value: Any) -> Any:
     """Return the function in a method, a partial function or a ``tf.function``."""
     while True:
         if isinstance(value, functools.partial):
@@ -117,7 +119,7 @@ def _unwrap(value: Any) -> Any:
 
 
 def _list_methods(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the functions of an object of a user's class, and those in its attributes."""
+    """Yield the methods of an object of a user class, and the functions in its attributes."""
     if isinstance(value, CODE_TYPES):
         return
     for kind in type(value).__mro__:
@@ -127,15 +129,15 @@ def _list_methods(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_function(value: Any) -> bool:
-    return isinstance(_unwrap(value), types.FunctionType)
+    return isinstance(_unwrap_function(value), types.FunctionType)
 
 
 def _list_references(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the enclosing names of a function and, if it is the user's, the global ones."""
+    """Yield the enclosing variables of a function, and the global variables of a user function."""
     is_installed = _is_installed(function.__globals__.get("__name__"))
     for name in function.__code__.co_freevars:
         cell = _get_cell(function, name)
-        # An empty cell raises. The variables of an installed decorator are not the user's.
+        # Reading an empty cell raises. Variables of installed decorators are not the user's.
         if cell != types.CellType() and not (is_installed and not _is_function(cell.cell_contents)):
             yield name, cell.cell_contents
     if not is_installed:

@@ -1,4 +1,4 @@
-"""Share code between the native forms of the frameworks: scripts whose model detcore trains."""
+"""Shared code of the native forms of frameworks: scripts whose model detcore trains."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
 
 
-_EXIT_TEMPFAIL = 75  # sysexits' EX_TEMPFAIL: run again later
-_LENGTH = "max_length"
+_EXIT_TEMPFAIL = 75  # EX_TEMPFAIL in sysexits.h: run again later
+_LENGTH_FIELD = "max_length"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NativeStart:
-    """Values from which a script's context is made; created by `start_native`.
+    """Values for creating a script's context. Returned by `start_native`.
 
     Attributes:
         framework: The framework that trains.
         config: The configuration of a standalone script; None in a trial of ``detcore run``.
-        info: The trial's identity; for a standalone script its ids are 0 until training begins.
-        distributed: The workers.
-        has_length: Whether the configuration says how long to train.
+        info: The trial's identity. For a standalone script, its ids are 0 until training starts.
+        distributed: This worker's rank and its peers.
+        has_length: Whether the configuration gives the training length.
     """
 
     framework: Framework
@@ -47,7 +47,7 @@ class NativeStart:
     has_length: bool = True
 
     def setup(self) -> TrialSetup:
-        """Return the values from which the context is made."""
+        """Return the values for creating the context."""
         info = self.info
         return TrialSetup(
             config=info.config,
@@ -67,28 +67,30 @@ class NativeStart:
 
         Args:
             trial: Adapter for the script's objects.
-            context: Made from `setup`.
-            length: Such as ``{"batches": 100}``; used if the configuration gives none.
+            context: Context created from `setup`.
+            length: Training length, such as ``{"batches": 100}``, if the configuration gives none.
 
         Raises:
             SystemExit: With code 75, if the trial was preempted and has saved a checkpoint.
             DetcoreError: If the script violates a rule.
         """
-        script = self._script(context, length)
+        script = self._describe_script(context, length)
         with core.init(distributed=context.distributed, script=script) as opened:
             with open_trial(opened, self.framework, context=context) as ready:
                 outcome = ready.train(trial, code_files=self._code_files())
             if outcome.is_preempted:
                 raise SystemExit(_EXIT_TEMPFAIL)
 
-    def _script(self, context: TrialContext, length: Mapping[str, int] | None) -> ScriptExperiment:
+    def _describe_script(
+        self, context: TrialContext, length: Mapping[str, int] | None
+    ) -> ScriptExperiment:
         """Return the values to record for a standalone script."""
         config = self.config
         if config is None:
             return core.ScriptExperiment()
         if length is not None and not self.has_length:
             plain = config.model_dump(mode="json")
-            plain["searcher"][_LENGTH] = dict(length)
+            plain["searcher"][_LENGTH_FIELD] = dict(length)
             config = type(config).model_validate(plain)
         setup = context.setup
         return core.ScriptExperiment(
@@ -101,10 +103,10 @@ class NativeStart:
         )
 
     def _code_files(self) -> list[str] | None:
-        """Return the files to copy into checkpoints; None: all code of the trial's folder."""
-        if self.info.model_dir:  # a run's, or context_dir
+        """Return the files to copy into checkpoints; None for all code in the trial's folder."""
+        if self.info.model_dir:  # set by detcore run or context_dir
             return None
-        # The script's folder may contain anything, up to a whole home folder.
+        # The script's folder may be a home folder with any files.
         file = core.script_file()
         return [file.name] if file is not None else []
 
@@ -122,14 +124,14 @@ def start_native(
     """Read the arguments of a native form's ``init``, and prepare this process for training.
 
     Args:
-        framework: The framework that trains; its `metric` is used if the configuration names none.
+        framework: The framework that trains. Its `metric` is the default for the configuration.
         config: A dictionary, the path of an experiment file, or None. Ignored in a trial of
             ``detcore run``, which has a configuration.
         local: Accepted for compatibility.
         test: Whether to train one batch, validate on one, and save one checkpoint.
-        context_dir: Folder of the code to copy into checkpoints; "": only the script.
-        command: For clusters.
-        master_url: For clusters.
+        context_dir: Folder of the code to copy into checkpoints. Default: only the script.
+        command: Only for clusters; must be None.
+        master_url: Only for clusters; must be None.
 
     Raises:
         InvalidExperimentError: If `command` or `master_url` requests a cluster, or the
@@ -139,62 +141,68 @@ def start_native(
     _refuse_cluster(command=command, master_url=master_url)
     for name, value in (("local", local), ("test", test)):
         if not isinstance(value, bool):
-            raise ConfigError(f"{name} is {describe(value)}; it is True or False")
+            raise ConfigError(f"{name} is {describe(value)}; expected True or False")
     environment = read_environment()
     if environment.trial_info is None:
-        return _of_a_script(framework, config, bool(test), _code_folder(context_dir))
+        return _start_script(framework, config, bool(test), _check_code_directory(context_dir))
     if config is not None:
         logging.getLogger("detcore.trial").info(
-            "the config given to init is not used: the experiment file's is"
+            "the config passed to init is ignored: the experiment file is used instead"
         )
-    return _of_a_run(framework, core.read_trial_info(environment))
+    return _start_trial(framework, core.read_trial_info(environment))
 
 
-def _refuse_cluster(**given: Any) -> None:
-    named = [f"{name}={value!r}" for name, value in given.items() if value is not None]
-    if named:
+def _refuse_cluster(**arguments: Any) -> None:
+    descriptions = [f"{name}={value!r}" for name, value in arguments.items() if value is not None]
+    if descriptions:
         raise InvalidExperimentError(
-            f"init was given {' and '.join(named)}, which is for training on a cluster.\n"
-            "This release trains on this machine; clusters come with a later release.\n"
-            "Leave it out to train here, or write an experiment file with the script as its "
-            "entrypoint: detcore run CONFIG.yaml"
+            f"init was called with {' and '.join(descriptions)}, which is for training on a "
+            "cluster.\n"
+            "This release of the native form trains on this machine only.\n"
+            "Omit it to train here, or write an experiment file with the script as its "
+            "entrypoint:  detcore run CONFIG.yaml"
         )
 
 
-def _code_folder(context_dir: str | os.PathLike[str]) -> str:
+def _check_code_directory(context_dir: str | os.PathLike[str]) -> str:
     if not os.fspath(context_dir):
         return ""
     folder = Path(context_dir).absolute()
     if not folder.is_dir():
-        raise ConfigError(f"context_dir is {os.fspath(context_dir)!r}: there is no folder {folder}")
+        raise ConfigError(
+            f"context_dir is {os.fspath(context_dir)!r}, but the folder {folder} does not exist"
+        )
     return str(folder)
 
 
-def _of_a_run(framework: Framework, info: TrialInfo) -> NativeStart:
+def _start_trial(framework: Framework, info: TrialInfo) -> NativeStart:
     """Return the start of a trial of ``detcore run``."""
-    distributed = _workers()
+    distributed = _find_workers()
     prepare_process(framework, info, distributed)
     return NativeStart(framework=framework, info=info, distributed=distributed)
 
 
-def _of_a_script(framework: Framework, given: Any, test: bool, code_folder: str) -> NativeStart:
-    """Return the start of a standalone script; its trial is recorded when training begins."""
+def _start_script(
+    framework: Framework, raw_config: Any, test: bool, code_folder: str
+) -> NativeStart:
+    """Return the start of a standalone script, whose trial is recorded when training starts."""
     from detcore.config import ExperimentConfig, resolve_constants, smoke_config, trial_seed
 
-    config, has_name, has_length = _read_config(given, framework.metric)
+    config, has_name, has_length = _read_config(raw_config, framework.metric)
     if config.searcher.name != "single":
         raise InvalidExperimentError(
-            f"searcher.name is {config.searcher.name!r}, but a script by itself trains one trial.\n"
+            f"searcher.name is {config.searcher.name!r}, but a standalone script trains one "
+            "trial.\n"
             "Set it to 'single', or search with the script as the entrypoint of an experiment "
-            "file: detcore run CONFIG.yaml"
+            "file:  detcore run CONFIG.yaml"
         )
     if test:
         config, has_length = smoke_config(config), True
-    distributed = _workers()
+    distributed = _find_workers()
     if distributed.size > 1:
-        # Without a seed in the configuration each worker has drawn one: the chief's is used.
-        chiefs = distributed.broadcast(config.model_dump(mode="json"))
-        config = ExperimentConfig.model_validate(chiefs)
+        # Without a configured seed, each worker has drawn a different one. All use the chief's.
+        chief_config = distributed.broadcast(config.model_dump(mode="json"))
+        config = ExperimentConfig.model_validate(chief_config)
     plain = config.model_dump(mode="json")
     seed = config.reproducibility.experiment_seed
     if not has_name:
@@ -221,8 +229,8 @@ def _of_a_script(framework: Framework, given: Any, test: bool, code_folder: str)
     )
 
 
-def _workers() -> DistributedContext:
-    """Return the workers that detcore started, including this one; else only this one."""
+def _find_workers() -> DistributedContext:
+    """Return the workers that detcore started, or a single worker."""
     alone = read_environment().num_workers == 1
     return core.DistributedContext() if alone else core.DistributedContext.from_env()
 
@@ -235,14 +243,14 @@ def _read_config(config: Any, metric: str) -> tuple[ExperimentConfig, bool, bool
         return load_config(Path(config)).config, True, True
     if config is not None and not isinstance(config, Mapping):
         raise ConfigError(
-            f"config is {describe(config)}; it is a dictionary, the path of an experiment file, or "
-            "None"
+            f"config is {describe(config)}; expected a dictionary, the path of an experiment file, "
+            "or None"
         )
-    given = copy.deepcopy(dict(config or {}))
-    searcher = given.get("searcher", {})
+    fields = copy.deepcopy(dict(config or {}))
+    searcher = fields.get("searcher", {})
     if not isinstance(searcher, Mapping):
-        return load_mapping(given).config, False, False  # raises an error that explains it
-    has_length = _LENGTH in searcher
-    length = {} if has_length else {_LENGTH: 1}
-    given["searcher"] = {"name": "single", "metric": metric, **length, **searcher}
-    return load_mapping(given).config, "name" in given, has_length
+        return load_mapping(fields).config, False, False  # raises the error
+    has_length = _LENGTH_FIELD in searcher
+    length = {} if has_length else {_LENGTH_FIELD: 1}
+    fields["searcher"] = {"name": "single", "metric": metric, **length, **searcher}
+    return load_mapping(fields).config, "name" in fields, has_length

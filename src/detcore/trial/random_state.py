@@ -16,11 +16,19 @@ from detcore.contract.values import JSONValue
 def capture_random_state() -> dict[str, JSONValue]:
     """Return the state of ``random`` and of ``numpy.random``.
 
-    The generators do not advance. Generators that the user made, such as
-    ``numpy.random.default_rng(3)``, are not included.
+    The generators do not advance. Other generators, such as ``numpy.random.default_rng(3)``, are
+    not included.
+
+    Example:
+        >>> import random
+        >>> state = capture_random_state()
+        >>> value = random.random()
+        >>> restore_random_state(state)
+        >>> random.random() == value
+        True
 
     Returns:
-        Values for ``json.dumps``; after a restore, both generators continue bit for bit.
+        Values for ``json.dumps``. After a restore, both generators continue bit for bit.
     """
     version, words, gauss = random.getstate()
     return {
@@ -32,14 +40,14 @@ def capture_random_state() -> dict[str, JSONValue]:
 def restore_random_state(state: Mapping[str, Any]) -> None:
     """Set ``random`` and ``numpy.random`` to a state from `capture_random_state`.
 
-    Either both are set, or neither.
+    Either both generators are set, or neither.
 
     Args:
-        state: The state, original or after a round trip through JSON; other keys are ignored.
+        state: The state, unchanged or after a round trip through JSON. Unknown keys are ignored.
 
     Raises:
-        InvalidCheckpointError: If it is damaged, or belongs to another kind of generator than the
-            process has (it is also a ValueError).
+        InvalidCheckpointError: If the state is damaged or belongs to another type of generator.
+            Also a ValueError.
     """
     python, numpy = random.getstate(), np.random.get_state(legacy=False)
     try:
@@ -56,7 +64,7 @@ def restore_random_state(state: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def preserve_random_state() -> Iterator[None]:
-    """Restore ``random`` and ``numpy.random`` after the block to their state before it."""
+    """Restore ``random`` and ``numpy.random`` after the block to their previous state."""
     python, numpy = random.getstate(), np.random.get_state(legacy=False)
     try:
         yield

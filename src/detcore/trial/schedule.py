@@ -1,7 +1,7 @@
 """Decide which work is due at each batch, without I/O, clock or framework.
 
-All rules about periods, policies and lengths live here, so that a controller makes one comparison
-(``steps < schedule.next_boundary``) and is right with any framework.
+All rules about periods, policies and lengths are in this module. A controller of any framework
+only compares ``steps < schedule.next_boundary``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ class SchedulePlan:
     """The periods and lengths of a schedule, all in batches.
 
     Attributes:
-        scheduling_unit: Longest stretch of training without a check; >= 1.
-        min_validation_period: Validate at multiples of this batch count; 0 for no period.
-        min_checkpoint_period: Checkpoint at multiples of this batch count; 0 for no period.
-        checkpoint_policy: Validations after which to checkpoint.
+        scheduling_unit: Maximum number of batches between two boundaries; >= 1.
+        min_validation_period: Validate at multiples of this number of batches; 0 for no period.
+        min_checkpoint_period: Save a checkpoint at multiples of this number of batches; 0 for no
+            period.
+        checkpoint_policy: Validations after which to save a checkpoint.
         perform_initial_validation: Whether to validate before the first batch.
         length: Absolute batch at which the searcher's current operation ends; >= 1.
     """
@@ -39,23 +40,33 @@ class SchedulePlan:
     length: int
 
 
-# Done before an interrupt takes effect: they are cheap, and a resumed trial would have to train or
-# validate once more to reach them.
+# Steps that are done before an interrupt takes effect. They are cheap, and a resumed trial would
+# have to train or validate again to reach them.
 _BEFORE_INTERRUPTS = (Step.REPORT, Step.COMPLETE, Step.STOP)
 
 
 class Schedule:
     """Decides which work is due, given the work done so far.
 
-    `find_due_work` changes nothing: it gives the same answer until a call of `trained`, `reported`,
-    `validated`, `checkpointed`, `completed` or `extended`. No work is due twice at one batch.
+    `find_due_work` changes nothing: it returns the same answer until a ``record_*`` method or
+    `extend_to` is called. No work is due twice at the same batch.
     Periods count from batch 0 of the trial, not from the start of the process, so a resumed trial
-    validates, checkpoints and reports at the same batches as an uninterrupted one.
+    validates, checkpoints and reports at the same batches as an uninterrupted trial.
 
-    Within one batch the order is: report; validate; checkpoint. At the end of an operation it
-    is: report; checkpoint; validate; complete, so that a checkpoint exists before the searcher
-    decides. A preemption or a stop request skips the validation: the resumed trial does the work
-    that was due.
+    The order within one batch is: report, validate, checkpoint. At the end of an operation it is:
+    report, checkpoint, validate, complete, so that a checkpoint exists before the searcher decides.
+    A preemption or a stop request skips the validation, which the resumed trial then does.
+
+    Example:
+        >>> schedule = Schedule(SchedulePlan(length=200, scheduling_unit=100))
+        >>> schedule.next_boundary
+        100
+        >>> schedule.record_training(100)
+        >>> schedule.find_due_work().step.name
+        'REPORT'
+        >>> schedule.record_report()
+        >>> schedule.find_due_work().until
+        200
 
     Args:
         plan: Periods and length.
@@ -88,21 +99,21 @@ class Schedule:
     def next_boundary(self) -> int:
         """Absolute batch at which `find_due_work` must be called next.
 
-        It equals `steps_completed` while work other than training is due.
+        Equals `steps_completed` while other work than training is due.
         """
         now = self.steps_completed
-        return now if self._due() is not None else self._next_cut()
+        return now if self._find_work_at_batch() is not None else self._find_next_boundary()
 
     def find_due_work(self, *, preempt: bool = False, stop_requested: bool = False) -> Decision:
         """Return the work that is due.
 
         Args:
             preempt: Whether the trial should stop now and be resumed later.
-            stop_requested: Whether the user's code requested the final end of the trial; takes
-                precedence over `preempt`.
+            stop_requested: Whether the user's code requested the end of the trial. Takes precedence
+                over `preempt`.
         """
         now = self.steps_completed
-        due = self._due()
+        due = self._find_work_at_batch()
         if due is not None and due.step in _BEFORE_INTERRUPTS:
             return due
         if preempt or stop_requested:
@@ -110,51 +121,55 @@ class Schedule:
             if now > (self._last_checkpoint or 0):
                 return Decision(Step.CHECKPOINT, now, reason)
             return Decision(Step.STOP, now, reason)
-        return Decision(Step.TRAIN, self._next_cut(), "nothing is due") if due is None else due
+        return (
+            Decision(Step.TRAIN, self._find_next_boundary(), "nothing is due")
+            if due is None
+            else due
+        )
 
-    def trained(self, steps_completed: int) -> None:
+    def record_training(self, steps_completed: int) -> None:
         """Record that training has reached a batch, possibly before `next_boundary`.
 
         Args:
             steps_completed: Absolute count of batches, never less than before.
 
         Raises:
-            ScheduleError: If training went back, or past the boundary, where work was due.
+            ScheduleError: If the batch is before the present batch, or after `next_boundary`.
         """
         now = self.steps_completed
         if not now <= steps_completed <= self.next_boundary:
             raise ScheduleError(
-                f"training reached batch {steps_completed}, but it stood at batch {now} and was "
-                f"to stop at batch {self.next_boundary}.\n"
-                "Whatever was due at that boundary would be left out.\n"
-                "A controller must call the clock when clock.next_boundary batches are done."
+                f"training went from batch {now} to batch {steps_completed}, but the next boundary "
+                f"is batch {self.next_boundary}.\n"
+                "Work that is due at the boundary would be skipped.\n"
+                "A controller must call the clock after clock.next_boundary batches."
             )
         if steps_completed > now:
             self._wants_policy_checkpoint = False
         self.steps_completed = steps_completed
 
-    def reported(self) -> None:
-        """Record that the training metrics so far were reported."""
+    def record_report(self) -> None:
+        """Record that all training metrics so far were reported."""
         self._last_report = self.steps_completed
 
-    def validated(self, *, is_best: bool | None) -> None:
+    def record_validation(self, *, is_best: bool | None) -> None:
         """Record a validation at the current batch.
 
         Args:
-            is_best: Whether its searcher metric is the best of the experiment so far; None, which
-                counts as not best, if there is no value to compare.
+            is_best: Whether its searcher metric is the best of the experiment so far. None if the
+                metric has no value, which counts as not best.
         """
         self._last_validation = self.steps_completed
         policy = self.plan.checkpoint_policy
         self._wants_policy_checkpoint = policy == "all" or (policy == "best" and bool(is_best))
 
-    def checkpointed(self) -> None:
+    def record_checkpoint(self) -> None:
         """Record a committed checkpoint at the current batch."""
         self._last_checkpoint = self.steps_completed
         self._wants_policy_checkpoint = False
 
-    def completed(self) -> None:
-        """Record that the searcher has received the result of the operation."""
+    def record_completion(self) -> None:
+        """Record that the searcher has received the operation's result."""
         if not self._is_done():
             raise ScheduleError(
                 f"the operation of {self.plan.length} batches is not complete at batch "
@@ -162,11 +177,11 @@ class Schedule:
             )
         self._is_completed = True
 
-    def extended(self, new_length: int) -> None:
+    def extend_to(self, new_length: int) -> None:
         """Continue with the searcher's next operation.
 
         Args:
-            new_length: Absolute batch at which it ends; not before the current batch.
+            new_length: Absolute batch at which the operation ends; >= the current batch.
         """
         if new_length < self.steps_completed:
             raise ScheduleError(
@@ -179,8 +194,8 @@ class Schedule:
     def state_dict(self) -> dict[str, Any]:
         """Return the state to store in a checkpoint at the current batch, as JSON values.
 
-        For a schedule made by `from_state`, the checkpoint that contains the state counts as taken,
-        so this may be called before `checkpointed`.
+        A schedule created by `from_state` treats the checkpoint that contains the state as saved,
+        so call this before `record_checkpoint`.
         """
         return {
             "version": _STATE_VERSION,
@@ -192,23 +207,23 @@ class Schedule:
     def from_state(
         cls, plan: SchedulePlan, state: Mapping[str, Any], *, is_validated: bool = False
     ) -> Schedule:
-        """Make a schedule that continues from a checkpoint.
+        """Create a schedule that continues from a checkpoint.
 
         Args:
-            plan: Periods and length; they may differ from those before.
+            plan: Periods and length, which may have changed.
             state: Result of `state_dict` at the checkpoint.
             is_validated: Whether a validation at the same batch followed the checkpoint, which the
                 state cannot include.
 
         Raises:
-            ScheduleError: If the state was written by a newer version, or is not one.
+            ScheduleError: If the state has another version.
         """
         if state.get("version") != _STATE_VERSION:
             raise ScheduleError(
-                f"the checkpoint's schedule has version {state.get('version')!r}, this detcore "
+                f"the checkpoint's schedule has version {state.get('version')!r}, but this release "
                 f"reads version {_STATE_VERSION}.\n"
-                "It was written by another version of detcore.\n"
-                "Resume with the version that wrote the checkpoint, or start again."
+                "The checkpoint was written by another detcore release.\n"
+                "Resume with that release, or start a new experiment."
             )
         now = state["steps_completed"]
         return cls(
@@ -225,7 +240,7 @@ class Schedule:
         now = self.steps_completed
         return self._is_at_end() and self._last_checkpoint == now and self._last_validation == now
 
-    def _due(self) -> Decision | None:
+    def _find_work_at_batch(self) -> Decision | None:
         """Return the work due at the current batch regardless of interrupts; None for training."""
         now = self.steps_completed
         if now > self._last_report:
@@ -257,7 +272,7 @@ class Schedule:
             and self._last_validation is None
         )
 
-    def _next_cut(self) -> int:
+    def _find_next_boundary(self) -> int:
         now, plan = self.steps_completed, self.plan
         periods = (plan.scheduling_unit, plan.min_validation_period, plan.min_checkpoint_period)
         cuts = [(now // period + 1) * period for period in periods if period]
@@ -275,10 +290,10 @@ def plan_from_settings(
     global_batch_size: int | None,
     batches_per_epoch: int | None,
 ) -> SchedulePlan:
-    """Turn the periods of an experiment's settings, and a length, into batches.
+    """Convert the periods of an experiment's settings, and a length, to batches.
 
     Args:
-        settings: The part of the experiment's configuration about training.
+        settings: Training settings of the experiment.
         length: Length of the searcher's operation.
         global_batch_size: Records per step over all workers, or None if not configured.
         batches_per_epoch: Batches in one epoch according to the data, or None.

@@ -1,4 +1,4 @@
-"""Read the description of a trial in a checkpoint, and make the trial again."""
+"""Read the description of a trial in a checkpoint, and recreate the trial."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ def find_checkpoint_directory(path: str | os.PathLike[str]) -> Path:
     folder = Path(path)
     if not folder.is_dir():
         raise CheckpointNotFoundError(
-            f"there is no folder {folder}.\n"
-            "The path is that of a checkpoint's folder, as Checkpoint.download() returns it:\n"
+            f"the folder {folder} does not exist.\n"
+            "Pass the folder of a downloaded checkpoint, as Checkpoint.download() returns it:\n"
             "  detcore checkpoint download UUID"
         )
     return folder
 
 
 def read_trial_file(folder: Path, framework: str) -> dict[str, Any]:
-    """Return the description of a trial in a checkpoint of one framework, its ``trial.json``.
+    """Return the description of a trial, ``trial.json``, in a framework's checkpoint.
 
     Args:
         folder: The checkpoint's folder.
-        framework: Registered name of the framework that has to have written it.
+        framework: Registered name of the framework that must have written it.
 
     Returns:
         ``trial_class`` (import path), ``framework``, ``hparams`` and ``config``, among others. The
         configuration holds the trial's values as ``hyperparameters``.
 
     Raises:
-        InvalidCheckpointError: If there is no such file, if it is damaged, or if another framework
-            wrote it.
+        InvalidCheckpointError: If the file is missing or damaged, or was written by another
+            framework.
     """
     path = folder / TRIAL_FILE
     try:
@@ -58,18 +58,19 @@ def read_trial_file(folder: Path, framework: str) -> dict[str, Any]:
         record["config"] = {**record["config"], "hyperparameters": dict(record["hparams"])}
     except FileNotFoundError as error:
         raise InvalidCheckpointError(
-            f"{folder} has no {TRIAL_FILE}, so it is no checkpoint of a trial.\n"
-            "Weights that another program saved are loaded with the framework itself."
+            f"{folder} has no {TRIAL_FILE}, so it is not a checkpoint of a trial.\n"
+            "Load the weights of other programs with the framework's own functions."
         ) from error
     except (ValueError, TypeError, KeyError) as error:
         raise InvalidCheckpointError(
-            f"{path} is damaged: {error!r}.\nDownload the checkpoint again."
+            f"{path} is damaged: {error!r}.\n"
+            "Download the checkpoint again:  detcore checkpoint download UUID"
         ) from error
     if written_by != framework:
         raise InvalidCheckpointError(
             f"{folder} is a checkpoint of the framework {written_by!r} (trial class "
             f"{trial_class}), not of {framework!r}.\n"
-            "Each framework's plugin loads its own checkpoints."
+            f"Load it with the plugin of {written_by!r}."
         )
     return record
 
@@ -83,7 +84,7 @@ def create_trial_from_code(
     instead: str,
     aliases: Mapping[str, ModuleType] | None = None,
 ) -> Iterator[Any]:
-    """Make the trial of a checkpoint from the code in it, which can be imported inside the block.
+    """Create a trial from the code in its checkpoint, which is importable inside the block.
 
     **This runs code from the checkpoint.**
 
@@ -91,18 +92,17 @@ def create_trial_from_code(
         folder: The checkpoint's folder.
         trial_class: Import path of the class.
         context: Passed to the class.
-        instead: Advice for a checkpoint without code; ends the message.
+        instead: Advice for a checkpoint without code, at the end of the message.
         aliases: Modules to make available under other names inside the block.
 
     Raises:
         InvalidCheckpointError: If the checkpoint has no code.
-        InvalidExperimentError: If the class is not in it.
+        InvalidExperimentError: If the code does not contain the class.
     """
     code = folder / "code"
     if not code.is_dir():
         raise InvalidCheckpointError(
-            f"{folder} has no folder 'code', from which {trial_class!r} would be imported.\n"
-            f"{instead}"
+            f"{folder} has no folder 'code' from which to import {trial_class!r}.\n{instead}"
         )
     with import_from_directory(code, aliases):
         yield import_trial_class(trial_class, code)(context)
@@ -114,10 +114,10 @@ def import_from_directory(
 ) -> Iterator[None]:
     """Make imports search a folder first, and undo all changes afterwards.
 
-    Inside the block the folder is also the current folder, as it is for a worker. Imported modules
-    of the same names are put back afterwards, and the folder's modules are removed from
-    ``sys.modules``; objects created from them stay usable. No bytecode is written into the folder.
-    Not thread-safe: ``sys.path``, ``sys.modules`` and the current folder belong to the process.
+    Inside the block, the folder is also the working directory, as in a worker. After the block,
+    modules of the same names are restored, and the folder's modules are removed from
+    ``sys.modules``. Objects created from them stay usable. No bytecode is written to the folder.
+    Not thread-safe: ``sys.path``, ``sys.modules`` and the working directory belong to the process.
 
     Args:
         code: The folder.
@@ -125,11 +125,13 @@ def import_from_directory(
     """
     code = code.resolve()
     aliases = aliases or {}
-    own = _importable(code) | {name.partition(".")[0] for name in aliases}
-    modules, path, folder = dict(sys.modules), list(sys.path), Path.cwd()
+    module_names = _list_importable_names(code) | {name.partition(".")[0] for name in aliases}
+    modules, path, previous_dir = dict(sys.modules), list(sys.path), Path.cwd()
     writes_bytecode = sys.dont_write_bytecode
-    hidden = {name: module for name, module in modules.items() if name.partition(".")[0] in own}
-    for name in hidden:
+    hidden_modules = {
+        name: module for name, module in modules.items() if name.partition(".")[0] in module_names
+    }
+    for name in hidden_modules:
         del sys.modules[name]
     sys.modules.update(aliases)
     sys.path.insert(0, str(code))
@@ -139,21 +141,21 @@ def import_from_directory(
     try:
         yield
     finally:
-        os.chdir(folder)
+        os.chdir(previous_dir)
         sys.dont_write_bytecode = writes_bytecode
         sys.path[:] = path
-        for name in [name for name in sys.modules if name.partition(".")[0] in own]:
+        for name in [name for name in sys.modules if name.partition(".")[0] in module_names]:
             del sys.modules[name]
-        sys.modules.update(hidden)
+        sys.modules.update(hidden_modules)
         for entry in [entry for entry in sys.path_importer_cache if _is_inside(entry, code)]:
             del sys.path_importer_cache[entry]
 
 
-def _importable(code: Path) -> set[str]:
-    """Return the top-level names that an import may find in a folder."""
+def _list_importable_names(code: Path) -> set[str]:
+    """Return the top-level names that can be imported from a folder."""
     names = {path.stem for path in code.glob("*.py")}
     names |= {path.name for path in code.iterdir() if path.is_dir() and any(path.rglob("*.py"))}
-    # The interpreter needs its own modules; a folder cannot replace the imported ones.
+    # A folder cannot replace modules of the standard library.
     return names - set(sys.stdlib_module_names)
 
 

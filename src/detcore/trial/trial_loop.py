@@ -41,17 +41,17 @@ _logger = logging.getLogger("detcore.trial")
 
 Controller = LoopingController | SteppingController
 
-# An interrupt is seen between two calls of `train`, so no call should last longer than this.
+# Maximum duration of a call of `train`: interrupts are checked between two calls.
 _MAX_CALL_S = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a trial's process ended.
+    """Outcome of a trial in this process.
 
     Attributes:
         reason: "completed", "stop requested" or "preempted".
-        steps_completed: Batches completed over all starts.
+        steps_completed: Batches completed in all starts of the trial.
     """
 
     reason: str
@@ -83,7 +83,7 @@ def run_trial(core: Context, trial_class: type[Trial]) -> Outcome:
 
 
 class OpenTrial:
-    """A trial whose worker process is prepared and whose context exists; made by `open_trial`.
+    """A trial whose process is prepared and whose context exists. Created by `open_trial`.
 
     Attributes:
         context: Context for the trial's code, of the framework's context class.
@@ -104,8 +104,8 @@ class OpenTrial:
 
         Args:
             trial: An instance of the framework's trial class.
-            code_files: Files to copy into each checkpoint, relative to the folder of the code;
-                None: all source and settings files there.
+            code_files: Files to copy into each checkpoint, relative to the code folder. Default:
+                all source and settings files in it.
 
         Returns:
             Why training ended.
@@ -116,26 +116,32 @@ class OpenTrial:
         core, framework = self._core, self._framework
         assert core.info is not None  # checked by open_trial
         controller: Controller = import_object(framework.controller)(trial, self.context)
-        core.checkpoint.versions.update(_versions(core, framework))
-        record = build_trial_record(core.info, framework.name, _entrypoint(core.info, type(trial)))
+        core.checkpoint.versions.update(_collect_versions(core, framework))
+        record = build_trial_record(
+            core.info, framework.name, _find_entrypoint(core.info, type(trial))
+        )
         try:
-            return self._drive(controller, _make_saver(core, core.info, record, code_files))
+            return self._run_controller(
+                controller, _make_saver(core, core.info, record, code_files)
+            )
         except BaseException as error:
-            # A background save that writes copies of the state may need the controller.
+            # An asynchronous save may still need the controller.
             core.finish_saving(error)
             raise
         finally:
             controller.close()
 
-    def _drive(self, controller: Controller, saver: TrialSaver) -> Outcome:
-        """Restore, make the clock, and train to the end."""
+    def _run_controller(self, controller: Controller, saver: TrialSaver) -> Outcome:
+        """Restore the controller, create the clock, and train to the end."""
         core, context, framework = self._core, self.context, self._framework
         batches_per_epoch = controller.batches_per_epoch()
-        state = _restore(core, controller, framework)
+        state = _restore_controller(core, controller, framework)
         if context.digests is not None:
-            named: object = controller
+            stateful_object: object = controller
             context.digests.watch(
-                named.state_tensors if isinstance(named, SupportsStateTensors) else None
+                stateful_object.state_tensors
+                if isinstance(stateful_object, SupportsStateTensors)
+                else None
             )
         clock = ScheduledClock(
             core, context, saver, state=state, batches_per_epoch=batches_per_epoch
@@ -154,9 +160,9 @@ class OpenTrial:
             controller.finish(clock)
         if clock.stopped is None:
             raise InvalidExperimentError(
-                f"training ended at batch {clock.steps_completed} although the schedule wanted "
-                f"{clock.next_boundary} batches.\n"
-                f"The controller of {framework.name!r} must train until the clock says stop."
+                f"training ended at batch {clock.steps_completed}, before the next boundary at "
+                f"batch {clock.next_boundary}.\n"
+                f"The controller of {framework.name!r} must train until the clock returns STOP."
             )
         return Outcome(reason=clock.stopped, steps_completed=clock.steps_completed)
 
@@ -168,16 +174,16 @@ def open_trial(
     *,
     context: TrialContext | None = None,
 ) -> Iterator[OpenTrial]:
-    """Prepare this process for a trial and make its context, before the trial exists.
+    """Prepare this process for a trial and create its context, before the trial object exists.
 
-    Seeds every random generator, so the objects that the block builds are the same in every
+    Seeds every random generator, so the objects that the block creates are the same in every
     process.
 
     Args:
         core: An open context with the trial's identity (``core.info``).
         framework: The framework that trains it.
-        context: A context that was made before the trial was known, in a process that
-            `prepare_process` prepared; it is assigned to the trial here. Default: a new one.
+        context: A context that was created before the trial was known, after `prepare_process`. It
+            is assigned to the trial here. Default: a new context.
 
     Raises:
         InvalidExperimentError: If the core context belongs to no trial.
@@ -206,8 +212,8 @@ def prepare_process(
 
     Args:
         framework: The framework that trains.
-        info: The trial; its seed is the same on all workers.
-        distributed: The trial's workers.
+        info: The trial, whose seed is the same on all workers.
+        distributed: This worker's rank and its peers.
 
     Raises:
         InvalidExperimentError: If there are several workers and the framework supports only one.
@@ -232,9 +238,9 @@ def prepare_process(
 def _check_workers(framework: Framework, size: int) -> None:
     if size > 1 and not framework.several_workers:
         raise InvalidExperimentError(
-            f"the trial has {size} workers (resources.slots_per_trial), but trials of the "
-            f"framework {framework.name!r} train on one.\n"
-            f"They would train {size} models that know nothing of each other.\n"
+            f"the trial has {size} workers (resources.slots_per_trial), but the framework "
+            f"{framework.name!r} supports only one worker per trial.\n"
+            f"The workers would train {size} independent models.\n"
             "Set resources.slots_per_trial: 1."
         )
 
@@ -306,7 +312,7 @@ def open_clock(
     steps_per_epoch: int | None,
     code_files: Sequence[str] | None = None,
 ) -> PollingClock:
-    """Make the clock of a script whose framework owns its loop and its validation.
+    """Create the clock of a script whose framework controls its loop and its validation.
 
     Args:
         core: The script's open context.
@@ -322,7 +328,7 @@ def open_clock(
     info = core.info
     assert info is not None  # an open context has a trial
     context = TrialContext(_make_setup(core, info))
-    context.get_hparams()  # the script reads them elsewhere: none is reported as unread
+    context.get_hparams()  # the script reads them elsewhere, so none is reported as unread
     state = {} if checkpoint is None else read_clock(checkpoint, str(info.latest_checkpoint))
     record = {"version": 1, "framework": framework, "trial_id": info.trial_id}
     saver = _make_saver(core, info, record, code_files)
@@ -348,7 +354,7 @@ def _make_saver(
     record: Mapping[str, object],
     code_files: Sequence[str] | None,
 ) -> TrialSaver:
-    # A runner's copy contains no secrets; workers on other machines do not have it.
+    # The runner's copy contains no secrets. Workers on other machines do not have it.
     is_copied = code_files is None and info.code_dir is not None and Path(info.code_dir).is_dir()
     code_dir = Path(info.code_dir if is_copied and info.code_dir else info.model_dir)
     return TrialSaver(
@@ -361,10 +367,12 @@ def _make_saver(
     )
 
 
-def _restore(core: Context, controller: Controller, framework: Framework) -> dict[str, Any]:
+def _restore_controller(
+    core: Context, controller: Controller, framework: Framework
+) -> dict[str, Any]:
     """Restore the latest checkpoint into the controller; return the clock's saved state.
 
-    Without a checkpoint, start from another trial's, if the configuration says so.
+    Without a checkpoint, start from another trial's checkpoint if the configuration names one.
     """
     with restore_latest_checkpoint(core) as path:
         if path is not None and core.info is not None:
@@ -379,13 +387,13 @@ def _restore(core: Context, controller: Controller, framework: Framework) -> dic
 def restore_latest_checkpoint(core: Context) -> Iterator[Path | None]:
     """Provide the folder of the checkpoint from which a trial resumes; None at its first start.
 
-    A trial whose checkpoint is damaged resumes from the previous one at its next start.
+    If the checkpoint is damaged, the trial's next start resumes from the previous checkpoint.
 
     Args:
-        core: The trial's open context. Several workers all enter the block.
+        core: The trial's open context. All workers must enter the block.
 
     Raises:
-        CheckpointNotFoundError: If the checkpoint is gone.
+        CheckpointNotFoundError: If the checkpoint was deleted.
         CheckpointCorruptError: If a file is missing or has changed.
     """
     uuid = None if core.info is None else core.info.latest_checkpoint
@@ -403,28 +411,28 @@ def _start_from_source(core: Context, controller: object, framework: Framework) 
         return
     if not isinstance(controller, SupportsStartFrom):
         raise InvalidExperimentError(
-            f"the trial is to start from checkpoint {info.source_checkpoint} "
+            f"the trial should start from checkpoint {info.source_checkpoint} "
             "(searcher.source_checkpoint_uuid or source_trial_id), but trials of the framework "
             f"{framework.name!r} cannot start from another trial's checkpoint.\n"
             f"The controller of {framework.name!r} has no method start_from.\n"
-            "Take the setting out of the experiment file."
+            "Remove the setting from the experiment file."
         )
-    with _source_folder(core, info, info.source_checkpoint) as folder:
+    with _open_source_directory(core, info, info.source_checkpoint) as folder:
         if (folder / TRIAL_FILE).exists():
-            read_trial_file(folder, framework.name)  # refuses one of another framework
+            read_trial_file(folder, framework.name)  # raises an error for another framework
         controller.start_from(folder)
     _logger.info(
-        "training starts from checkpoint %s: its variables, at batch 0", info.source_checkpoint
+        "training starts at batch 0 with the variables of checkpoint %s", info.source_checkpoint
     )
 
 
 @contextlib.contextmanager
-def _source_folder(core: Context, info: TrialInfo, source: str) -> Iterator[Path]:
+def _open_source_directory(core: Context, info: TrialInfo, source: str) -> Iterator[Path]:
     if Path(source).is_absolute():
         if not Path(source).is_dir():
             raise CheckpointNotFoundError(
                 f"the trial starts from the folder {source}, which does not exist.\n"
-                "Put it back; the trial needs it until its first checkpoint."
+                "Restore it: the trial needs it until its first checkpoint."
             )
         yield Path(source)
         return
@@ -444,8 +452,8 @@ def _source_folder(core: Context, info: TrialInfo, source: str) -> Iterator[Path
         yield folder
 
 
-def _versions(core: Context, framework: Framework) -> dict[str, str]:
-    """Return the versions of a framework and its plugin, as far as they are known."""
+def _collect_versions(core: Context, framework: Framework) -> dict[str, str]:
+    """Return the known versions of a framework and its plugin."""
     plugin = core.plugins.find_framework_provider(framework.name)
     versions = {plugin.distribution: plugin.version}
     for name in (*framework.requires, *framework.related):
@@ -455,46 +463,46 @@ def _versions(core: Context, framework: Framework) -> dict[str, str]:
     return versions
 
 
-def _entrypoint(info: TrialInfo, trial_class: type[Trial]) -> str:
+def _find_entrypoint(info: TrialInfo, trial_class: type[Trial]) -> str:
     """Return the import path of a trial class."""
     name = f"{trial_class.__module__}:{trial_class.__qualname__}"
     entrypoint = info.settings.entrypoint
     if isinstance(entrypoint, str) and entrypoint.endswith(f".py:{trial_class.__qualname__}"):
-        return entrypoint  # a file in a folder, which its module name does not identify
+        return entrypoint  # the module name does not identify the file
     return name
 
 
 def drive_stepping(controller: SteppingController, clock: Clock) -> None:
-    """Train until the clock says stop.
+    """Train until the clock ends the training.
 
-    A stretch up to the clock's next boundary is trained in calls of about half a second; their
-    metrics are averaged, weighted by their batches.
+    The batches up to each boundary are trained in calls of about half a second. Their metrics are
+    averaged, weighted by the number of batches.
 
     Args:
         controller: The trial's controller.
-        clock: Says how far to train, and does the work that is due there.
+        clock: Gives the boundaries, and does the work that is due there.
     """
     pace = 1
-    going = True
-    while going:
-        done, sums = 0, dict[str, float]()
-        wanted = clock.next_boundary - clock.steps_completed
-        while done < wanted and not (done and clock.interrupt_requested):
-            count = min(pace, wanted - done)
-            began = time.monotonic()
+    is_training = True
+    while is_training:
+        num_done, sums = 0, dict[str, float]()
+        num_batches = clock.next_boundary - clock.steps_completed
+        while num_done < num_batches and not (num_done and clock.interrupt_requested):
+            count = min(pace, num_batches - num_done)
+            started_at = time.monotonic()
             metrics = controller.train(count)
-            pace = _next_pace(count, clock.slowest(time.monotonic() - began))
-            _add(sums, metrics, count)
-            done += count
-        means = {name: total / done for name, total in sums.items()}
-        going = clock.boundary(clock.steps_completed + done, means)
+            pace = _next_pace(count, clock.slowest(time.monotonic() - started_at))
+            _add_metrics(sums, metrics, count)
+            num_done += count
+        means = {name: total / num_done for name, total in sums.items()}
+        is_training = clock.boundary(clock.steps_completed + num_done, means)
 
 
 def _next_pace(count: int, seconds: float) -> int:
-    """Return how many batches to train in the next call; at most twice as many as in this one."""
+    """Return the number of batches for the next call, at most twice the present number."""
     return max(1, min(2 * count, int(count * _MAX_CALL_S / max(seconds, 1e-6))))
 
 
-def _add(sums: dict[str, float], metrics: Mapping[str, float], count: int) -> None:
+def _add_metrics(sums: dict[str, float], metrics: Mapping[str, float], count: int) -> None:
     for name, value in metrics.items():
         sums[name] = sums.get(name, 0.0) + float(value) * count

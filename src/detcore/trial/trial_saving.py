@@ -1,4 +1,4 @@
-"""Save a trial's checkpoints in one folder, to which every worker may add files."""
+"""Save a trial's checkpoints, to which every worker may contribute files."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 class TrialSaver:
     """Saves a trial's checkpoints.
 
-    The chief writes the checkpoint's folder. Other workers send the files of their controllers to
-    it over the `DistributedContext`, and it puts them into ``workers/<rank>/``, so the workers
-    need not share a disk.
+    The chief writes the checkpoint's folder. Other workers send the files of their controllers over
+    the `DistributedContext` to the chief, which writes them to ``workers/<rank>/``. The workers
+    therefore need no shared disk.
 
-    With asynchronous saves, training continues once the controller has copied its state (or
-    written it, without a `snapshot` method); all small files are written immediately.
+    With asynchronous saves, training continues once the controller has copied its state, or has
+    written it if it has no `snapshot` method. All small files are written immediately.
 
     Attributes:
         core: The trial's context.
         record: Content of ``trial.json``.
         code_dir: Folder of the user's code.
         code_files: Files in it to copy into each checkpoint, relative to it.
-        config: The experiment's configuration, whose secrets are masked in these copies; None: the
-            files in `code_dir` are masked already.
+        config: The experiment's configuration, whose secrets are masked in these copies. None if
+            the files in `code_dir` are already masked.
         is_async: Whether training continues while a checkpoint is written and uploaded.
     """
 
@@ -56,32 +56,32 @@ class TrialSaver:
         clock: Mapping[str, Any],
         has_deadline: bool = False,
     ) -> None:
-        """Save a checkpoint; all workers call it at the same batch.
+        """Save a checkpoint. All workers must call it at the same batch.
 
         Args:
-            controller: This worker's controller, or what else writes its state.
+            controller: This worker's controller, or another object that writes the state.
             steps_completed: Batches completed.
             clock: State of the clock.
-            has_deadline: Whether the process will be killed soon. The save then runs in the
-                background in any case, so that waiting for the upload can be cut short.
+            has_deadline: Whether a kill has been announced. The save is then always asynchronous,
+                so that waiting for the upload can be cut short.
         """
         distributed = self.core.distributed
         if distributed.rank:
-            distributed.gather(_save_to_memory(self._writer(controller)))
+            distributed.gather(_save_to_memory(self._choose_writer(controller)))
             return
-        write = self._writer(controller)
+        write = self._choose_writer(controller)
         record = dict(self.record, steps_completed=steps_completed)
         metadata = {"steps_completed": steps_completed, "framework": record.get("framework")}
 
         def snapshot(path: Path) -> Callable[[], None] | None:
-            rest = write(path)
+            write_rest = write(path)
             _write_json(path / CLOCK_FILE, {"version": 1, "workers": distributed.size, **clock})
             _write_json(path / TRIAL_FILE, record)
             copy_code(self.code_dir, self.code_files, path / "code", config=self.config)
             files = distributed.gather(dict[str, bytes]()) or []
             for rank, contents in enumerate(files[1:], 1):
                 _write_files(path / WORKERS_DIRECTORY / str(rank), contents)
-            return rest
+            return write_rest
 
         def tensors() -> Sequence[TensorInfo]:
             return controller.tensors() if isinstance(controller, SupportsTensors) else ()
@@ -93,8 +93,8 @@ class TrialSaver:
         with checkpoint.store_path(metadata, tensors=tensors) as (path, _uuid):
             snapshot(path)
 
-    def _writer(self, controller: SavesState) -> Callable[[Path], Callable[[], None] | None]:
-        """Return the method that copies the controller's state, the same on all workers."""
+    def _choose_writer(self, controller: SavesState) -> Callable[[Path], Callable[[], None] | None]:
+        """Return the method that copies the controller's state; the same on all workers."""
         if self.is_async and isinstance(controller, SupportsSnapshot):
             return controller.snapshot
         return controller.save
@@ -118,7 +118,7 @@ def build_trial_record(info: TrialInfo, framework: str, trial_class: str) -> dic
         "trial_id": info.trial_id,
         "trial_seed": info.trial_seed,
         "hparams": dict(info.hparams),
-        # A checkpoint may be passed on to users without the storage's credentials.
+        # A checkpoint may be given to users who must not have the storage credentials.
         "config": mask_config(dict(info.config)),
     }
 
@@ -127,13 +127,14 @@ def read_clock(directory: Path, uuid: str) -> dict[str, Any]:
     """Return the state of the clock in a checkpoint.
 
     Raises:
-        InvalidCheckpointError: If it is not a trial's checkpoint.
+        InvalidCheckpointError: If the checkpoint was not written by a trial.
     """
     clock_file = directory / CLOCK_FILE
     if not clock_file.exists():
         raise InvalidCheckpointError(
-            f"checkpoint {uuid} has no {CLOCK_FILE}: it was not written by "
-            "a trial of this program, so training cannot resume from it"
+            f"checkpoint {uuid} has no {CLOCK_FILE}: it was not written by a detcore trial, so "
+            "training cannot resume from it.\n"
+            "Resume from another checkpoint:  detcore checkpoint list"
         )
     state: dict[str, Any] = json.loads(clock_file.read_text(encoding="utf-8"))
     return state
@@ -143,9 +144,9 @@ def _save_to_memory(
     write: Callable[[Path], Callable[[], None] | None],
 ) -> dict[str, bytes]:
     with scratch_directory() as folder:
-        rest = write(folder)
-        if rest is not None:
-            rest()
+        write_rest = write(folder)
+        if write_rest is not None:
+            write_rest()
         return {
             path.relative_to(folder).as_posix(): path.read_bytes()
             for path in sorted(folder.rglob("*"))

@@ -188,7 +188,7 @@ def test_what_was_recorded_is_read(client: Client, filled: Filled, served: Runni
     kinds = [kind for kind, _ in said["missing"]]
     assert kinds == ["NotFoundException"] * 3 + ["APIException"]
     assert "no experiment 77" in said["missing"][0][1]
-    assert "is over (COMPLETED)" in said["missing"][3][1]
+    assert "has ended (COMPLETED)" in said["missing"][3][1]
     assert said["over"] == [None] * 3
     assert said["wrong password"] == ["ForbiddenException", "Forbidden(invalid credentials)"]
 
