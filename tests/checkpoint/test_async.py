@@ -235,7 +235,7 @@ def test_copies_are_released_before_upload(desk: Any, monkeypatch: pytest.Monkey
 def test_wait_can_be_repeated_after_timeout(desk: Any) -> None:
     gate = Gate()
     name = desk.save_async(gate, META)
-    with pytest.raises(CheckpointTimeoutError, match=r"of batch 1 was not saved within") as caught:
+    with pytest.raises(CheckpointTimeoutError, match=r"batch 1 was not saved within") as caught:
         desk.wait(0.05)
     assert caught.value.uuid == name
     assert "its files were still being written" in str(caught.value)
@@ -312,12 +312,12 @@ def test_late_commit_is_kept_by_next_start(desk: Any, monkeypatch: pytest.Monkey
 def test_save_failure_does_not_hide_trial_error(
     desk: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk.save_async(open_gate(error=StorageError("the bucket is gone")), META)
+    desk.save_async(open_gate(error=StorageError("the bucket was deleted")), META)
     error = ZeroDivisionError("the user's own")
     desk.close(TIMEOUT_S, error)
-    assert "the bucket is gone" in caplog.text
+    assert "the bucket was deleted" in caplog.text
     if hasattr(error, "__notes__"):
-        assert "the bucket is gone" in error.__notes__[0]
+        assert "the bucket was deleted" in error.__notes__[0]
 
 
 def test_async_save_explains_full_disk(tmp_path: Path, database: Any, make_desk: Any) -> None:

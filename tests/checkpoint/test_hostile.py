@@ -103,7 +103,7 @@ FORGED: dict[str, tuple[Callable[[Fields], object], str]] = {
     "folder for a file": (folder_called("part"), "'part' is both a file and a directory"),
     "folder in a file": (folder_called("part/x"), "'part' is both a file and a directory"),
     "folder for itself": (folder_called("manifest.json"), r"'manifest\.json' is a file and a fo"),
-    "folder that is no name": (folder_called(7), "'directories' holds a number, not a name"),
+    "directory without a name": (folder_called(7), "'directories' holds a number, not a name"),
     # Sizes and digests
     "negative size": (entry(size=-1), r"says that its size is -1; expected a whole number"),
     "size with a fraction": (entry(size=1.5), r"its size is 1\.5; expected a whole number"),
@@ -395,7 +395,9 @@ def test_links_out_of_target_are_not_followed(
     forge(desk, uuid, lambda fields: fields.update(directories=["out/new"]))
     (world / "back").mkdir()
     (world / "back" / "out").symlink_to(tmp_path / "work" / "neighbour")
-    with pytest.raises(InvalidCheckpointError, match=r"a link leads out of the folder, to .*neigh"):
+    with pytest.raises(
+        InvalidCheckpointError, match=r"a link leads out of the directory, to .*neigh"
+    ):
         desk.download(uuid, world / "back")
     assert [path.name for path in (world / "back").iterdir()] == ["out"]
 

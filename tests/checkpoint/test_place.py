@@ -128,7 +128,7 @@ def test_resume_requires_storage_secrets(
     failed = detcore("run", "--resume", 1)
     assert failed.code != 0
     output = failed.stdout + failed.stderr
-    assert "access_key and secret_key of the experiment file are not in" in output
+    assert "access_key and secret_key of the experiment file are missing from" in output
     assert mistake not in output
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
@@ -157,7 +157,7 @@ def test_killed_script_is_recovered_on_server(detcore: Detcore, weed_url: str) -
     assert run("killed").returncode < 0
     last = run()  # recovers the killed script's checkpoint on the same server
     assert last.returncode == 0, last.stderr
-    assert "could not be settled" not in last.stderr
+    assert "could not be recovered" not in last.stderr
     ok(detcore("checkpoint", "verify", "--all"))
     assert_no_secret(detcore)
 

@@ -107,7 +107,7 @@ def test_manifest_name_is_allowed_in_subfolder(desk: Any, folder: Path) -> None:
 
 def test_missing_folder_is_refused(desk: Any, folder: Path) -> None:
     refused(desk, folder / "absent", InvalidCheckpointError, "absent does not exist")
-    refused(desk, folder / "weights.bin", InvalidCheckpointError, "weights.bin is not a folder")
+    refused(desk, folder / "weights.bin", InvalidCheckpointError, "weights.bin is not a directory")
 
 
 def test_files_of_store_path_are_checked(desk: Any) -> None:

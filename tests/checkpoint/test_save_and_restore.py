@@ -162,7 +162,7 @@ def test_download_refuses_to_replace_folders(
 ) -> None:
     target = tmp_path / "target"
     (target / "weights.bin").mkdir(parents=True)
-    with pytest.raises(InvalidCheckpointError, match=r"weights.bin is a folder"):
+    with pytest.raises(InvalidCheckpointError, match=r"weights.bin is a directory"):
         desk.download(uuid, target)
     assert [path.name for path in target.iterdir()] == ["weights.bin"]
     with pytest.raises(InvalidCheckpointError, match=r"which is a file"):

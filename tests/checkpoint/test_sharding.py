@@ -31,10 +31,10 @@ def test_shared_folder_is_saved_once() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "what"),
     [
-        (part("a"), part("a/b"), "a is a file on rank 0 and a folder on rank 1"),
-        (part("x/a/b"), part("x/a"), "x/a is a file on rank 1 and a folder on rank 0"),
-        (part("a"), part(directories=("a",)), "a is a file on rank 0 and a folder on rank 1"),
-        (part(directories=("a/b",)), part("a"), "a is a file on rank 1 and a folder on rank 0"),
+        (part("a"), part("a/b"), "a is a file on rank 0 and a directory on rank 1"),
+        (part("x/a/b"), part("x/a"), "x/a is a file on rank 1 and a directory on rank 0"),
+        (part("a"), part(directories=("a",)), "a is a file on rank 0 and a directory on rank 1"),
+        (part(directories=("a/b",)), part("a"), "a is a file on rank 1 and a directory on rank 0"),
     ],
 )
 def test_file_and_folder_of_same_name_conflict(first: Part, second: Part, what: str) -> None:
@@ -63,7 +63,7 @@ _NAMES = st.sets(st.sampled_from("abcdefgh"))
 @given(st.lists(_NAMES, min_size=1, max_size=5))
 def test_every_file_is_saved_exactly_once(ranks: list[set[str]]) -> None:
     shares = share_out([part(*sorted(names)) for names in ranks])
-    saved = [name for rank in range(len(ranks)) for name in shares.list_names(rank)]
-    assert sorted(saved) == sorted(set[str]().union(*ranks))
+    all_names = [name for rank in range(len(ranks)) for name in shares.list_names(rank)]
+    assert sorted(all_names) == sorted(set[str]().union(*ranks))
     for rank in range(len(ranks)):
         assert set(shares.list_names(rank)) <= ranks[rank]

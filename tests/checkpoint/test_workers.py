@@ -123,7 +123,7 @@ told["content"] = refused(lambda: desk.upload(folder, meta, shard=True))
 told["metadata"] = refused(
     lambda: desk.upload(folder, {{"steps_completed": 3, "deep": {{"x": rank}}}}, shard=True,
                         selector=lambda name: False))
-told["nobody"] = refused(lambda: desk.upload(None, meta, shard=True))
+told["no files"] = refused(lambda: desk.upload(None, meta, shard=True))
 told["steps"] = refused(lambda: desk.upload(folder, {{}}, shard=True))
 told["gone"] = refused(
     lambda: desk.upload(folder if rank else root / "gone", meta, shard=True))
@@ -144,7 +144,7 @@ told["left"] = [entry.key for entry in {storage}.list()]
         assert "name is not the same on rank 0 and rank 1" in result["content"], result
         assert "CheckpointConflictError" in result["content"]
         assert "the metadata 'deep/x' is 1 on rank 1" in result["metadata"]
-        assert "ckpt_dir=None on all workers" in result["nobody"]
+        assert "ckpt_dir=None on all workers" in result["no files"]
         assert "steps_completed" in result["steps"]
         assert "gone does not exist" in result["gone"]
         assert ("on worker 0: " in result["gone"]) == (rank != 0)

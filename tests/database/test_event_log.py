@@ -366,7 +366,7 @@ def test_a_script_on_a_full_disk_ends_and_says_what_is_kept(
             for step in range(100_000):
                 context.train.report_training_metrics(step, {"loss": 1.0})
 
-    with pytest.raises(StorageFullError, match="to record how trial 1 ended") as caught:
+    with pytest.raises(StorageFullError, match="to record the end of trial 1") as caught:
         script()
     trial = small_disk / "experiments/1/trials/1"
     assert f"Its reports are kept in {trial}, its checkpoints in file://" in str(caught.value)

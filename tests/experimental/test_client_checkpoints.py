@@ -353,5 +353,5 @@ def test_no_plugin_loads_it(tmp_path: Path, metadata: dict[str, Any], said: str)
 
 
 def test_there_is_no_such_folder(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointNotFoundError, match=r"the folder .* does not exist"):
+    with pytest.raises(CheckpointNotFoundError, match=r"the directory .* does not exist"):
         Checkpoint.load_from_path(tmp_path / "nothing")

@@ -92,7 +92,7 @@ def test_waiting_save_is_cancelled_before_kill(
     assert "is finished first" in stdout
 
 
-def test_save_within_grace_is_made(bucket: Bucket) -> None:
+def test_save_within_grace_completes(bucket: Bucket) -> None:
     bucket.order(save_s=0.5)
     process, _ = start(bucket, preemption_grace_s=30, **SELDOM)
     stdout = pause(process)

@@ -149,7 +149,7 @@ def test_permanent_script_error_is_not_retried(detcore: Detcore) -> None:
     }  # fmt: skip
     output = _restarts_by_mistake(detcore, mistakes, entrypoint="python3 train.py", max_restarts=2)
     reason = "exit code 1; its last line on standard error: NameError: outside the context"
-    assert f"failed: the worker ended with {reason}" in output
+    assert f"the last failure: the worker ended with {reason}" in output
     assert "latest checkpoint" not in output  # not one was saved
 
 

@@ -100,7 +100,7 @@ with core.init() as context:
             start = int((path / "state").read_text())
     for step in range(start + 1, 13):
         if step == 7 and context.info.run_id == 1:
-            raise OSError("the network is away")
+            raise OSError("the network is down")
         context.train.report_training_metrics(step, {"loss": 1.0 / step})
         if step % 5 == 0:
             with context.checkpoint.store_path({"steps_completed": step}) as (path, uuid):
@@ -130,7 +130,9 @@ def test_unreported_searcher_metric_is_noticed(detcore: Detcore) -> None:
         entrypoint="python3 train.py", hyperparameters=hparams, searcher__metric="val_los"
     )
     finished = detcore.run_checked("run", config, folder)
-    notice = "searcher.metric is 'val_los', but the validations of trial 1 report: val_loss. So no"
+    notice = (
+        "searcher.metric is 'val_los', but the validations of trial 1 report: val_loss. The best"
+    )
     assert finished.stdout.count(notice) == 1
 
 

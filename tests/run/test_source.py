@@ -134,7 +134,7 @@ def test_source_trial_is_pinned_at_start(
     ("setting", "words"),
     [
         ({"searcher__source_checkpoint_uuid": "no-such"}, "no checkpoint 'no-such' is recorded"),
-        ({"searcher__source_checkpoint_uuid": "/no/where"}, "The folder does not exist"),
+        ({"searcher__source_checkpoint_uuid": "/no/where"}, "The directory does not exist"),
         ({"searcher__source_checkpoint_uuid": "some/where"}, "must be absolute"),
         ({"searcher__source_checkpoint_uuid": ".."}, "not a checkpoint's UUID"),
         ({"searcher__source_trial_id": 77}, "77"),

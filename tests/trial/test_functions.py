@@ -114,7 +114,7 @@ def test_installed_packages_are_not_searched() -> None:
         return pytest.approx(own_array), installed, json.dumps
 
     names = dict(list_function_variables({"f": function}))
-    assert names.keys() == {"f/own", "f/installed"}
+    assert names.keys() == {"f/own_array", "f/installed"}
     assert not dict(list_function_variables({"json": json.dumps, "tracker": FunctionTracker({})}))
 
 

@@ -29,7 +29,7 @@ def test_trial_file_contains_trial_values(tmp_path: Path) -> None:
 def test_missing_checkpoint_folder_suggests_download(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(CheckpointNotFoundError, match=r"the folder .*gone(.|\n)*download UUID"):
+    with pytest.raises(CheckpointNotFoundError, match=r"the directory .*gone(.|\n)*download UUID"):
         find_checkpoint_directory(tmp_path / "gone")
 
 

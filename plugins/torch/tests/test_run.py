@@ -89,7 +89,7 @@ def test_a_model_is_loaded_onto_the_device_that_is_asked_for(checkpoint: Path) -
 def test_folders_that_are_not_checkpoints_of_a_pytorch_trial_are_refused(
     checkpoint: Path,
 ) -> None:
-    with pytest.raises(CheckpointNotFoundError, match=r"the folder .* does not exist"):
+    with pytest.raises(CheckpointNotFoundError, match=r"the directory .* does not exist"):
         load_model_from_checkpoint_path(checkpoint / "nowhere")
     record = json.loads((checkpoint / "trial.json").read_text())
     shutil.rmtree(checkpoint / "code")

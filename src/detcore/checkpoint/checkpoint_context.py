@@ -81,20 +81,20 @@ class CheckpointContext(Saver):
         """Save a directory as a checkpoint, without writing to the directory.
 
         Args:
-            ckpt_dir: The folder. With `shard`, None if this worker has nothing to save.
+            ckpt_dir: The directory. With `shard`, None if this worker has nothing to save.
             metadata: JSON values, with at least ``steps_completed``; also saved as
-                ``metadata.json``, unless the folder has a file of that name.
+                ``metadata.json``, unless the directory has a file of that name.
             shard: Whether every worker saves a part. All workers must then call this method.
-            selector: Selects the files to save. Called with names relative to the folder; names of
-                empty folders end in ``/``. Default: all files.
+            selector: Selects the files to save. Called with names relative to the directory; names
+                of empty directories end in ``/``. Default: all files.
 
         Returns:
             The checkpoint's UUID.
 
         Raises:
-            InvalidCheckpointError: If the metadata or the folder cannot be saved; nothing was
+            InvalidCheckpointError: If the metadata or the directory cannot be saved; nothing was
                 written.
-            UnsafePathError: If a name is unsafe or a link leads out of the folder.
+            UnsafePathError: If a name is unsafe or a link leads out of the directory.
             StorageFullError: If the storage is full; earlier checkpoints are intact.
         """
         self.wait()
@@ -120,16 +120,16 @@ class CheckpointContext(Saver):
         *,
         selector: Selector | None = None,
     ) -> None:
-        """Copy a checkpoint's files to a folder, and check each file against the manifest.
+        """Copy a checkpoint's files to a directory, and check each file against the manifest.
 
-        If the folder exists, the files are moved into it after all of them have arrived. Files of
-        the same name are replaced, other files stay. If several workers of a node name the same
-        folder, one worker downloads all files that any of them selects. All workers of the node
+        If the directory exists, the files are moved into it after all of them have arrived. Files
+        of the same name are replaced, other files stay. If several workers of a node name the same
+        directory, one worker downloads all files that any of them selects. All workers of the node
         must call this method.
 
         Args:
             storage_id: The checkpoint's UUID.
-            ckpt_dir: The folder; it may exist.
+            ckpt_dir: The directory; it may exist.
             download_mode: Which workers download.
             selector: Selects the files to download. Default: all files.
 
@@ -156,7 +156,7 @@ class CheckpointContext(Saver):
         shard: bool = False,
         tensors: Tensors = (),
     ) -> Iterator[tuple[Path, str]]:
-        """Save the files that the block writes into a folder as a checkpoint.
+        """Save the files that the block writes into a directory as a checkpoint.
 
         On local storage, the files are written in place. If the block raises, they are removed.
 
@@ -176,11 +176,11 @@ class CheckpointContext(Saver):
                 returns them after the block. Not supported for sharded checkpoints.
 
         Yields:
-            The folder to write to, and the checkpoint's UUID.
+            The directory to write to, and the checkpoint's UUID.
 
         Raises:
             InvalidCheckpointError: If the metadata cannot be saved; the block is not entered.
-            UnsafePathError: If the block created a link that leads out of the folder.
+            UnsafePathError: If the block created a link that leads out of the directory.
             StorageFullError: If the storage is full; earlier checkpoints are intact.
         """
         self.wait()
@@ -216,7 +216,7 @@ class CheckpointContext(Saver):
         `wait`, `save_async` or another method that changes checkpoints, or on closing the context.
 
         Args:
-            snapshot: Called immediately with the folder to write to. Returns None, or a function
+            snapshot: Called immediately with the directory to write to. Returns None, or a function
                 that writes the remaining files. The function must not use any object that training
                 changes. It may raise.
             metadata: JSON values, with at least ``steps_completed``.
@@ -243,9 +243,9 @@ class CheckpointContext(Saver):
         selector: Selector | None = None,
         storage: StorageBackend | None = None,
     ) -> Iterator[Path]:
-        """Provide a folder with a checkpoint's files, each checked against the manifest.
+        """Provide a directory with a checkpoint's files, each checked against the manifest.
 
-        On local storage, without a selector, the folder is the checkpoint itself: only read it.
+        On local storage, without a selector, the directory is the checkpoint itself: only read it.
         Otherwise it is a copy that is removed after the block. See `store_path` for an example.
 
         Args:
@@ -257,7 +257,7 @@ class CheckpointContext(Saver):
             storage: Storage of the checkpoint. Default: the trial's storage.
 
         Yields:
-            The folder.
+            The directory.
 
         Raises:
             CheckpointNotFoundError: If the checkpoint does not exist.
@@ -306,11 +306,11 @@ class CheckpointContext(Saver):
 
         Args:
             storage_id: The checkpoint's UUID.
-            globs: Patterns as in `pathlib.Path.glob`. A matching folder is deleted with its
+            globs: Patterns as in `pathlib.Path.glob`. A matching directory is deleted with its
                 contents. ``["**/*"]`` and None delete the whole checkpoint.
 
         Returns:
-            The remaining files and their sizes; names of empty folders end in ``/``.
+            The remaining files and their sizes; names of empty directories end in ``/``.
 
         Raises:
             CheckpointNotFoundError: If patterns are given and the checkpoint is not committed.

@@ -1,4 +1,4 @@
-"""Commit the contents of a folder as a checkpoint: files first, the manifest last."""
+"""Commit the contents of a directory as a checkpoint: files first, the manifest last."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 
 Selector: TypeAlias = Callable[[str], bool]
-"""Returns whether to include a name: a relative POSIX path that ends in ``/`` for empty folders."""
+"""Returns whether to include a relative POSIX path; empty directories end in ``/``."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scan:
-    """Contents of a folder.
+    """Contents of a directory.
 
     Attributes:
-        files: Path of each file by its name below the folder.
-        directories: Names of empty folders.
+        files: Path of each file by its name below the directory.
+        directories: Names of empty directories.
     """
 
     files: dict[str, Path]
@@ -53,22 +53,22 @@ class Scan:
 
 
 def scan_directory(folder: Path, selector: Selector | None = None) -> Scan:
-    """List the files below a folder, and refuse files that cannot be saved safely.
+    """List the files below a directory, and refuse files that cannot be saved safely.
 
-    Links to files inside the folder count as files.
+    Links to files inside the directory count as files.
 
     Args:
-        folder: The folder; nothing is written to it.
-        selector: Selects the files and empty folders to save. Default: all.
+        folder: The directory; nothing is written to it.
+        selector: Selects the files and empty directories to save. Default: all.
 
     Raises:
-        InvalidCheckpointError: If it is not a folder, or contains something other than files and
-            folders, or a file with the manifest's name.
-        UnsafePathError: If a name is unsafe, or a link leads out of the folder.
+        InvalidCheckpointError: If it is not a directory, or contains something other than files and
+            directories, or a file with the manifest's name.
+        UnsafePathError: If a name is unsafe, or a link leads out of the directory.
     """
     if not folder.is_dir():
-        problem = "is not a folder" if folder.exists() else "does not exist"
-        raise InvalidCheckpointError(f"the checkpoint folder {folder} {problem}")
+        problem = "is not a directory" if folder.exists() else "does not exist"
+        raise InvalidCheckpointError(f"the checkpoint directory {folder} {problem}")
     files: dict[str, Path] = {}
     directories: list[str] = []
     _collect_files(folder, "", os.path.realpath(folder), files, directories)
@@ -77,7 +77,7 @@ def scan_directory(folder: Path, selector: Selector | None = None) -> Scan:
         directories = [name for name in directories if selector(f"{name}/")]
     is_folder = any(name.split("/", 1)[0] == MANIFEST_FILE for name in (*files, *directories))
     if is_folder or MANIFEST_FILE in files:
-        problem = "a file" if MANIFEST_FILE in files else "a folder"
+        problem = "a file" if MANIFEST_FILE in files else "a directory"
         raise InvalidCheckpointError(
             f"{folder} holds {problem} called {MANIFEST_FILE}.\n"
             "detcore writes its manifest under that name.\n"
@@ -106,7 +106,7 @@ def _collect_files(
                 kind = describe_file_kind(entry.stat(follow_symlinks=False).st_mode)
                 raise InvalidCheckpointError(
                     f"{entry.path} is {kind}, which cannot be saved.\n"
-                    "A checkpoint holds files and folders."
+                    "A checkpoint holds files and directories."
                 )
     if is_empty and prefix:
         directories.append(prefix.rstrip("/"))
@@ -116,9 +116,9 @@ def _check_link(entry: os.DirEntry[str], name: str, root: str) -> None:
     target = os.path.realpath(entry.path)
     if os.path.commonpath([root, target]) != root:
         raise UnsafePathError(
-            f"{name!r} is a link that leads out of the checkpoint folder, to {target}.\n"
+            f"{name!r} is a link that leads out of the checkpoint directory, to {target}.\n"
             "The target may change or be deleted, and would not be saved.\n"
-            "Copy the file into the folder instead."
+            "Copy the file into the directory instead."
         )
     if not os.path.isfile(target):
         kind = "to a directory" if os.path.isdir(target) else "whose target is missing"
@@ -186,7 +186,7 @@ def write_files(
 
 
 def create_directories(storage: StorageBackend, uuid: str, names: Iterable[str]) -> None:
-    """Create empty folders on storages that support them; the manifest lists them in any case."""
+    """Create empty directories on storages that support them; the manifest always lists them."""
     for name in names:
         path = storage.direct_path(f"{uuid}/{name}")
         if path is not None:
@@ -269,9 +269,9 @@ def _strip_uuid(uuid: str, digests: Mapping[str, FileDigest]) -> dict[str, FileD
 
 @contextlib.contextmanager
 def open_staging_directory(storage: StorageBackend, key: str) -> Iterator[tuple[Path, bool]]:
-    """Yield a new folder, and whether it is on the storage's file system.
+    """Yield a new directory, and whether it is on the storage's file system.
 
-    On the storage's file system, the folder is the path of the key and stays. Otherwise it is
+    On the storage's file system, the directory is the path of the key and stays. Otherwise it is
     removed after the block.
     """
     direct = storage.direct_path(key)

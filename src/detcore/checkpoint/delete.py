@@ -36,12 +36,12 @@ def delete_checkpoint(
         storage: Storage of the checkpoint.
         uuid: UUID of the checkpoint.
         database: Records of the checkpoint, or None.
-        globs: Patterns as in `pathlib.Path.glob`. A matching folder is deleted with its contents.
-            ``["**/*"]`` and None delete the whole checkpoint.
+        globs: Patterns as in `pathlib.Path.glob`. A matching directory is deleted with its
+            contents. ``["**/*"]`` and None delete the whole checkpoint.
         force: Whether to also delete a checkpoint in the model registry.
 
     Returns:
-        The remaining files and their sizes; names of empty folders end in ``/``.
+        The remaining files and their sizes; names of empty directories end in ``/``.
 
     Raises:
         CheckpointNotFoundError: If patterns are given and the checkpoint is not committed.
@@ -88,7 +88,7 @@ def finish_partial_deletion(
     Args:
         storage: Storage of the checkpoint.
         manifest: Its current manifest.
-        kept: Recorded names to keep; names of empty folders end in ``/``.
+        kept: Recorded names to keep; names of empty directories end in ``/``.
 
     Returns:
         The manifest of the remaining files.
@@ -122,7 +122,7 @@ def _remove_listed_files(
         return
     for folder in sorted(root.rglob("*/"), reverse=True):
         if folder.relative_to(root).as_posix() not in left.directories:
-            with contextlib.suppress(OSError):  # the folder is not empty
+            with contextlib.suppress(OSError):  # the directory is not empty
                 folder.rmdir()
     create_directories(storage, uuid, left.directories)
 
@@ -139,12 +139,12 @@ def _record_change(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeletionPlan:
-    """Names that a deletion by patterns removes, and folders that become empty.
+    """Names that a deletion by patterns removes, and directories that become empty.
 
     Attributes:
-        deleted_files: Files that match, or are in a matching folder.
-        deleted_directories: Folders that match, or are in a matching folder.
-        empty_directories: Folders that become empty.
+        deleted_files: Files that match, or are in a matching directory.
+        deleted_directories: Directories that match, or are in a matching directory.
+        empty_directories: Directories that become empty.
     """
 
     deleted_files: frozenset[str]
@@ -157,13 +157,13 @@ def split_by_globs(
 ) -> DeletionPlan:
     """Apply patterns by the rules of `pathlib.Path.glob`, relative to the checkpoint.
 
-    ``**`` as a complete part matches any number of folders. ``*`` matches any characters within a
-    name, including hidden names. ``**.txt`` is the same as ``*.txt``. A matching folder is removed
-    with its contents; ``folder/*`` keeps the empty folder.
+    ``**`` as a complete part matches any number of directories. ``*`` matches any characters within
+    a name, including hidden names. ``**.txt`` is the same as ``*.txt``. A matching directory is
+    removed with its contents; ``folder/*`` keeps the empty directory.
 
     Args:
         files: Names of the files, as relative POSIX paths.
-        directories: Names of the empty folders.
+        directories: Names of the empty directories.
         globs: The patterns.
 
     Raises:
@@ -228,12 +228,12 @@ def _matches_pattern(name_parts: list[str], parts: list[str], *, is_folder: bool
             and (parts[index] == "**" or fnmatch.fnmatchcase(piece, parts[index]))
         }
         reached = _add_skips(after, parts)
-    # A final "**" matches folders, including the checkpoint's root.
+    # A final "**" matches directories, including the checkpoint's root.
     is_below = is_folder and parts[-1] == "**" and len(parts) - 1 in reached
     return len(parts) in reached or is_below
 
 
 def _add_skips(reached: set[int], parts: list[str]) -> set[int]:
-    """Add the part after each "**", because "**" also matches zero folders."""
+    """Add the part after each "**", because "**" also matches zero directories."""
     last = len(parts) - 1
     return reached | {index + 1 for index in reached if index < last and parts[index] == "**"}

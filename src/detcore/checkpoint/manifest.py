@@ -45,7 +45,7 @@ class Manifest:
         metadata: Metadata that was saved with it; JSON values.
         created: Time of the commit, in UTC.
         files: Size and digest of every file by its name below the checkpoint.
-        directories: Empty folders.
+        directories: Empty directories.
         parent: UUID of the trial's previous checkpoint, or None.
         versions: Versions of the distributions that wrote it; ``"detcore"`` is always included.
         tensors: Tensors in its files, if the framework describes them.
@@ -67,7 +67,7 @@ class Manifest:
         return sum(digest.size for digest in self.files.values())
 
     def resources(self) -> dict[str, int]:
-        """Return the size of each file by name; empty folders end in ``/`` and have size 0."""
+        """Return the size of each file by name; empty directories end in ``/`` and have size 0."""
         sizes = {name: digest.size for name, digest in self.files.items()}
         return sizes | {f"{name}/": 0 for name in self.directories}
 

@@ -50,7 +50,7 @@ def check_id(storage_id: str) -> str:
 
 
 def list_parent_names(name: str) -> Iterator[str]:
-    """Yield the folders that contain a name, innermost first."""
+    """Yield the directories that contain a name, innermost first."""
     while name := name.rpartition("/")[0]:
         yield name
 
@@ -147,7 +147,7 @@ def _read_directories(fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _check_name_conflicts(files: Iterable[str], folders: Iterable[str]) -> None:
-    """Check that files and empty folders do not collide with each other or with the manifest."""
+    """Check that files, empty directories and the manifest do not collide."""
     file_names = {*files, MANIFEST_FILE}
     if MANIFEST_FILE in files:
         raise ValueError(f"it names itself, {MANIFEST_FILE}, as a file of the checkpoint")

@@ -51,7 +51,7 @@ def recover_checkpoints(
         UUIDs of the checkpoints that are complete.
 
     Raises:
-        StorageError: If the storage's folder is missing.
+        StorageError: If the storage's directory is missing.
     """
     unsettled = [
         record
@@ -99,7 +99,7 @@ def _check_storage_exists(storage: StorageBackend) -> None:
         raise StorageError(
             f"the checkpoint storage {root} is missing.\n"
             "It may contain a complete checkpoint of this trial.\n"
-            "Mount it, or restore the folder, then start again."
+            "Mount it, or restore the directory, then start again."
         )
 
 
@@ -168,7 +168,7 @@ class Repair:
     Attributes:
         state: The recorded state after the check.
         faults: Faults of the checkpoint's files.
-        strays: Files in its folder that do not belong to it.
+        strays: Files in its directory that do not belong to it.
         removed: The strays that were removed. Unsafe names (``../x``, which some object stores
             accept) are not removed.
     """

@@ -1,7 +1,7 @@
 """Restore the verified files of a complete checkpoint.
 
-The files are copied to a folder of the user, once for all workers of a node, or are used in place.
-A copy also contains the manifest, which proves that the copy is complete.
+The files are copied to a directory of the user, once for all workers of a node, or are used in
+place. A copy also contains the manifest, which proves that the copy is complete.
 """
 
 from __future__ import annotations
@@ -74,25 +74,25 @@ def download_checkpoint(
     selector: Selector | None = None,
     observer: TransferObserver | None = None,
 ) -> Manifest:
-    """Copy a checkpoint's files to a folder, and check the size and digest of each file.
+    """Copy a checkpoint's files to a directory, and check the size and digest of each file.
 
-    The files are first downloaded next to their destination, so a failure leaves the folder as it
-    was. If the folder exists, they are then moved into it one by one. Files of the same names are
-    replaced, other files stay.
+    The files are first downloaded next to their destination, so a failure leaves the directory as
+    it was. If the directory exists, they are then moved into it one by one. Files of the same names
+    are replaced, other files stay.
 
     Args:
         storage: Storage of the checkpoint.
         uuid: UUID of the checkpoint.
         folder: The target; missing parents are created.
         selector: Selects the files to download. Called with names relative to the checkpoint; names
-            of empty folders end in ``/``. Default: all files.
+            of empty directories end in ``/``. Default: all files.
         observer: Receives the progress, or None.
 
     Raises:
         CheckpointNotFoundError: If the checkpoint does not exist.
         CheckpointCorruptError: If a file is missing or has changed; the message names it.
-        InvalidCheckpointError: If a file of the checkpoint would replace a folder or vice versa, or
-            would be written through a link that leads out of the folder.
+        InvalidCheckpointError: If a file of the checkpoint would replace a directory or vice versa,
+            or would be written through a link that leads out of the directory.
         UnsafePathError: If the file system does not distinguish two names in the checkpoint.
         StorageFullError: If the disk has too little space.
     """
@@ -107,7 +107,7 @@ def download_checkpoint(
         _check_target(folder, names, empty)
     else:
         folder.parent.mkdir(parents=True, exist_ok=True)
-    # An existing folder may be a mount point, so the files are staged inside it.
+    # An existing directory may be a mount point, so the files are staged inside it.
     token = f".tmp-{uuids.uuid4().hex}"
     temporary = folder / token if exists else folder.with_name(folder.name + token)
     try:
@@ -127,13 +127,13 @@ def download_checkpoint(
 
 
 def is_complete_copy(folder: Path, uuid: str) -> bool:
-    """Whether a folder contains all files of a checkpoint, according to the manifest in it.
+    """Whether a directory contains all files of a checkpoint, according to the manifest in it.
 
     Every file is read and compared with its digest. ``metadata.json`` is not compared, because
     users may change it in a copy.
 
     Raises:
-        InvalidCheckpointError: If the folder holds another checkpoint.
+        InvalidCheckpointError: If the directory holds another checkpoint.
     """
     path = folder / MANIFEST_FILE
     try:
@@ -154,10 +154,10 @@ def is_complete_copy(folder: Path, uuid: str) -> bool:
 def copy_checkpoint(
     storage: StorageBackend, uuid: str, folder: Path, *, observer: TransferObserver | None = None
 ) -> Manifest:
-    """Make a folder a complete copy of a checkpoint, unless it is one already.
+    """Make a directory a complete copy of a checkpoint, unless it is one already.
 
     The manifest is written last, so that an interrupted copy is recognized as incomplete. Other
-    files in the folder stay.
+    files in the directory stay.
 
     Args:
         storage: Storage of the checkpoint.
@@ -174,7 +174,7 @@ def copy_checkpoint(
         try:
             manifest = download_checkpoint(storage, uuid, folder, observer=observer)
         except OSError as error:
-            # Another process has created the folder concurrently; its files are replaced.
+            # Another process has created the directory concurrently; its files are replaced.
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or not folder.is_dir():
                 raise
             manifest = download_checkpoint(storage, uuid, folder, observer=observer)
@@ -230,7 +230,7 @@ def download_shared(
     selector: Selector | None = None,
     observer: TransferObserver | None = None,
 ) -> None:
-    """Download a checkpoint, once for all workers of a node that name the same folder.
+    """Download a checkpoint, once for all workers of a node that name the same directory.
 
     See `CheckpointContext.download`. A failure is raised on all workers that share the download.
 
@@ -274,7 +274,7 @@ def open_restored(
     selector: Selector | None = None,
     observer: TransferObserver | None = None,
 ) -> Iterator[Path]:
-    """Yield a folder with a checkpoint's files: the checkpoint itself, or a copy of it.
+    """Yield a directory with a checkpoint's files: the checkpoint itself, or a copy of it.
 
     See `CheckpointContext.restore_path`; arguments as for `download_shared`.
     """
@@ -306,7 +306,7 @@ def open_restored(
 
         def download_files() -> Path:
             if not is_first:
-                return Path()  # the first worker's folder is used
+                return Path()  # the first worker's directory is used
             from detcore.storage import scratch_directory
 
             folder = stack.enter_context(scratch_directory()) / uuid
@@ -351,7 +351,7 @@ def _check_space(manifest: Manifest, names: list[str], folder: Path) -> None:
         raise StorageFullError(
             f"checkpoint {manifest.uuid} has {total} bytes, but only {free} bytes are free at "
             f"{folder.parent}.\nNothing was downloaded.\n"
-            "Free some space, choose another folder, or select fewer files (selector).",
+            "Free some space, choose another directory, or select fewer files (selector).",
             missing_bytes=total - free,
         )
 
@@ -363,7 +363,7 @@ def _check_names(folder: Path, names: list[str], empty: list[str]) -> None:
         raise UnsafePathError(
             f"{len(names)} files were written, but {num_files} exist: the file system of "
             f"{folder.parent} does not distinguish names that differ by case or accents.\n"
-            "Choose a folder on another file system, or select fewer files (selector)."
+            "Choose a directory on another file system, or select fewer files (selector)."
         )
 
 
@@ -372,7 +372,7 @@ def _check_target(folder: Path, names: list[str], empty: list[str]) -> None:
     if not folder.is_dir():
         raise InvalidCheckpointError(
             f"the checkpoint cannot be downloaded to {folder}, which is a file.\n"
-            "Choose a folder, or a path that does not exist yet."
+            "Choose a directory, or a path that does not exist yet."
         )
     root = os.path.realpath(folder)
     for name in (*names, *empty):
@@ -381,7 +381,7 @@ def _check_target(folder: Path, names: list[str], empty: list[str]) -> None:
         if os.path.commonpath([root, parent]) != root:
             raise InvalidCheckpointError(
                 f"the checkpoint's {name} cannot be written to {folder}: a link leads out of "
-                f"the folder, to {parent}.\nDownload to another folder, or remove the link."
+                f"the directory, to {parent}.\nDownload to another directory, or remove the link."
             )
         blocking = [parent for parent in path.parents if parent.is_file()]
         if name in empty and path.is_file():
@@ -389,10 +389,10 @@ def _check_target(folder: Path, names: list[str], empty: list[str]) -> None:
         if name not in empty and path.is_dir():
             blocking.append(path)
         if blocking:
-            kind = "a folder" if blocking[0].is_dir() else "a file"
+            kind = "a directory" if blocking[0].is_dir() else "a file"
             raise InvalidCheckpointError(
                 f"the checkpoint's {name} cannot be written to {folder}: {blocking[0]} is {kind}.\n"
-                "Download to another folder, or move it away."
+                "Download to another directory, or move it away."
             )
 
 
@@ -413,7 +413,7 @@ def _check_same_checkpoint(data: bytes, uuid: str, folder: Path) -> None:
     if isinstance(other_uuid, str) and other_uuid != uuid:
         raise InvalidCheckpointError(
             f"{folder} contains another checkpoint, {other_uuid}, which would be mixed with "
-            f"{uuid}.\nChoose another folder, or remove the files in it."
+            f"{uuid}.\nChoose another directory, or remove the files in it."
         )
 
 
@@ -443,6 +443,6 @@ def _gather_alone(value: Any) -> list[Any]:
 
 
 def _select_names(manifest: Manifest, selector: Selector | None) -> frozenset[str]:
-    """Return the selected names; names of empty folders end in ``/``."""
+    """Return the selected names; names of empty directories end in ``/``."""
     names = (*manifest.files, *(f"{name}/" for name in manifest.directories))
     return frozenset(name for name in names if selector is None or selector(name))

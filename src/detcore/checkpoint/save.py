@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 Snapshot: TypeAlias = "Callable[[Path], Callable[[], None] | None]"
-"""Copies the state, given the folder to write to; returns a function that writes the copies."""
+"""Copies the state, given the directory to write to; returns a function that writes the copies."""
 Tensors: TypeAlias = "Sequence[TensorInfo] | Callable[[], Sequence[TensorInfo]]"
 """Tensors in a checkpoint's files, or a function that returns them after the snapshot."""
 Timeout: TypeAlias = "float | Callable[[], float] | None"
@@ -61,7 +61,7 @@ _POLL_INTERVAL_S = 0.2
 
 
 class SaveCancelled(CheckpointError):
-    """Raised on the thread of a save that was cancelled before its commit."""
+    """Raised when a save was cancelled before its commit, only on the thread of the save."""
 
 
 class Save:
@@ -73,8 +73,8 @@ class Save:
         versions: Versions to record in its manifest, by distribution.
         tensors: Tensors in its files, to record in its manifest.
         stalled_s: Seconds for which training waited; None if training waits for the whole save.
-        folder: Folder to which its files are written.
-        is_in_place: Whether the folder is in the storage.
+        folder: Directory to which its files are written.
+        is_in_place: Whether the directory is in the storage.
         size_bytes: Sum of the sizes of its files; None until all of them are written.
         failure: The exception that ended an asynchronous save, or None.
         manifest: Its manifest; set by the commit.
@@ -337,7 +337,7 @@ class Saver:
     def _save_directory(
         self, metadata: Mapping[str, Any], tensors: Tensors
     ) -> Iterator[tuple[Path, str]]:
-        """Yield a folder to write to and commit its contents; remove them on an error."""
+        """Yield a directory to write to and commit its contents; remove them on an error."""
         with self._start_save(metadata) as save, self._stage_save(save):
             yield save.folder, save.uuid
             save.freeze(tensors)
@@ -447,7 +447,7 @@ class Saver:
 
     @contextlib.contextmanager
     def _stage_save(self, save: Save) -> Iterator[None]:
-        """Set the folder of a save during the block."""
+        """Set the directory of a save during the block."""
         with open_staging_directory(self._storage, save.uuid) as (save.folder, save.is_in_place):
             yield
 

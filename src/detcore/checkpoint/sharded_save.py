@@ -65,7 +65,7 @@ class ShardedSaver:
         metadata: Mapping[str, Any] | None,
         selector: Selector | None,
     ) -> str:
-        """Save the folders of all workers as one checkpoint; return its UUID on every worker."""
+        """Save the directories of all workers as one checkpoint; return its UUID everywhere."""
         scan = _NOTHING
 
         def scan_part() -> _WorkerPart:
@@ -90,7 +90,7 @@ class ShardedSaver:
 
     @contextlib.contextmanager
     def save_directory(self, metadata: Mapping[str, Any] | None) -> Iterator[tuple[Path, str]]:
-        """Yield a separate folder to each worker, then save all folders as one checkpoint."""
+        """Yield each worker a separate directory, then save them all as one checkpoint."""
         before = self._run_on_all(lambda: self._describe_part(_NOTHING, None, metadata))
         merged = _merge_checked_metadata(before)
         with (
@@ -139,7 +139,7 @@ class ShardedSaver:
         if not any(part.has_folder for part in parts):
             raise InvalidCheckpointError(
                 "upload() was called with ckpt_dir=None on all workers.\n"
-                "At least one worker must pass a folder to save."
+                "At least one worker must pass a directory to save."
             )
         merged = _merge_checked_metadata(parts)
         shares = share_out([part.part for part in parts])
@@ -167,9 +167,9 @@ class ShardedSaver:
 
     @contextlib.contextmanager
     def _open_staging_directory(self, uuid: str) -> Iterator[tuple[Path, bool]]:
-        """Yield a folder to write to, and whether it is on the storage's file system.
+        """Yield a directory to write to, and whether it is on the storage's file system.
 
-        On the storage's file system, the folder is inside the checkpoint, which has no manifest
+        On the storage's file system, the directory is inside the checkpoint, which has no manifest
         yet, and is removed on failure.
         """
         with contextlib.ExitStack() as stack:
@@ -183,11 +183,11 @@ class ShardedSaver:
             yield directories[0]
 
     def _move_files(self, uuid: str, share: Scan, staging: Path) -> None:
-        """Move this worker's files from its staging folder into the checkpoint."""
-        # Links come first, because their targets in the same folder are moved afterwards.
+        """Move this worker's files from its staging directory into the checkpoint."""
+        # Links come first, because their targets in the same directory are moved afterwards.
         for name, path in sorted(share.files.items(), key=lambda item: not item[1].is_symlink()):
             target = self._storage.direct_path(f"{uuid}/{name}")
-            assert target is not None  # the staging folder is in the same storage
+            assert target is not None  # the staging directory is in the same storage
             target.parent.mkdir(parents=True, exist_ok=True)
             if path.is_symlink():
                 shutil.copyfile(path, target)
@@ -244,10 +244,11 @@ class Part:
     """Files of one worker.
 
     Attributes:
-        files: Size of each file by name; empty if the worker has no folder.
-        directories: Empty folders.
-        folder: Identity of its folder (machine, device and inode). None if the folder must not be
-            treated as the same as another worker's folder: with a selector, or without a folder.
+        files: Size of each file by name; empty if the worker has no directory.
+        directories: Empty directories.
+        folder: Identity of its directory (machine, device and inode). None if the directory must
+            not be treated as the same as another worker's directory: with a selector, or without a
+            directory.
     """
 
     files: Mapping[str, int]
@@ -261,7 +262,7 @@ class Shares:
 
     Attributes:
         owners: Ranks that have a file of each name, in ascending order. The lowest rank saves it.
-        directories: All empty folders.
+        directories: All empty directories.
         contested: Names of files that several workers have.
     """
 
@@ -277,13 +278,13 @@ class Shares:
 def share_out(parts: Sequence[Part]) -> Shares:
     """Assign the files of all workers to the workers that save them.
 
-    If several workers pass the same folder without a selector, the lowest rank saves it.
+    If several workers pass the same directory without a selector, the lowest rank saves it.
 
     Args:
         parts: The files of each rank.
 
     Raises:
-        CheckpointConflictError: If one worker has a file where another has a folder.
+        CheckpointConflictError: If one worker has a file where another has a directory.
     """
     owners: dict[str, tuple[int, ...]] = {}
     folders: dict[str, int] = {}
@@ -305,7 +306,7 @@ def share_out(parts: Sequence[Part]) -> Shares:
     if both:
         name = both[0]
         raise _create_conflict_error(
-            f"{name} is a file on rank {owners[name][0]} and a folder on rank {folders[name]}"
+            f"{name} is a file on rank {owners[name][0]} and a directory on rank {folders[name]}"
         )
     filled = set(_collect_parents(owners)) | set(_collect_parents(folders))
     empty = sorted(name for name in folders if name not in filled)

@@ -117,7 +117,8 @@ def list_stored_sizes(storage: StorageBackend, uuid: str) -> dict[str, int]:
 
     Raises:
         UnsafePathError: If the UUID is invalid.
-        CheckpointCorruptError: If the checkpoint's folder is a link that leads out of the storage.
+        CheckpointCorruptError: If the checkpoint's directory is a link that leads out of the
+            storage.
     """
     start = len(check_id(uuid)) + 1
     try:
@@ -206,7 +207,7 @@ def _describe_non_file(root: Path, name: str) -> str | None:
 
 
 def _find_missing_directories(storage: StorageBackend, manifest: Manifest) -> list[Fault]:
-    """Return missing empty folders, which only file systems store."""
+    """Return missing empty directories, which only file systems store."""
     root = storage.direct_path(manifest.uuid)
     if root is None:
         return []
@@ -214,7 +215,7 @@ def _find_missing_directories(storage: StorageBackend, manifest: Manifest) -> li
     for name in manifest.directories:
         path = root / name
         if path.is_symlink():
-            faults.append(Fault(f"{name}/", "is a link, not a folder"))
+            faults.append(Fault(f"{name}/", "is a link, not a directory"))
         elif not path.is_dir():
             faults.append(Fault(f"{name}/", "is missing"))
     return faults
@@ -223,7 +224,7 @@ def _find_missing_directories(storage: StorageBackend, manifest: Manifest) -> li
 def describe_file_kind(mode: int) -> str:
     """Return a description of a special file, given its mode."""
     kinds = {
-        stat.S_IFDIR: "a folder",
+        stat.S_IFDIR: "a directory",
         stat.S_IFIFO: "a named pipe",
         stat.S_IFSOCK: "a socket",
     }

@@ -67,9 +67,8 @@ def init(
 
     Args:
         distributed: This worker's rank and its peers. Default: a single worker.
-        checkpoint_storage: An absolute path, an fsspec URL, or a dictionary with ``type`` as in an
-            experiment file. Default: the storage of the experiment file or of `script`, or the
-            directory ``checkpoints`` in ``DETCORE_HOME``.
+        checkpoint_storage: An absolute path, an fsspec URL, or a dictionary as in an experiment
+            file. Default: the configured storage, or ``checkpoints`` in ``DETCORE_HOME``.
         preempt_mode: The workers that call `PreemptContext.should_preempt`.
         tensorboard_mode: Whether reported metrics are written to event files.
         script: Experiment of a standalone script.
@@ -77,8 +76,8 @@ def init(
         resume: Whether a standalone script continues its last start if that did not finish. The
             n-th call continues the n-th run, which must have the same settings except for
             `max_length`. A completed run is restored, and ``info.is_complete`` is true.
-        checkpoint_exit_timeout_s: Seconds that leaving the context waits for an asynchronous
-            checkpoint; >= 0. Default: the value in the experiment file, or 3600.
+        checkpoint_exit_timeout_s: Seconds that leaving the context waits for a checkpoint; >= 0.
+            Default: the value in the experiment file, or 3600.
         grace_s: Seconds from SIGTERM to the kill; > 0. Default: see `PreemptContext.grace`.
 
     Raises:

@@ -30,9 +30,9 @@ class CheckpointSource:
     """A checkpoint to start from.
 
     Attributes:
-        checkpoint: Its UUID, or the absolute path of a folder.
+        checkpoint: Its UUID, or the absolute path of a directory.
         storage: Specification of its storage, which may contain secrets. None for the experiment's
-            storage, and for a folder.
+            storage, and for a directory.
     """
 
     checkpoint: str
@@ -67,7 +67,7 @@ def find_source(
         The checkpoint, or None if the trials start without one.
 
     Raises:
-        RunError: If the trial, checkpoint or folder does not exist.
+        RunError: If the trial, checkpoint or directory does not exist.
     """
     if settings.source_trial_id is not None:
         name = f"searcher.{_TRIAL}: {settings.source_trial_id}"
@@ -86,8 +86,8 @@ def find_source(
     except (UnsafePathError, NotFoundError) as error:
         raise RunError(
             f"{name}\nThis checkpoint is not in {storage.url}: {error}\n"
-            "Set the UUID of a checkpoint, or the absolute path of a folder to which a checkpoint "
-            "was downloaded."
+            "Set the UUID of a checkpoint, or the absolute path of a downloaded checkpoint's "
+            "directory."
         ) from error
     if has_manifest(storage, record.uuid):
         return CheckpointSource(checkpoint=record.uuid)
@@ -123,12 +123,12 @@ def _check_directory(path: str, name: str) -> CheckpointSource:
     folder = Path(path)
     if not folder.is_absolute():
         raise RunError(
-            f"{name}\nThe path must be absolute, because trials run in the folder of their code.\n"
+            f"{name}\nThe path must be absolute: trials run in the directory of their code.\n"
             f"Did you mean {folder.absolute()}?"
         )
     if not folder.is_dir():
         raise RunError(
-            f"{name}\nThe folder does not exist.\n"
+            f"{name}\nThe directory does not exist.\n"
             "Download the checkpoint with:  detcore checkpoint download UUID"
         )
     return CheckpointSource(checkpoint=str(folder))

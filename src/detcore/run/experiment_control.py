@@ -270,7 +270,7 @@ def create_locked_experiment(
     Args:
         database: The records.
         environment: As for `hold_experiment_lock`.
-        model_dir: Folder of the user's code.
+        model_dir: Directory of the user's code.
         recorded: Additional arguments of `Database.create_experiment`.
 
     Yields:

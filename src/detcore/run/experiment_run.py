@@ -66,7 +66,7 @@ def start_experiment(
 
     Args:
         loaded: The experiment file.
-        model_dir: Folder of the user's code.
+        model_dir: Directory of the user's code.
         settings: Environment, plugins and listener of the run.
         test_mode: Whether to train one batch, validate once and save one checkpoint.
 
@@ -253,7 +253,7 @@ def _check_resumable(record: ExperimentRecord) -> None:
     if not Path(record.model_dir).is_dir():
         raise RunError(
             f"experiment {record.id} trains the code in {record.model_dir}, "
-            "which does not exist any more.\nRestore the folder, then resume with:\n"
+            "which does not exist any more.\nRestore the directory, then resume with:\n"
             f"  detcore run --resume {record.id}"
         )
 
@@ -298,7 +298,7 @@ class ExperimentRun:
         experiment_id: The experiment.
         lock: Its lock, which this process holds and the workers inherit.
         config: Its configuration, with secrets.
-        model_dir: Folder of the user's code.
+        model_dir: Directory of the user's code.
         test_mode: Whether to train one batch, validate once and save one checkpoint.
         script: The running script that is its only trial. None if the runner starts trials.
     """

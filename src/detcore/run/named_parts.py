@@ -104,7 +104,7 @@ def open_launcher(
 
     Args:
         config: The experiment's configuration.
-        model_dir: Folder of the user's code.
+        model_dir: Directory of the user's code.
         settings: The settings of the run.
 
     Raises:

@@ -69,9 +69,8 @@ class TrialOutput:
         self._info = info
         self._listener = listener
         self._notices = [list(map(re.compile, notice.split(r"\n"))) for notice in notices]
-        self._notice_remainders: dict[
-            int, list[re.Pattern[str]]
-        ] = {}  # expected next lines of a notice, by rank
+        # Expected next lines of a notice, by rank.
+        self._notice_remainders: dict[int, list[re.Pattern[str]]] = {}
         self.last_errors: dict[int, str] = {}
         self._shown: deque[str] = deque(maxlen=_NUM_SHOWN_LINES)
         self._lock = threading.Lock()

@@ -382,7 +382,7 @@ def _keep_lock(lock: RunnerLock) -> None:
 
 
 def _complete_description(script: ScriptExperiment) -> ScriptExperiment:
-    """Return a script's experiment with its name and its folder filled in."""
+    """Return a script's experiment with its name and its directory filled in."""
     file = script_file()
     name = script.name or (file.name if file is not None else "interactive")
     folder = script.model_dir or (file.parent if file is not None else Path.cwd())

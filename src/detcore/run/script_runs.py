@@ -150,7 +150,7 @@ class ScriptRuns:
 
     Args:
         database: The records.
-        environment: Its home directory contains the trials' folders.
+        environment: Its home directory contains the trials' directories.
         plugins: Provide their storages.
     """
 
@@ -200,7 +200,7 @@ class ScriptRuns:
         """Claim the run that a call of the script continues.
 
         The first call of a start continues the newest start whose first call had the same settings,
-        unless that start finished. The settings are: name, folder, configuration (with the
+        unless that start finished. The settings are: name, directory, configuration (with the
         storage), hyperparameters and seed. The length may differ, so that an interrupted script can
         be trained longer. Starts in progress are skipped, and processes that start concurrently
         claim different starts. The n-th call continues the n-th run of that start.
@@ -210,7 +210,7 @@ class ScriptRuns:
         user decide whether to continue it.
 
         Args:
-            script: The experiment to record, with its name and folder.
+            script: The experiment to record, with its name and directory.
             config: Its configuration, as it would be recorded.
             call: The call.
             stack: Holds the lock of the run.

@@ -88,9 +88,8 @@ class State(NamedTuple):
     trials: Trials = Trials()
     running: tuple[int, ...] = ()  # trials that have workers
     order: tuple[int, ...] = ()  # trials to train, in order
-    again: tuple[
-        int, ...
-    ] = ()  # closed trials that failed after their last report; they start first
+    # Closed trials that failed after their last report. They start before all others.
+    again: tuple[int, ...] = ()
     ending: int | None = None  # trial whose workers have just ended and which is undecided
     is_interrupted: bool = False  # by a signal
     was_killed: bool = False  # by a second Ctrl-C

@@ -119,9 +119,9 @@ class TrialStarter:
         run: The settings of the run.
         experiment_id: The experiment.
         config: Its configuration, with secrets.
-        code_dir: Folder with a copy of the user's code without secrets. None for a standalone
+        code_dir: Directory with a copy of the user's code without secrets. None for a standalone
             script.
-        model_dir: Folder of the user's code.
+        model_dir: Directory of the user's code.
         test_mode: Whether trials are smoke runs.
         num_workers: Number of workers per trial; >= 1.
         storage: Storage of the checkpoints.
@@ -348,7 +348,7 @@ def copy_model_code(model_dir: Path, folder: Path, config: ExperimentConfig) -> 
     """Copy the user's code without secrets, as the source for checkpoints; return the copy.
 
     Args:
-        model_dir: Folder of the user's code.
+        model_dir: Directory of the user's code.
         folder: Directory of the experiment. The copy of an earlier run is replaced.
         config: The configuration, with its secrets.
     """

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-# Suffixes of source and settings files. Code folders often also contain data, which does not belong
-# in a checkpoint.
+# Suffixes of source and settings files. Code directories often also contain data, which does not
+# belong in a checkpoint.
 _SUFFIXES = frozenset(
     {".cfg", ".ini", ".ipynb", ".json", ".md", ".py", ".pyi", ".sh", ".toml", ".txt"}
     | {".yaml", ".yml"}
@@ -17,18 +17,19 @@ _SUFFIXES = frozenset(
 _MAX_BYTES = 1 << 20
 _MAX_FILES = 50_000
 _NOT_CODE = frozenset({"__pycache__", "node_modules", "venv"})
-# Folders with these files contain records or checkpoints: a copy would grow with every checkpoint.
+# Directories with these files contain records or checkpoints: a copy would grow with every
+# checkpoint.
 _OWN_FILES = frozenset({"detcore.db", "manifest.json"})
 
 
 def list_code(source: Path) -> list[str]:
-    """List the source and settings files below a folder, up to 1 MiB each.
+    """List the source and settings files below a directory, up to 1 MiB each.
 
-    Hidden files, caches, links, and folders with detcore's records or checkpoints are excluded. In
-    a folder with too many files, the list is truncated with a warning.
+    Hidden files, caches, links, and directories with detcore's records or checkpoints are excluded.
+    In a directory with too many files, the list is truncated with a warning.
 
     Args:
-        source: Folder of the user's code.
+        source: Directory of the user's code.
 
     Returns:
         Paths relative to `source`.
@@ -44,7 +45,7 @@ def list_code(source: Path) -> list[str]:
         if num_files > _MAX_FILES:
             logging.getLogger("detcore").warning(
                 "%s contains more than %d files, so checkpoints include only part of its code. "
-                "Pass a folder with only your code:  detcore run CONFIG.yaml MODEL_DIR",
+                "Pass a directory with only your code:  detcore run CONFIG.yaml MODEL_DIR",
                 source,
                 _MAX_FILES,
             )
@@ -57,14 +58,14 @@ def list_code(source: Path) -> list[str]:
 def copy_code(
     source: Path, names: Iterable[str], target: Path, *, config: Mapping[str, Any] | None
 ) -> None:
-    """Copy files to a new folder under the same names, masking the experiment's secrets.
+    """Copy files to a new directory under the same names, masking the experiment's secrets.
 
     A checkpoint may be given to users who must not have the storage credentials.
 
     Args:
-        source: Folder of the user's code.
+        source: Directory of the user's code.
         names: Result of `list_code`; files deleted since then are skipped.
-        target: Folder to create.
+        target: Directory to create.
         config: The experiment's configuration with its secrets, or None if `source` has no secrets.
     """
     from detcore.masking import mask_code, secret_values

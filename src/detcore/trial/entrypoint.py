@@ -42,14 +42,14 @@ def import_object(name: str) -> Any:
 def import_trial_class(entrypoint: str, model_dir: Path) -> type[Trial]:
     """Import the user's trial class.
 
-    The caller has added `model_dir` to ``sys.path``. The folder of a file is added here.
+    The caller has added `model_dir` to ``sys.path``. The directory of a file is added here.
 
     The import of a script that starts an experiment of the class
     (``detcore.client.create``) stops at that call.
 
     Args:
         entrypoint: ``"module:Class"``, or ``"folder/file.py:Class"`` for a file below `model_dir`.
-        model_dir: Folder of the user's code.
+        model_dir: Directory of the user's code.
 
     Raises:
         InvalidExperimentError: If the module or the class does not exist, or is not a trial class.
@@ -170,7 +170,7 @@ def _explain_missing(error: ModuleNotFoundError, entrypoint: str, model_dir: Pat
         return InvalidExperimentError(
             f"entrypoint {entrypoint!r}: module {error.name!r} not found in {model_dir}.\n"
             f"Modules there: {', '.join(files) or 'none'}.\n"
-            "Pass the folder of your code as the second argument:  detcore run CONFIG MODEL_DIR"
+            "Pass the directory of your code as the second argument:  detcore run CONFIG MODEL_DIR"
         )
     return error
 

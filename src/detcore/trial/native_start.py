@@ -103,10 +103,10 @@ class NativeStart:
         )
 
     def _code_files(self) -> list[str] | None:
-        """Return the files to copy into checkpoints; None for all code in the trial's folder."""
+        """Return the files to copy into checkpoints; None for all code in the trial's directory."""
         if self.info.model_dir:  # set by detcore run or context_dir
             return None
-        # The script's folder may be a home folder with any files.
+        # The script's directory may be a home directory with any files.
         file = core.script_file()
         return [file.name] if file is not None else []
 
@@ -129,7 +129,7 @@ def start_native(
             ``detcore run``, which has a configuration.
         local: Accepted for compatibility.
         test: Whether to train one batch, validate on one, and save one checkpoint.
-        context_dir: Folder of the code to copy into checkpoints. Default: only the script.
+        context_dir: Directory of the code to copy into checkpoints. Default: only the script.
         command: Only for clusters; must be None.
         master_url: Only for clusters; must be None.
 
@@ -170,7 +170,7 @@ def _check_code_directory(context_dir: str | os.PathLike[str]) -> str:
     folder = Path(context_dir).absolute()
     if not folder.is_dir():
         raise ConfigError(
-            f"context_dir is {os.fspath(context_dir)!r}, but the folder {folder} does not exist"
+            f"context_dir is {os.fspath(context_dir)!r}, but the directory {folder} does not exist"
         )
     return str(folder)
 

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 def find_checkpoint_directory(path: str | os.PathLike[str]) -> Path:
-    """Return the folder of a downloaded checkpoint.
+    """Return the directory of a downloaded checkpoint.
 
     Raises:
-        CheckpointNotFoundError: If the folder does not exist.
+        CheckpointNotFoundError: If the directory does not exist.
     """
     folder = Path(path)
     if not folder.is_dir():
         raise CheckpointNotFoundError(
-            f"the folder {folder} does not exist.\n"
-            "Pass the folder of a downloaded checkpoint, as Checkpoint.download() returns it:\n"
+            f"the directory {folder} does not exist.\n"
+            "Pass the directory of a downloaded checkpoint, as Checkpoint.download() returns it:\n"
             "  detcore checkpoint download UUID"
         )
     return folder
@@ -40,7 +40,7 @@ def read_trial_file(folder: Path, framework: str) -> dict[str, Any]:
     """Return the description of a trial, ``trial.json``, in a framework's checkpoint.
 
     Args:
-        folder: The checkpoint's folder.
+        folder: The checkpoint's directory.
         framework: Registered name of the framework that must have written it.
 
     Returns:
@@ -89,7 +89,7 @@ def create_trial_from_code(
     **This runs code from the checkpoint.**
 
     Args:
-        folder: The checkpoint's folder.
+        folder: The checkpoint's directory.
         trial_class: Import path of the class.
         context: Passed to the class.
         instead: Advice for a checkpoint without code, at the end of the message.
@@ -102,7 +102,7 @@ def create_trial_from_code(
     code = folder / "code"
     if not code.is_dir():
         raise InvalidCheckpointError(
-            f"{folder} has no folder 'code' from which to import {trial_class!r}.\n{instead}"
+            f"{folder} has no directory 'code' from which to import {trial_class!r}.\n{instead}"
         )
     with import_from_directory(code, aliases):
         yield import_trial_class(trial_class, code)(context)
@@ -112,15 +112,15 @@ def create_trial_from_code(
 def import_from_directory(
     code: Path, aliases: Mapping[str, ModuleType] | None = None
 ) -> Iterator[None]:
-    """Make imports search a folder first, and undo all changes afterwards.
+    """Make imports search a directory first, and undo all changes afterwards.
 
-    Inside the block, the folder is also the working directory, as in a worker. After the block,
-    modules of the same names are restored, and the folder's modules are removed from
-    ``sys.modules``. Objects created from them stay usable. No bytecode is written to the folder.
+    Inside the block, the directory is also the working directory, as in a worker. After the block,
+    modules of the same names are restored, and the directory's modules are removed from
+    ``sys.modules``. Objects created from them stay usable. No bytecode is written to the directory.
     Not thread-safe: ``sys.path``, ``sys.modules`` and the working directory belong to the process.
 
     Args:
-        code: The folder.
+        code: The directory.
         aliases: Modules to make available under other names inside the block.
     """
     code = code.resolve()
@@ -152,10 +152,10 @@ def import_from_directory(
 
 
 def _list_importable_names(code: Path) -> set[str]:
-    """Return the top-level names that can be imported from a folder."""
+    """Return the top-level names that can be imported from a directory."""
     names = {path.stem for path in code.glob("*.py")}
     names |= {path.name for path in code.iterdir() if path.is_dir() and any(path.rglob("*.py"))}
-    # A folder cannot replace modules of the standard library.
+    # A directory cannot replace modules of the standard library.
     return names - set(sys.stdlib_module_names)
 
 

@@ -104,7 +104,7 @@ class OpenTrial:
 
         Args:
             trial: An instance of the framework's trial class.
-            code_files: Files to copy into each checkpoint, relative to the code folder. Default:
+            code_files: Files to copy into each checkpoint, relative to the code directory. Default:
                 all source and settings files in it.
 
         Returns:
@@ -317,7 +317,7 @@ def open_clock(
     Args:
         core: The script's open context.
         framework: Name of the framework, recorded in the checkpoints.
-        checkpoint: The folder that `restore_latest_checkpoint` provides.
+        checkpoint: The directory that `restore_latest_checkpoint` provides.
         steps_per_epoch: Steps in one pass over the training data; None if unknown.
         code_files: Files to copy into each checkpoint, as for `OpenTrial.train`.
 
@@ -385,7 +385,7 @@ def _restore_controller(
 
 @contextlib.contextmanager
 def restore_latest_checkpoint(core: Context) -> Iterator[Path | None]:
-    """Provide the folder of the checkpoint from which a trial resumes; None at its first start.
+    """Provide the directory of the checkpoint from which a trial resumes; None at its first start.
 
     If the checkpoint is damaged, the trial's next start resumes from the previous checkpoint.
 
@@ -431,7 +431,7 @@ def _open_source_directory(core: Context, info: TrialInfo, source: str) -> Itera
     if Path(source).is_absolute():
         if not Path(source).is_dir():
             raise CheckpointNotFoundError(
-                f"the trial starts from the folder {source}, which does not exist.\n"
+                f"the trial starts from the directory {source}, which does not exist.\n"
                 "Restore it: the trial needs it until its first checkpoint."
             )
         yield Path(source)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class TrialSaver:
     """Saves a trial's checkpoints.
 
-    The chief writes the checkpoint's folder. Other workers send the files of their controllers over
-    the `DistributedContext` to the chief, which writes them to ``workers/<rank>/``. The workers
-    therefore need no shared disk.
+    The chief writes the checkpoint's directory. Other workers send the files of their controllers
+    over the `DistributedContext` to the chief, which writes them to ``workers/<rank>/``. The
+    workers therefore need no shared disk.
 
     With asynchronous saves, training continues once the controller has copied its state, or has
     written it if it has no `snapshot` method. All small files are written immediately.
@@ -34,7 +34,7 @@ class TrialSaver:
     Attributes:
         core: The trial's context.
         record: Content of ``trial.json``.
-        code_dir: Folder of the user's code.
+        code_dir: Directory of the user's code.
         code_files: Files in it to copy into each checkpoint, relative to it.
         config: The experiment's configuration, whose secrets are masked in these copies. None if
             the files in `code_dir` are already masked.
