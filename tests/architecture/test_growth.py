@@ -125,7 +125,7 @@ def test_experiment_files(make: Callable[[int], str]) -> None:
 
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
-def test_texts(read: Callable[[str], object]) -> None:
+def test_prose_of_text_files_is_plain(read: Callable[[str], object]) -> None:
     found = {}
     for name, make in TEXTS.items():
 

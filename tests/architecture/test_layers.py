@@ -89,13 +89,13 @@ def detcore_imports(module: Module) -> Iterator[tuple[Import, str]]:
             yield found, package
 
 
-def test_there_is_something_to_look_at() -> None:
+def test_source_tree_is_not_empty() -> None:
     assert {"detcore.contract.hooks", "detcore.cli.main_command"} <= {
         module.name for module in CORE_MODULES
     }
 
 
-def test_every_package_has_its_row_in_the_table() -> None:
+def test_layer_table_lists_every_package() -> None:
     packages = {package_of(module.name) for module in CORE_MODULES} - {None}
     assert packages <= set(LEVEL)
 
@@ -112,7 +112,7 @@ def test_imports_point_one_way() -> None:
     assert upward == []
 
 
-def test_the_inside_does_not_use_the_face() -> None:
+def test_inner_packages_do_not_import_facades() -> None:
     used = []
     for module in CORE_MODULES:
         if module.name == FACE:
@@ -153,7 +153,7 @@ CYCLES_LEFT = {"detcore_estimator"}
 RUNNER_OF_A_SCRIPT = ("detcore.core.context_opening", "detcore.run")
 
 
-def test_modules_form_no_cycle_even_for_types() -> None:
+def test_modules_form_no_cycle() -> None:
     edges: dict[str, dict[str, set[str]]] = {}
     names = {module.name for module in [*CORE_MODULES, *PLUGIN_MODULES]}
     for module in [*CORE_MODULES, *PLUGIN_MODULES]:
@@ -172,7 +172,7 @@ def test_modules_form_no_cycle_even_for_types() -> None:
 NAMES_LEFT: set[str] = set()
 
 
-def test_no_module_name_is_used_twice_in_a_distribution() -> None:
+def test_module_names_are_unique() -> None:
     places: dict[tuple[str, str], list[str]] = {}
     for module in [*CORE_MODULES, *PLUGIN_MODULES]:
         own, _, inner = module.name.partition(".")
@@ -187,7 +187,7 @@ def test_no_module_name_is_used_twice_in_a_distribution() -> None:
     assert repeated == []
 
 
-def test_no_module_is_marked_by_an_underscore() -> None:
+def test_no_module_name_starts_with_underscore() -> None:
     names = [
         module.name
         for module in [*CORE_MODULES, *PLUGIN_MODULES]
@@ -218,7 +218,7 @@ def find_cycle(edges: dict[str, set[str]]) -> list[str]:
     return []
 
 
-def test_the_search_for_cycles_finds_one() -> None:
+def test_find_cycle_finds_a_cycle() -> None:
     assert find_cycle({"a": {"b"}, "b": {"c", "d"}, "d": {"b"}}) == ["b", "d", "b"]
     assert find_cycle({"a": {"b", "c"}, "b": {"c"}}) == []
 
@@ -232,7 +232,7 @@ BUILT_ON = {
 }
 
 
-def test_the_core_imports_no_plugin() -> None:
+def test_core_imports_no_plugin() -> None:
     plugins = [
         module.place(found.line)
         for module in CORE_MODULES
@@ -242,7 +242,7 @@ def test_the_core_imports_no_plugin() -> None:
     assert plugins == []
 
 
-def test_plugins_import_only_public_names_and_no_other_plugin() -> None:
+def test_plugins_import_only_public_names() -> None:
     wrong = []
     for module in PLUGIN_MODULES:
         own = module.name.partition(".")[0]
@@ -273,7 +273,7 @@ def _not_public(found: Import) -> Iterator[str]:
         yield f"{found.module} has no public name {found.name}"
 
 
-def test_plugins_reach_for_no_private_attribute_of_detcore() -> None:
+def test_plugins_use_no_private_attributes() -> None:
     """Attributes of names that were imported from detcore: ``core._log`` and the like."""
     private = []
     for module in PLUGIN_MODULES:
@@ -350,7 +350,7 @@ SCRIPT_MODULES = {
 CROSSINGS = {("detcore.contract.trial", "config"), ("detcore.core.context_opening", "run")}
 
 
-def test_nothing_inside_a_worker_imports_what_is_around_it() -> None:
+def test_worker_imports_no_runner_packages() -> None:
     crossing = [
         f"{module.place(found.line)} imports {package}"
         for module in CORE_MODULES

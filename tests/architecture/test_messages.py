@@ -56,7 +56,7 @@ def joined_by_hand(tree: ast.Module) -> Iterator[int]:
                 yield node.lineno
 
 
-def test_no_module_joins_messages_by_hand() -> None:
+def test_messages_are_joined_by_in_one_line() -> None:
     found = [module.place(line) for module in MODULES for line in joined_by_hand(module.tree)]
     assert found == []
 
@@ -70,5 +70,5 @@ def test_no_module_joins_messages_by_hand() -> None:
         "' '.join(str(away).splitlines()[:2])",
     ],
 )
-def test_what_is_joined_by_hand_is_found(line: str) -> None:
+def test_manual_joins_are_detected(line: str) -> None:
     assert list(joined_by_hand(ast.parse(line))) == [1]

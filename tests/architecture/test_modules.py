@@ -33,7 +33,7 @@ ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unse
 
 
 @pytest.mark.cold
-def test_each_package_imports_alone_without_a_warning() -> None:
+def test_each_package_imports_without_warnings() -> None:
     """Public modules too; a private one comes with its package, whatever is imported first."""
     groups: dict[str, list[str]] = {}
     public = {module.name for module in PUBLIC_MODULES}
@@ -57,7 +57,7 @@ def test_each_package_imports_alone_without_a_warning() -> None:
     assert not found, "\n".join(f"{name}: {text}" for name, text in found.items())
 
 
-def test_a_package_that_loads_its_names_late_lists_them() -> None:
+def test_lazy_packages_list_their_names() -> None:
     names = [
         module.name
         for module in CORE_MODULES
@@ -128,7 +128,7 @@ def test_no_pickle() -> None:
     assert found == []
 
 
-def test_all_says_what_is_public() -> None:
+def test_all_lists_public_names() -> None:
     wrong = []
     for module in PUBLIC_MODULES:
         declared = module.declared_all()
@@ -143,7 +143,7 @@ def test_all_says_what_is_public() -> None:
     assert wrong == []
 
 
-def test_a_package_only_hands_names_on() -> None:
+def test_packages_only_reexport_names() -> None:
     allowed = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.If)
     wrong = []
     for module in ALL_MODULES:

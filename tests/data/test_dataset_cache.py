@@ -36,7 +36,7 @@ def names(tmp_path: Path) -> list[str]:
     return sorted(path.name for path in (tmp_path / "datasets" / "numbers").iterdir())
 
 
-def test_written_once(tmp_path: Path) -> None:
+def test_dataset_is_written_once(tmp_path: Path) -> None:
     cache = DatasetCache(tmp_path)
     assert cache.find(KEY) is None
     first = cache.open(KEY, writer(structure={"b": 1, "a": (2,)}))
@@ -49,7 +49,7 @@ def test_written_once(tmp_path: Path) -> None:
     assert names(tmp_path) == ["1_train", "1_val", "2_train"]
 
 
-def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_write_leaves_no_files(tmp_path: Path) -> None:
     def fail(folder: Path) -> tuple[int, Any]:
         writer()(folder)
         raise RuntimeError("disk on fire")
@@ -63,7 +63,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     assert cache.open(KEY, writer()).num_records == 3
 
 
-def test_the_first_of_two_writers_stays(tmp_path: Path) -> None:
+def test_first_of_two_writers_wins(tmp_path: Path) -> None:
     cache = DatasetCache(tmp_path)
 
     def slow(folder: Path) -> tuple[int, Any]:
@@ -80,7 +80,7 @@ def test_the_first_of_two_writers_stays(tmp_path: Path) -> None:
     assert names(tmp_path) == ["1_train"]
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+def test_cache_removes_files_of_killed_process(tmp_path: Path) -> None:
     script = f"""
 import os, signal
 from pathlib import Path
@@ -117,7 +117,7 @@ DatasetCache(Path({str(tmp_path)!r})).open(CacheKey.checked("numbers", "1", part
         '{"version": 1, "num_records": "3"}',
     ],
 )
-def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
+def test_damaged_record_raises_with_path(tmp_path: Path, text: str) -> None:
     cache = DatasetCache(tmp_path)
     record = cache.open(KEY, writer()).folder / "detcore-records.json"
     record.write_text(text)
@@ -126,14 +126,14 @@ def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../up", "", ".hidden", "-x", "a/b", "a b", "a\n", "é", None, 3])
-def test_names_that_are_no_file_names(name: Any) -> None:
+def test_invalid_file_names_are_rejected(name: Any) -> None:
     with pytest.raises(UnsafePathError, match="dataset_id is"):
         CacheKey.checked(name, "1", part="train")
     with pytest.raises(UnsafePathError, match="dataset_version is"):
         CacheKey.checked("a", name, part="train")
 
 
-def test_key_order_goes_through_json() -> None:
+def test_key_order_survives_json() -> None:
     Pair = namedtuple("Pair", "x y")
     structure = ({"z": 1, "a": {"k": [2, {"d": 3, "c": 4}], "b": 5}}, Pair({"n": 6, "m": 7}, 8))
     order = json.loads(json.dumps(key_order(structure)))
@@ -143,7 +143,7 @@ def test_key_order_goes_through_json() -> None:
     assert repr(restored) == repr(structure)
 
 
-def test_without_an_order_keys_are_sorted() -> None:
+def test_keys_are_sorted_without_order() -> None:
     assert list(with_key_order({"z": 1, "a": 2, "m": 3}, None)) == ["a", "m", "z"]
     assert list(with_key_order({"z": 1, "a": 2, "m": 3}, [["m", None]])) == ["m", "a", "z"]
     assert with_key_order(3, None) == 3

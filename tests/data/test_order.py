@@ -29,7 +29,7 @@ def chi_square(counts: np.ndarray, expected: float) -> float:
 
 
 @pytest.mark.parametrize("num_records", SIZES + LARGE_SIZES)
-def test_it_is_a_permutation(num_records: int) -> None:
+def test_order_is_a_permutation(num_records: int) -> None:
     assert np.array_equal(np.sort(whole(num_records)), np.arange(num_records))
 
 
@@ -39,13 +39,13 @@ def test_it_is_a_permutation(num_records: int) -> None:
     seed=st.integers(-(2**70), 2**70),
     epoch=st.integers(0, 2**40),
 )
-def test_it_is_a_permutation_for_any_key(num_records: int, seed: int, epoch: int) -> None:
+def test_order_is_a_permutation_for_any_key(num_records: int, seed: int, epoch: int) -> None:
     assert np.array_equal(np.sort(whole(num_records, seed, epoch)), np.arange(num_records))
 
 
 @settings(max_examples=40, deadline=None)
 @given(num_records=st.integers(1, 10**12), data=st.data())
-def test_a_part_is_what_the_whole_has_there(num_records: int, data: st.DataObject) -> None:
+def test_part_equals_slice_of_whole_order(num_records: int, data: st.DataObject) -> None:
     positions = data.draw(st.lists(st.integers(0, num_records - 1), min_size=1, max_size=20))
     order = ShuffledOrder(num_records, 3, 1)
     taken = order.take(positions)
@@ -57,7 +57,7 @@ def test_a_part_is_what_the_whole_has_there(num_records: int, data: st.DataObjec
 
 
 @pytest.mark.parametrize(("num_records", "limit"), [(3, CHI2_5), (4, CHI2_23), (5, CHI2_119)])
-def test_every_permutation_of_a_few_records_is_as_likely(num_records: int, limit: float) -> None:
+def test_small_permutations_are_equally_likely(num_records: int, limit: float) -> None:
     permutations = {p: i for i, p in enumerate(itertools.permutations(range(num_records)))}
     draws = 100 * len(permutations)
     counts = np.zeros(len(permutations))
@@ -67,7 +67,7 @@ def test_every_permutation_of_a_few_records_is_as_likely(num_records: int, limit
 
 
 @pytest.mark.parametrize("num_records", [1000, 4097, 65536, 1_000_003])
-def test_each_part_of_an_epoch_holds_records_of_the_whole_data(num_records: int) -> None:
+def test_parts_of_epoch_sample_whole_data(num_records: int) -> None:
     """The first 5 % of the positions, over 64 epochs, hit 64 equal parts of the data evenly."""
     positions = np.arange(num_records // 20)
     counts = np.zeros(64)
@@ -89,14 +89,14 @@ def test_neighbours_are_scattered(num_records: int) -> None:
 
 
 @pytest.mark.parametrize("num_records", [500, 50_000])
-def test_epochs_and_seeds_have_orders_of_their_own(num_records: int) -> None:
+def test_epochs_and_seeds_have_different_orders(num_records: int) -> None:
     orders = [whole(num_records, seed, epoch) for seed in (0, 1, -1, 2**64) for epoch in (0, 1, 2)]
     for one, other in itertools.combinations(orders, 2):
         assert (one == other).mean() < 0.02
 
 
 @pytest.mark.parametrize("change", ["seed", "epoch", "position"])
-def test_one_bit_of_input_changes_half_of_the_output_bits(change: str) -> None:
+def test_input_bit_changes_half_of_output_bits(change: str) -> None:
     num_records = 2**40
     positions = np.arange(2000) * 7919
     before = ShuffledOrder(num_records, 1, 0)
@@ -107,7 +107,7 @@ def test_one_bit_of_input_changes_half_of_the_output_bits(change: str) -> None:
     assert np.abs(share - 0.5).max() < 0.06  # five standard errors
 
 
-def test_it_never_changes() -> None:
+def test_order_never_changes() -> None:
     """Checkpoints hold a position, not an order: a new release must compute the same one."""
     assert whole(10, seed=7, epoch=3).tolist() == GOLDEN_SMALL
     large = ShuffledOrder(10**7, seed=7, epoch=3).take([0, 1, 2, 9_999_999])
@@ -121,7 +121,7 @@ GOLDEN_LARGE = [2559599, 9471444, 1624918, 3071977]
 GOLDEN_HUGE = [414263027620805, 899699196931869]
 
 
-def test_it_draws_from_no_generator() -> None:
+def test_order_uses_no_random_generator() -> None:
     np.random.seed(3)
     before = np.random.get_state()[1].tolist()  # type: ignore[index]
     first = whole(5000)
@@ -130,13 +130,13 @@ def test_it_draws_from_no_generator() -> None:
     assert np.array_equal(whole(5000), first)
 
 
-def test_an_empty_take_is_empty() -> None:
+def test_take_of_no_positions_is_empty() -> None:
     for num_records in (10, 10_000):
         assert ShuffledOrder(num_records, 0, 0).take([]).tolist() == []
 
 
 @pytest.mark.parametrize("num_records", [10, 10_000])
-def test_positions_outside_of_the_epoch_are_refused(num_records: int) -> None:
+def test_positions_outside_epoch_are_rejected(num_records: int) -> None:
     order = ShuffledOrder(num_records, 0, 0)
     with pytest.raises(DataError, match=f"positions 0 to {num_records} are not all inside"):
         order.take([0, num_records])
@@ -144,7 +144,7 @@ def test_positions_outside_of_the_epoch_are_refused(num_records: int) -> None:
         order[-1]
 
 
-def test_no_records_and_negative_epochs_are_refused() -> None:
+def test_empty_data_and_negative_epoch_raise() -> None:
     with pytest.raises(DataError, match="cannot order 0 records: the data set is empty"):
         ShuffledOrder(0, 0, 0)
     with pytest.raises(DataError, match="epoch -1 is negative"):

@@ -16,9 +16,7 @@ from detcore.errors import DataError, ShardError
 
 
 @given(num_records=st.integers(0, 10_000), world_size=st.integers(1, 64))
-def test_shards_are_disjoint_cover_and_differ_by_at_most_one(
-    num_records: int, world_size: int
-) -> None:
+def test_shards_are_disjoint_complete_and_even(num_records: int, world_size: int) -> None:
     shards = [
         shard_range(num_records, rank=rank, world_size=world_size) for rank in range(world_size)
     ]
@@ -29,7 +27,7 @@ def test_shards_are_disjoint_cover_and_differ_by_at_most_one(
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(-1, 2), (2, 2), (0, 0)])
-def test_a_rank_outside_the_world_is_refused(rank: int, world_size: int) -> None:
+def test_rank_outside_world_size_is_rejected(rank: int, world_size: int) -> None:
     with pytest.raises(ShardError, match=f"rank {rank} is not one of {world_size} workers"):
         shard_range(10, rank=rank, world_size=world_size)
     with pytest.raises(ShardError, match=f"rank {rank} is not one of {world_size} workers"):
@@ -70,7 +68,7 @@ def test_each_epoch_uses_each_record_once(sampler: IndexSampler, epochs: int) ->
     start=st.integers(0, 500),
     count=st.integers(0, 20),
 )
-def test_ranks_share_one_stream_by_stride_across_epochs(
+def test_ranks_stride_through_one_stream(
     sampler: IndexSampler, world_size: int, start: int, count: int
 ) -> None:
     for rank in range(world_size):
@@ -90,7 +88,7 @@ def test_ranks_share_one_stream_by_stride_across_epochs(
             assert np.array_equal(batch, mine.batch(index))
 
 
-def test_the_stream_of_batches_goes_across_epochs() -> None:
+def test_batches_continue_across_epochs() -> None:
     """Ten batches, three ranks: rank 0 takes 0, 3, 6, 9, then 2, 5, 8, then 1, 4, 7."""
     sampler = IndexSampler(10, 1, shuffle=False, seed=0, rank=0, world_size=3)
     taken = [int(batch[0]) for batch in sampler.batches(0, 10)]
@@ -107,7 +105,7 @@ def test_shuffled_epochs_differ() -> None:
 
 
 @pytest.mark.parametrize("num_records", [60_000, 1_500])
-def test_far_batches_cost_what_near_ones_cost(
+def test_cost_of_batch_does_not_depend_on_index(
     num_records: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counts the records whose place is computed: no work depends on how far the batch is."""
@@ -126,7 +124,7 @@ def test_far_batches_cost_what_near_ones_cost(
     assert max(computed) <= 32
 
 
-def test_a_batch_before_the_first_is_refused() -> None:
+def test_negative_batch_is_rejected() -> None:
     with pytest.raises(DataError, match="batch -1 is negative"):
         IndexSampler(10, 2, shuffle=False, seed=0).batch(-1)
 
@@ -142,7 +140,7 @@ def test_a_batch_before_the_first_is_refused() -> None:
         (5, 6, r"a batch of 6 records is larger than the data set of 5\.\n.*\nLower hyperparam"),
     ],
 )
-def test_sizes_that_make_no_batches_are_refused(
+def test_impossible_batch_sizes_are_rejected(
     num_records: int, batch_size: int, message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
@@ -150,7 +148,7 @@ def test_sizes_that_make_no_batches_are_refused(
 
 
 @pytest.mark.parametrize("module", [shuffled_order, index_sampler])
-def test_the_examples_in_the_documentation_are_true(module: object) -> None:
+def test_docstring_examples_run(module: object) -> None:
     result = doctest.testmod(module)  # type: ignore[arg-type]
     assert result.attempted > 0
     assert result.failed == 0

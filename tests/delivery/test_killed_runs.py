@@ -55,7 +55,7 @@ main(sys.argv[1:])
 
 
 @pytest.mark.parametrize("killed", ["before", "after", "never"])
-def test_a_checkpoint_that_a_repair_finds_whole_is_told_once(killed: str, watched: Watched) -> None:
+def test_repaired_checkpoint_is_delivered_once(killed: str, watched: Watched) -> None:
     watched.install("watch")
     watched.script(KILLED_AT_COMMIT, code=-signal.SIGKILL)
     if killed != "never":
@@ -66,7 +66,7 @@ def test_a_checkpoint_that_a_repair_finds_whole_is_told_once(killed: str, watche
     assert saved["steps"] == 5
 
 
-def test_a_damaged_log_keeps_no_checkpoint_from_its_repair(watched: Watched) -> None:
+def test_damaged_log_does_not_block_repair(watched: Watched) -> None:
     watched.install("watch")
     watched.script(KILLED_AT_COMMIT, code=-signal.SIGKILL)
     watched.run("-m", "detcore", "checkpoint", "list")
@@ -79,9 +79,7 @@ def test_a_damaged_log_keeps_no_checkpoint_from_its_repair(watched: Watched) -> 
 
 
 @pytest.mark.parametrize(("command", "state"), [("pause", "PAUSED"), ("cancel", "CANCELED")])
-def test_the_end_that_a_command_gives_a_killed_run_is_told(
-    command: str, state: str, watched: Watched
-) -> None:
+def test_end_set_by_command_is_delivered(command: str, state: str, watched: Watched) -> None:
     watched.install("watch")
     process = watched.start(
         watched.write(
@@ -103,7 +101,7 @@ def test_the_end_that_a_command_gives_a_killed_run_is_told(
     assert watched.open_cursors() == []
 
 
-def test_an_end_that_a_killed_runner_recorded_is_told_by_the_next(watched: Watched) -> None:
+def test_end_from_killed_runner_is_delivered(watched: Watched) -> None:
     watched.install("watch")
     config = watched.folder / "config.yaml"
     searcher = {
@@ -155,7 +153,7 @@ with core.init() as context:
 """
 
 
-def test_a_checkpoint_that_a_resume_finds_whole_is_told_before_the_end(watched: Watched) -> None:
+def test_checkpoint_found_on_resume_precedes_end(watched: Watched) -> None:
     watched.install("watch")
     lock = watched.home / "detcore.db-locks" / "1"
     watched.write(f"LOCK = {str(lock)!r}\n{KILLED_WITH_ITS_RUNNER}")

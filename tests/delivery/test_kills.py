@@ -99,9 +99,7 @@ def ledger(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
 @pytest.mark.parametrize(
     ("kind", "every"), [("line", 7), pytest.param("opcode", 5, marks=pytest.mark.soak)]
 )
-def test_a_kill_at_any_point_repeats_one_event_at_most(
-    kind: str, every: int, ledger: Ledger
-) -> None:
+def test_kill_repeats_at_most_one_event(kind: str, every: int, ledger: Ledger) -> None:
     is_double = set()
     point = 0
     while ledger.deliver_and_kill(point, kind):
@@ -136,7 +134,7 @@ def lose_slot(ledger: Ledger, how: str, old_slot: bytes) -> None:
 
 
 @pytest.mark.parametrize("how", ["kept", "deleted", "damaged", "cut", "of another home"])
-def test_events_are_repeats_wherever_they_may_be(how: str, ledger: Ledger) -> None:
+def test_possible_repeats_are_marked(how: str, ledger: Ledger) -> None:
     drawn = random.Random(how)
     for _ in range(10):
         ledger.rewind()
@@ -158,7 +156,7 @@ def test_events_are_repeats_wherever_they_may_be(how: str, ledger: Ledger) -> No
             assert len(numbers) <= NUM_EVENTS + 3
 
 
-def test_nothing_is_a_repeat_where_the_slot_is_lost_after_a_stop(ledger: Ledger) -> None:
+def test_lost_slot_after_stop_marks_no_repeat(ledger: Ledger) -> None:
     for count in range(NUM_EVENTS):
         ledger.box.reader().deliver_waiting(
             should_stop=lambda count=count: len(ledger.told()) > count
@@ -167,7 +165,7 @@ def test_nothing_is_a_repeat_where_the_slot_is_lost_after_a_stop(ledger: Ledger)
     assert ledger.told() == [(number, False) for number in range(1, NUM_EVENTS + 1)]
 
 
-def test_what_waits_after_a_kill_is_what_was_not_told(ledger: Ledger) -> None:
+def test_events_waiting_after_kill_are_listed(ledger: Ledger) -> None:
     point = 0
     while len(ledger.told()) < 3:
         ledger.rewind()

@@ -77,7 +77,7 @@ def check_nothing_is_missing_or_double(watched: Watched, trial_id: int = 1) -> N
     assert noted == {record.uuid for record in checkpoints}
 
 
-def test_a_script_is_told_of_while_it_runs_and_to_its_end(watched: Watched) -> None:
+def test_script_events_are_delivered_to_the_end(watched: Watched) -> None:
     watched.install("watch")
     process = watched.start(watched.write(FIVE_REPORTS + "    import time; time.sleep(600)\n"))
     wait_until(lambda: len(watched.told()) == 8)  # live: it waits for its input
@@ -99,7 +99,7 @@ def test_a_script_is_told_of_while_it_runs_and_to_its_end(watched: Watched) -> N
     assert watched.open_cursors() == []
 
 
-def test_without_an_observer_nothing_is_written_for_one(watched: Watched) -> None:
+def test_no_files_are_written_without_observer(watched: Watched) -> None:
     watched.install_source(
         "other", "from detcore import hookimpl\n@hookimpl\ndef detcore_register_framework(): ...\n"
     )
@@ -110,7 +110,7 @@ def test_without_an_observer_nothing_is_written_for_one(watched: Watched) -> Non
     assert watched.deliver() == "nothing waits\n"
 
 
-def test_what_a_script_could_not_deliver_is_delivered_by_the_command(watched: Watched) -> None:
+def test_command_delivers_waiting_script_events(watched: Watched) -> None:
     watched.install("watch", "other")
     down = watched.down()
     _, stderr = watched.script(FIVE_REPORTS)
@@ -137,7 +137,7 @@ def test_what_a_script_could_not_deliver_is_delivered_by_the_command(watched: Wa
     assert len(watched.told()) == 9
 
 
-def test_what_waits_for_a_plugin_that_is_gone_can_be_forgotten(watched: Watched) -> None:
+def test_events_of_removed_plugin_can_be_dropped(watched: Watched) -> None:
     watched.install("watch")
     watched.down()
     watched.script(FIVE_REPORTS)
@@ -155,7 +155,7 @@ def test_what_waits_for_a_plugin_that_is_gone_can_be_forgotten(watched: Watched)
     assert watched.deliver() == "nothing waits\n"
 
 
-def test_a_process_that_is_killed_inside_a_hook_repeats_that_event_alone(watched: Watched) -> None:
+def test_kill_inside_hook_repeats_only_that_event(watched: Watched) -> None:
     watched.install("watch")
     (watched.folder / "watch.kill-at-4").touch()
     watched.script(FIVE_REPORTS + "    import time; time.sleep(60)\n", code=-signal.SIGKILL)
@@ -166,7 +166,7 @@ def test_a_process_that_is_killed_inside_a_hook_repeats_that_event_alone(watched
     assert [number for number, repeat in told if repeat] == [4]
 
 
-def test_workers_killed_again_and_again_leave_nothing_out_and_nothing_double(
+def test_repeated_kills_lose_and_double_no_event(
     watched: Watched,
 ) -> None:
     watched.install("watch")
@@ -189,7 +189,7 @@ def test_workers_killed_again_and_again_leave_nothing_out_and_nothing_double(
     assert watched.told()[-1]["state"] == "COMPLETED"
 
 
-def test_a_plugin_that_hangs_holds_up_neither_the_training_nor_the_others(watched: Watched) -> None:
+def test_hanging_plugin_delays_nothing_else(watched: Watched) -> None:
     watched.install("watch")
     watched.install_source(
         "stuck",
@@ -203,7 +203,7 @@ def test_a_plugin_that_hangs_holds_up_neither_the_training_nor_the_others(watche
     assert watched.open_cursors() == ["stuck"]
 
 
-def test_a_service_that_is_known_to_be_away_is_not_waited_for(watched: Watched) -> None:
+def test_end_skips_unreachable_service(watched: Watched) -> None:
     watched.install_source(
         "hole",
         "import os, threading\nfrom detcore import hookimpl\n"
@@ -225,7 +225,7 @@ def test_a_service_that_is_known_to_be_away_is_not_waited_for(watched: Watched) 
     assert watched.open_cursors() == ["hole"]
 
 
-def test_only_the_chief_of_several_workers_tells(watched: Watched) -> None:
+def test_only_chief_delivers_events(watched: Watched) -> None:
     watched.install("watch")
     watched.write(
         "from detcore import core\n"
@@ -247,7 +247,7 @@ def experiment(watched: Watched, **changes: Any) -> Path:
     return path
 
 
-def test_the_next_run_delivers_what_an_earlier_one_left_and_a_search_is_told_whole(
+def test_next_run_delivers_waiting_events(
     watched: Watched,
 ) -> None:
     watched.install("watch")
@@ -273,7 +273,7 @@ def test_the_next_run_delivers_what_an_earlier_one_left_and_a_search_is_told_who
     assert watched.open_cursors() == []
 
 
-def test_the_runner_tells_how_a_trial_ended_whose_worker_was_killed(watched: Watched) -> None:
+def test_runner_delivers_end_of_killed_worker(watched: Watched) -> None:
     watched.install("watch")
     config = experiment(watched, entrypoint="python3 train.py")
     watched.write(
@@ -290,7 +290,7 @@ def test_the_runner_tells_how_a_trial_ended_whose_worker_was_killed(watched: Wat
     assert watched.open_cursors() == []
 
 
-def test_a_log_that_a_killed_worker_damaged_ends_the_trial_and_not_the_runner(
+def test_damaged_log_fails_trial_but_not_runner(
     watched: Watched,
 ) -> None:
     watched.install("watch")
@@ -307,13 +307,13 @@ def test_a_log_that_a_killed_worker_damaged_ends_the_trial_and_not_the_runner(
 
 
 @pytest.mark.parametrize("value", ["-1", "soon"])
-def test_a_wait_that_is_no_number_of_seconds_is_refused(value: str, watched: Watched) -> None:
+def test_invalid_delivery_wait_is_rejected(value: str, watched: Watched) -> None:
     watched.more["DETCORE_DELIVERY_WAIT_S"] = value
     _, stderr = watched.run("-m", "detcore", "plugins", "deliver", code=2)
     assert f"DETCORE_DELIVERY_WAIT_S is '{value}'" in stderr
 
 
-def test_a_full_disk_at_a_checkpoint_or_at_the_end_is_said_and_made_good(watched: Watched) -> None:
+def test_events_are_delivered_after_full_disk(watched: Watched) -> None:
     watched.install("watch")
     script = watched.write(
         "from detcore import core\n"

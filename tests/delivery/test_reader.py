@@ -22,7 +22,7 @@ from detcore.plugins.delivery import Delivery, append_to_killed, deliver_events,
 Box = Any
 
 
-def test_events_are_told_in_their_order_once(box: Box) -> None:
+def test_events_are_delivered_in_order_once(box: Box) -> None:
     log = box.start_run()
     reader = box.reader()
     for step in range(1, 400):
@@ -38,7 +38,7 @@ def test_events_are_told_in_their_order_once(box: Box) -> None:
     assert reader.num_delivered == 401
 
 
-def test_values_are_what_was_reported_and_cannot_be_changed(box: Box) -> None:
+def test_hook_arguments_are_read_only(box: Box) -> None:
     log = box.start_run()
     metrics = {"loss": math.nan, "huge": math.inf}
     batches = [{"loss": 0.5}, {"loss": 0.25}]
@@ -55,7 +55,7 @@ def test_values_are_what_was_reported_and_cannot_be_changed(box: Box) -> None:
             mapping["loss"] = 0.0
 
 
-def test_while_a_service_is_away_everything_of_its_plugin_is_kept(box: Box) -> None:
+def test_events_are_kept_while_service_is_down(box: Box) -> None:
     box.start_run(num_reports=3)
     down = True
     box.failure = lambda hook, arguments: (
@@ -74,7 +74,7 @@ def test_while_a_service_is_away_everything_of_its_plugin_is_kept(box: Box) -> N
 
 
 @pytest.mark.parametrize("failure", [OSError("disk"), SystemExit(3), ConnectionError("refused")])
-def test_any_other_failure_is_named_once_and_counts_as_told(
+def test_other_failures_are_logged_once(
     failure: BaseException, box: Box, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = box.start_run(num_reports=3)
@@ -93,7 +93,7 @@ def test_any_other_failure_is_named_once_and_counts_as_told(
     assert box.open_runs() == []
 
 
-def test_a_keyboard_interrupt_in_a_command_is_the_users(box: Box) -> None:
+def test_keyboard_interrupt_in_command_propagates(box: Box) -> None:
     box.start_run()
     box.failure = lambda *_: KeyboardInterrupt()
     reader = box.reader()
@@ -105,7 +105,7 @@ def test_a_keyboard_interrupt_in_a_command_is_the_users(box: Box) -> None:
     assert box.numbers() == [(1, 1, True)]
 
 
-def test_one_at_a_time_delivers(box: Box) -> None:
+def test_only_one_process_delivers_at_a_time(box: Box) -> None:
     box.start_run(num_reports=1)
     others = []
 
@@ -120,7 +120,7 @@ def test_one_at_a_time_delivers(box: Box) -> None:
     assert box.numbers() == [(1, 1, False), (1, 2, False)]
 
 
-def test_it_stops_between_two_events_when_it_is_asked_to(box: Box) -> None:
+def test_delivery_stops_between_events(box: Box) -> None:
     box.start_run(num_reports=3)
     assert not box.reader().deliver_waiting(should_stop=lambda: len(box.told) == 2)
     assert len(box.told) == 2
@@ -128,7 +128,7 @@ def test_it_stops_between_two_events_when_it_is_asked_to(box: Box) -> None:
     assert [is_repeat for _, _, is_repeat in box.numbers()] == [False] * 4
 
 
-def test_runs_follow_each_other_and_a_killed_one_ends_where_it_was_killed(box: Box) -> None:
+def test_runs_are_delivered_in_sequence(box: Box) -> None:
     first = box.start_run(num_reports=1)
     first.close()  # killed: no end
     box.start_run(num_reports=1)
@@ -137,7 +137,7 @@ def test_runs_follow_each_other_and_a_killed_one_ends_where_it_was_killed(box: B
     assert box.open_runs() == [2]
 
 
-def test_the_end_of_a_killed_run_is_told_also_where_it_was_taken_for_over(box: Box) -> None:
+def test_end_of_killed_run_reopens_cursor(box: Box) -> None:
     box.start_run(num_reports=1).close()  # killed
     box.reader().deliver_waiting()
     trial = box.database.get_trial(1)
@@ -155,7 +155,7 @@ def test_the_end_of_a_killed_run_is_told_also_where_it_was_taken_for_over(box: B
     assert box.open_runs() == []
 
 
-def test_an_event_behind_the_end_is_told_whenever_it_comes(box: Box) -> None:
+def test_event_after_end_is_delivered(box: Box) -> None:
     log = box.start_run()
     box.end_run(log)
     find = box.database.move_cursor
@@ -173,7 +173,7 @@ def test_an_event_behind_the_end_is_told_whenever_it_comes(box: Box) -> None:
     assert [number for _, number, _ in box.numbers()] == [1, 2, 3]
 
 
-def test_nothing_is_appended_to_a_killed_run_without_observers(box: Box) -> None:
+def test_killed_run_without_observers_is_skipped(box: Box) -> None:
     box.start_run(observers=[]).close()
     end = TrialFinished(state="ERROR", error="killed")
     before = event_log_path(box.folder, 1).read_bytes()
@@ -181,14 +181,14 @@ def test_nothing_is_appended_to_a_killed_run_without_observers(box: Box) -> None
     assert event_log_path(box.folder, 1).read_bytes() == before
 
 
-def test_a_run_that_the_plugin_did_not_observe_is_left_out(box: Box) -> None:
+def test_unobserved_run_is_skipped(box: Box) -> None:
     for observers in (["watch"], [], ["watch"]):
         box.end_run(box.start_run(observers=observers))
     box.reader().deliver_waiting()
     assert [run for run, _, _ in box.numbers()] == [1, 1, 3, 3]
 
 
-def test_a_run_below_another_home_is_left_to_it(box: Box) -> None:
+def test_run_of_other_home_is_skipped(box: Box) -> None:
     log = box.start_run(num_reports=1)
     path = event_log_path(box.folder, 1)
     away = path.rename(path.with_suffix(".away"))
@@ -202,7 +202,7 @@ def test_a_run_below_another_home_is_left_to_it(box: Box) -> None:
 
 
 @pytest.mark.parametrize(("num_moves", "repeats"), [(0, []), (1, []), (2, [(1, 4, True)])])
-def test_an_event_comes_once_if_its_cursor_cannot_be_moved(
+def test_failed_cursor_update_repeats_no_event(
     num_moves: int, repeats: list[Any], box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "_CHUNK_BYTES", 200)
@@ -224,9 +224,7 @@ def test_an_event_comes_once_if_its_cursor_cannot_be_moved(
     assert box.numbers() == [*((1, number, False) for number in range(1, 5)), *repeats]
 
 
-def test_each_part_of_a_log_costs_one_transaction(
-    box: Box, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_log_part_uses_one_transaction(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_CHUNK_BYTES", 1500)
     box.end_run(box.start_run(num_reports=20))
     moves: list[tuple[int, int]] = []
@@ -244,7 +242,7 @@ def test_each_part_of_a_log_costs_one_transaction(
     assert 5 < first < second < 22
 
 
-def test_a_line_that_is_being_written_is_waited_for(box: Box) -> None:
+def test_unfinished_line_of_live_run_is_awaited(box: Box) -> None:
     log = box.start_run(num_reports=1)
     path = event_log_path(box.folder, 1)
     whole = path.read_bytes()
@@ -260,7 +258,7 @@ def test_a_line_that_is_being_written_is_waited_for(box: Box) -> None:
     assert len(box.told) == 3
 
 
-def test_an_unfinished_line_of_a_killed_run_ends_it(box: Box) -> None:
+def test_unfinished_line_of_killed_run_ends_it(box: Box) -> None:
     log = box.start_run(num_reports=1)
     log.close()
     with event_log_path(box.folder, 1).open("ab") as file:
@@ -272,7 +270,7 @@ def test_an_unfinished_line_of_a_killed_run_ends_it(box: Box) -> None:
     assert box.open_runs() == []
 
 
-def test_a_damaged_line_is_said_and_left_out(box: Box, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_line_is_logged_and_skipped(box: Box, caplog: pytest.LogCaptureFixture) -> None:
     log = box.start_run(num_reports=3)
     box.end_run(log)
     path = event_log_path(box.folder, 1)
@@ -288,7 +286,7 @@ def test_a_damaged_line_is_said_and_left_out(box: Box, caplog: pytest.LogCapture
     ("kind", "payload"),
     [("checkpoint_committed", [1]), ("validation", {"metrics": {"loss": 1.0}}), ("training", "x")],
 )
-def test_a_line_that_is_no_event_holds_up_nothing(kind: str, payload: Any, box: Box) -> None:
+def test_invalid_event_line_is_skipped(kind: str, payload: Any, box: Box) -> None:
     log = box.start_run()
     log.append(kind, payload)
     box.report(log, 1)
@@ -298,7 +296,7 @@ def test_a_line_that_is_no_event_holds_up_nothing(kind: str, payload: Any, box: 
 
 
 @pytest.mark.parametrize("damage", ["shorter", "no log"])
-def test_a_run_that_cannot_be_read_is_said_and_does_not_hold_up_the_next(
+def test_unreadable_run_does_not_block_next(
     damage: str, box: Box, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = box.start_run(num_reports=1)
@@ -317,7 +315,7 @@ def test_a_run_that_cannot_be_read_is_said_and_does_not_hold_up_the_next(
     assert "cannot receive the events of run 1" in caplog.messages[0]
 
 
-def test_what_waits_is_counted_and_can_be_dropped(box: Box) -> None:
+def test_waiting_events_are_counted_and_dropped(box: Box) -> None:
     box.start_run(num_reports=1)
     assert box.waiting() == 2
     assert box.waiting(["detcore_trial_started"]) == 1
@@ -347,7 +345,7 @@ def test_one_thread_serves_all_plugins(box: Box, monkeypatch: pytest.MonkeyPatch
     assert len(box.told) == 6
 
 
-def test_cursors_go_with_their_experiment(box: Box) -> None:
+def test_cursors_are_deleted_with_experiment(box: Box) -> None:
     box.start_run()
     box.database.delete_experiment(1)
     assert box.database.list_cursors() == []

@@ -25,7 +25,7 @@ with open(HERE, encoding="utf-8") as _file:
 
 @pytest.mark.parametrize("victim", [0, 2])
 @pytest.mark.parametrize("how", ["killed", "exits", "closes", "raises"])
-def test_who_goes_is_named(ranks: Any, victim: int, how: str) -> None:
+def test_lost_rank_is_named(ranks: Any, victim: int, how: str) -> None:
     results = ranks("one_goes", 3, victim=victim, how=how)
     words = {"closes": "closed its context", "raises": r"raised KeyError('no such column')"}
     for rank in {0, 1, 2} - {victim}:
@@ -40,7 +40,7 @@ def test_who_goes_is_named(ranks: Any, victim: int, how: str) -> None:
 
 @pytest.mark.parametrize("nodes", [[3], [1, 1, 1]], ids=["unix", "tcp"])
 @pytest.mark.parametrize(("victim", "after_s"), [(0, 0.3), (2, 0.35), (2, 0.4)])
-def test_killed_within_a_transfer(
+def test_rank_killed_during_transfer_is_named(
     ranks: Any, free_port: int, victim: int, after_s: float, nodes: list[int]
 ) -> None:
     context = {**ACROSS, "pub_port": free_port}
@@ -54,14 +54,14 @@ def test_killed_within_a_transfer(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_child_of_the_dead_rank_does_not_hide_it(ranks: Any, victim: int) -> None:
+def test_child_does_not_hide_dead_rank(ranks: Any, victim: int) -> None:
     results = ranks("one_goes", 2, victim=victim, how="killed with a child")
     found = results[1 - victim]
     assert (found["error"], found["rank"]) == ("PeerLostError", victim)
     assert found["seconds"] < SOON_S
 
 
-def test_a_dead_rank_is_told_while_the_first_is_busy(ranks: Any) -> None:
+def test_dead_rank_is_reported_while_hub_is_busy(ranks: Any) -> None:
     results = ranks("one_goes", 4, victim=3, how="killed", busy=0)
     for found in results[1:3]:
         assert (found["error"], found["rank"]) == ("PeerLostError", 3)
@@ -77,7 +77,7 @@ def test_a_dead_rank_is_told_while_the_first_is_busy(ranks: Any) -> None:
         pytest.param(1, [1, 1, 1], id="tcp"),
     ],
 )
-def test_a_stopped_rank_is_named_at_the_deadline(
+def test_stopped_rank_is_named_at_deadline(
     ranks: Any, free_port: int, victim: int, nodes: list[int]
 ) -> None:
     context = {"timeout_s": TIMEOUT_S, **ACROSS, "pub_port": free_port}
@@ -97,7 +97,7 @@ def _cases() -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.soak
-def test_twenty_seeded_hangs_and_mismatches(ranks: Any) -> None:
+def test_seeded_hangs_and_mismatches_are_named(ranks: Any) -> None:
     with ThreadPoolExecutor(4) as pool:  # they mostly wait
         list(pool.map(lambda case: check_case(ranks, *case), _cases()))
 
@@ -126,7 +126,7 @@ def check_case(ranks: Any, how: str, victim: int, before: int) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("nodes", "victim"), [([1, 1, 2], 1), ([2, 2], 3)])
-def test_a_hang_on_another_node_names_the_line(
+def test_hang_on_other_node_names_the_line(
     ranks: Any, free_port: int, nodes: list[int], victim: int
 ) -> None:
     context = {"timeout_s": TIMEOUT_S, **ACROSS, "pub_port": free_port}
@@ -145,7 +145,7 @@ def test_a_hang_on_another_node_names_the_line(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("waits", [0, 1])
-def test_close_ends_a_collective_that_waits_in_another_thread(ranks: Any, waits: int) -> None:
+def test_close_ends_collective_in_other_thread(ranks: Any, waits: int) -> None:
     results = ranks("close_while_waiting", 2, waits=waits)
     assert "closed" in results[waits]["text"]
     assert 0.3 < results[waits]["seconds"] < SOON_S

@@ -95,13 +95,13 @@ def test_each_launcher(
     assert (place.launcher, place.numbers, place.chief_ip) == (launcher, numbers, chief_ip)
 
 
-def test_no_launcher_is_one_worker() -> None:
+def test_no_launcher_means_one_worker() -> None:
     assert find_launcher_ranks() is None
     with DistributedContext.from_env() as context:
         assert context.allgather(3) == [3]
 
 
-def test_one_worker_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchrun_with_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     one = dict(zip(TORCH, (0, 1, 0, 1, 0, 1, "localhost"), strict=True))
     set_all(monkeypatch, one)
     with DistributedContext.from_env() as context:
@@ -109,7 +109,7 @@ def test_one_worker_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("given", [None, "given.invalid"])
-def test_the_address_of_rank_0_is_the_given_one_or_the_launchers(
+def test_chief_address_is_from_caller_or_launcher(
     monkeypatch: pytest.MonkeyPatch, given: str | None
 ) -> None:
     set_all(monkeypatch, {**TORCH, "MASTER_ADDR": "launcher.invalid", "DETCORE_JOB_KEY": "k"})
@@ -118,7 +118,7 @@ def test_the_address_of_rank_0_is_the_given_one_or_the_launchers(
         DistributedContext.from_env(given)
 
 
-def test_launchers_that_disagree(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disagreeing_launchers_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     set_all(monkeypatch, {**HOROVOD, **MPI, "OMPI_COMM_WORLD_RANK": 6})
     with pytest.raises(DistributedError) as caught:
         DistributedContext.from_env()
@@ -134,7 +134,7 @@ def test_launchers_that_disagree(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"TF_CONFIG": "{"}, "TF_CONFIG's variables are inconsistent"),
     ],
 )
-def test_variables_that_make_no_sense(
+def test_inconsistent_variables_raise(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, Any], message: str
 ) -> None:
     set_all(monkeypatch, variables)

@@ -8,7 +8,7 @@ from detcore.distributed.probe import SILENT, Answerer, query_locations
 from detcore.distributed.wire import RankChannel
 
 
-def test_a_rank_says_where_it_is_and_one_that_is_gone_says_nothing() -> None:
+def test_probe_returns_line_or_silent() -> None:
     asked, theirs = socket.socketpair()
     gone, closed = socket.socketpair()
     closed.close()
@@ -25,4 +25,4 @@ def test_a_rank_says_where_it_is_and_one_that_is_gone_says_nothing() -> None:
     # The thread that made the answerer is the one that asks.
     place = f"at {__file__}:"
     assert answers[3].startswith(place)
-    assert answers[3].endswith("in test_a_rank_says_where_it_is_and_one_that_is_gone_says_nothing")
+    assert answers[3].endswith("in test_probe_returns_line_or_silent")

@@ -23,7 +23,7 @@ ACROSS = {
 }  # fmt: skip
 
 
-def test_strangers_get_nothing_but_a_line_in_the_log(ranks: Any, free_port: int) -> None:
+def test_strangers_get_no_data_and_are_logged(ranks: Any, free_port: int) -> None:
     lines, told = ranks("strangers", 2, port=free_port)
     assert isinstance(told, list), told  # the error of a rank that failed
     assert told[:5] == [""] * 5  # silence, HTTP, a huge length, zeros, half a proof
@@ -37,7 +37,7 @@ def test_strangers_get_nothing_but_a_line_in_the_log(ranks: Any, free_port: int)
     }
 
 
-def test_a_proof_is_worth_nothing_for_another_challenge_rank_or_key() -> None:
+def test_proof_is_bound_to_challenge_rank_and_key() -> None:
     claim = handshake.Claim(3, 8, handshake.new_nonce(), handshake.new_nonce())
     message = claim.encode_claim(b"key")
     assert handshake.read_claim(b"key", claim.challenge, message) == claim
@@ -63,7 +63,7 @@ def _pair() -> tuple[socket.socket, RankChannel]:
 
 
 @pytest.mark.parametrize("change", ["nothing", "a bit", "twice", "length", "body", "garbage"])
-def test_frames_over_tcp_cannot_be_changed_or_repeated(change: str) -> None:
+def test_tcp_frames_cannot_be_changed_or_repeated(change: str) -> None:
     raw, receiver = _pair()
     to_raw, sender = _pair()
     sender._keys = (b"in", b"out")
@@ -94,7 +94,7 @@ def test_frames_over_tcp_cannot_be_changed_or_repeated(change: str) -> None:
             end.close()
 
 
-def test_a_port_in_use(free_port: int) -> None:
+def test_port_in_use_raises(free_port: int) -> None:
     with socket.create_server(("127.0.0.1", free_port)):
         options: dict[str, Any] = {**ACROSS, "key": "k", "pub_port": free_port - 2}
         message = rf"cannot listen on 127.0.0.1:{free_port}: .*in use.*\n.*\n.*port_offset"
@@ -102,7 +102,7 @@ def test_a_port_in_use(free_port: int) -> None:
             DistributedContext(**options, port_offset=2)
 
 
-def test_ranks_that_do_not_come_are_named() -> None:
+def test_missing_ranks_are_named() -> None:
     place: dict[str, Any] = {"rank": 0, "size": 3, "local_rank": 0, "local_size": 3}
     place |= {"cross_rank": 0, "cross_size": 1, "key": "nobody comes", "connect_timeout_s": 0.2}
     with pytest.raises(DistributedError, match=r"ranks 1, 2 of 3 did not join in time"):
@@ -112,7 +112,7 @@ def test_ranks_that_do_not_come_are_named() -> None:
         DistributedContext(**place)
 
 
-def test_a_second_chief_of_the_same_name_is_an_error() -> None:
+def test_second_chief_with_same_name_raises() -> None:
     place: dict[str, Any] = {"rank": 0, "size": 2, "local_rank": 0, "local_size": 2}
     place |= {"cross_rank": 0, "cross_size": 1, "key": f"twice {os.getpid()}"}
     errors: list[str] = []
@@ -131,7 +131,7 @@ def test_a_second_chief_of_the_same_name_is_an_error() -> None:
     assert sorted(error.partition(" ")[0] for error in errors) == ["another", "rank"]
 
 
-def test_the_folder_is_the_users_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_socket_directory_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = meeting.make_private_directory()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     place = meeting.MeetingPlace(b"a test of the folder")

@@ -247,7 +247,7 @@ def seed(site: Path, breakage: Breakage) -> None:
 
 
 @pytest.mark.parametrize("name", BREAKAGES)
-def test_each_breakage_gets_one_line_with_its_mending_command(name: str, tmp_path: Path) -> None:
+def test_doctor_reports_each_fault_with_its_fix(name: str, tmp_path: Path) -> None:
     breakage = BREAKAGES[name]
     seed(tmp_path, breakage)
     result = run_detcore("plugins", "doctor", sites=[tmp_path], only=breakage.only)
@@ -263,7 +263,7 @@ def test_each_breakage_gets_one_line_with_its_mending_command(name: str, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["syntax error", "one framework from two plugins"])
-def test_switching_the_plugin_off_mends_it(name: str, tmp_path: Path) -> None:
+def test_disabling_the_plugin_removes_the_fault(name: str, tmp_path: Path) -> None:
     breakage = BREAKAGES[name]
     seed(tmp_path, breakage)
     switches = (OFF.format("bad"), OFF.format("worse"))
@@ -277,7 +277,7 @@ def test_switching_the_plugin_off_mends_it(name: str, tmp_path: Path) -> None:
     assert result.returncode == 0
 
 
-def test_all_breakages_at_once_leave_a_good_plugin_working(tmp_path: Path) -> None:
+def test_good_plugin_works_beside_all_faults(tmp_path: Path) -> None:
     sites = []
     for number, breakage in enumerate(BREAKAGES.values()):
         if set(breakage.distributions) == {"detcore-bad"} and "core" not in breakage.only:
@@ -304,7 +304,7 @@ def test_all_breakages_at_once_leave_a_good_plugin_working(tmp_path: Path) -> No
     assert "detcore-good" not in doctor.stdout
 
 
-def test_no_fault(tmp_path: Path) -> None:
+def test_doctor_reports_no_fault(tmp_path: Path) -> None:
     write_distribution(tmp_path, "detcore-good")
     result = run_detcore("plugins", "doctor", sites=[tmp_path], only=["good"])
     assert re.fullmatch(r"no faults in \d+ plugins\n", result.stdout)
@@ -341,7 +341,7 @@ def test_no_fault(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_names_that_are_no_plugins(
+def test_unknown_names_in_variables_are_reported(
     variable: str, value: str, said: str, fix: str, tmp_path: Path
 ) -> None:
     write_distribution(tmp_path, "detcore-good")
@@ -365,7 +365,7 @@ def test_names_that_are_no_plugins(
         (["--plugins", "goood,core"], "detcore --plugins core,good ..."),
     ],
 )
-def test_options_that_name_no_plugin(option: list[str], fix: str, tmp_path: Path) -> None:
+def test_unknown_names_in_options_are_reported(option: list[str], fix: str, tmp_path: Path) -> None:
     write_distribution(tmp_path, "detcore-good")
     result = run_detcore(*option, "plugins", "doctor", sites=[tmp_path])
     said = "no plugin is called 'goood'; did you mean 'good'?"
@@ -374,13 +374,13 @@ def test_options_that_name_no_plugin(option: list[str], fix: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("option", ["--plugins", "--no-plugin"])
-def test_options_that_name_nothing_like_a_plugin(option: str, tmp_path: Path) -> None:
+def test_dissimilar_names_in_options_are_reported(option: str, tmp_path: Path) -> None:
     result = run_detcore(option, "zzz", "plugins", "doctor", sites=[tmp_path])
     assert result.stdout.startswith(f"{option}: no plugin is called 'zzz'; plugins here: core")
     assert result.stdout.endswith(f"; fix: leave {option} out\n")
 
 
-def test_a_run_tells_of_an_option_that_names_no_plugin_once(tmp_path: Path) -> None:
+def test_run_reports_unknown_plugin_option_once(tmp_path: Path) -> None:
     (tmp_path / "toy.yaml").write_text(
         "entrypoint: no_such_module:Trial\n"
         "searcher: {name: single, metric: loss, max_length: {batches: 1}}\n"
@@ -392,7 +392,7 @@ def test_a_run_tells_of_an_option_that_names_no_plugin_once(tmp_path: Path) -> N
     assert result.stderr.count("no plugin is called 'zzz'") == 1, result.stderr
 
 
-def test_broken_metadata_is_named_by_its_folder(tmp_path: Path) -> None:
+def test_broken_metadata_names_the_directory(tmp_path: Path) -> None:
     write_distribution(tmp_path, "detcore-good")
     info = write_distribution(tmp_path, "detcore-bad", metadata="")
     result = run_detcore("plugins", "doctor", sites=[tmp_path], only=["good"])
@@ -402,7 +402,7 @@ def test_broken_metadata_is_named_by_its_folder(tmp_path: Path) -> None:
     )
 
 
-def test_a_local_folder_is_installed_again_from_there(tmp_path: Path) -> None:
+def test_local_plugin_is_reinstalled_locally(tmp_path: Path) -> None:
     info = write_distribution(tmp_path, "detcore-bad", modules={})
     project = tmp_path / "the project"
     (info / "direct_url.json").write_text(
@@ -412,7 +412,7 @@ def test_a_local_folder_is_installed_again_from_there(tmp_path: Path) -> None:
     assert f"fix: {PIP} --force-reinstall --no-deps -e '{project}'" in result.stdout
 
 
-def test_switching_off_keeps_off_what_is_off_already(tmp_path: Path) -> None:
+def test_fix_keeps_disabled_plugins_disabled(tmp_path: Path) -> None:
     write_distribution(tmp_path, "detcore-good")
     write_distribution(tmp_path, "detcore-bad", modules={})
     result = run_detcore(

@@ -102,7 +102,7 @@ def test_detcore_register_storage(install: Install) -> None:
     assert manager.storage_types()["s3"].schemes == ("s3", "s3a")
 
 
-def test_detcore_register_storage_of_one_scheme_by_two_plugins(install: Install) -> None:
+def test_storage_scheme_conflict_is_reported(install: Install) -> None:
     text = (
         "@hookimpl\ndef detcore_register_storage(): return StorageType("
         'name={!r}, schemes=("s3", {!r}), settings="m:S", backend="m:B")'
@@ -216,7 +216,7 @@ def test_detcore_trial_finished(install: Install) -> None:
     assert told("a") == [("ERROR", "ValueError: no")]
 
 
-def test_those_that_observe_are_known_with_their_hooks(install: Install) -> None:
+def test_observers_list_their_hooks(install: Install) -> None:
     manager = install(
         a="@hookimpl\ndef detcore_register_framework(): return None",
         b="@hookimpl\ndef detcore_trial_started(): pass\n"
@@ -226,13 +226,13 @@ def test_those_that_observe_are_known_with_their_hooks(install: Install) -> None
     assert found == {"b (detcore-b 1.0)": ["detcore_trial_finished", "detcore_trial_started"]}
 
 
-def test_what_an_observer_raises_is_its_callers(install: Install) -> None:
+def test_observer_exceptions_propagate(install: Install) -> None:
     manager = install(a="@hookimpl\ndef detcore_trial_started(): raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
         tell(manager, "detcore_trial_started")
 
 
-def test_a_failing_register_hook_is_logged_once_and_the_others_count(
+def test_failing_register_hook_is_logged_once(
     install: Install, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager = install(
@@ -273,7 +273,7 @@ def test_fields_are_checked_at_registration(value: str, said: str, install: Inst
     assert said in one_problem(manager).message
 
 
-def test_all_faults_of_a_plugin_are_reported_at_once(install: Install) -> None:
+def test_all_faults_of_a_plugin_are_reported(install: Install) -> None:
     manager = install(
         a="@hookimpl\ndef detcore_trial_startd(): ...\n"
         "@hookimpl\ndef detcore_trial_finished(x): ..."
@@ -285,7 +285,7 @@ def test_all_faults_of_a_plugin_are_reported_at_once(install: Install) -> None:
     ]
 
 
-def test_a_hook_of_a_later_api_can_be_optional(install: Install) -> None:
+def test_unknown_hook_can_be_optional(install: Install) -> None:
     manager = install(
         a="@hookimpl(optionalhook=True)\ndef detcore_from_the_future(x): ...\n"
         "@hookimpl\ndef detcore_trial_started(): told.append(1)"
@@ -295,7 +295,7 @@ def test_a_hook_of_a_later_api_can_be_optional(install: Install) -> None:
     assert manager.problems() == []
 
 
-def test_plugins_are_called_in_order_of_their_names_unless_they_ask(install: Install) -> None:
+def test_plugins_are_called_in_name_order(install: Install) -> None:
     text = "@hookimpl{}\ndef detcore_trial_started():\n    import sys; sys.order.append({!r})"
     order: list[str] = []
     sys.order = order  # type: ignore[attr-defined]  # shared between the plugins of this test
@@ -313,7 +313,7 @@ def test_plugins_are_called_in_order_of_their_names_unless_they_ask(install: Ins
     assert order == ["c", "a", "b", "e", "d"]
 
 
-def test_an_object_can_be_the_plugin(tmp_path: Path, install: Install) -> None:
+def test_plugin_can_be_an_object(tmp_path: Path, install: Install) -> None:
     text = """
 class Plugin:
     def __init__(self):
@@ -339,7 +339,7 @@ plugin = Plugin()
     assert manager.problems() == []
 
 
-def test_an_object_that_cannot_be_looked_at_is_isolated(tmp_path: Path, install: Install) -> None:
+def test_object_with_raising_dir_is_isolated(tmp_path: Path, install: Install) -> None:
     text = """
 class Plugin:
     def __dir__(self):
@@ -357,7 +357,7 @@ plugin = Plugin()
     assert "searching for hooks in detcore_a.plugin:plugin fails" in one_problem(manager).message
 
 
-def test_a_declared_command_imports_only_its_plugin(tmp_path: Path, install: Install) -> None:
+def test_declared_command_imports_only_its_plugin(tmp_path: Path, install: Install) -> None:
     manager = install(b="@hookimpl\ndef detcore_register_commands(): return click.Command('other')")
     write_distribution(
         tmp_path,
@@ -379,14 +379,14 @@ def test_a_declared_command_imports_only_its_plugin(tmp_path: Path, install: Ins
     assert "detcore_b.plugin" in sys.modules
 
 
-def test_entry_of_an_unknown_plugin(install: Install) -> None:
+def test_entry_suggests_similar_plugin_name(install: Install) -> None:
     with pytest.raises(
         PluginNotFoundError, match=r"no plugin is called 'alpa'\.\nDid you mean 'alpha'"
     ):
         install(alpha="").entry("alpa")
 
 
-def test_what_is_switched_off_is_there_to_be_passed_on() -> None:
+def test_manager_exposes_disabled_plugins() -> None:
     environment = read_environment({"DETCORE_DISABLE_PLUGINS": "a", "DETCORE_PLUGINS": "x"})
     manager = PluginManager(environment, disabled=["b"])
     assert manager.disabled == frozenset("ab")

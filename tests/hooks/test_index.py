@@ -30,7 +30,7 @@ def index(*sites: Path, only: str | None = None) -> tuple[dict[str, list[object]
     return entries, problems
 
 
-def test_the_index_imports_no_plugin(tmp_path: Path) -> None:
+def test_index_imports_no_plugin(tmp_path: Path) -> None:
     write_distribution(
         tmp_path, "detcore-bad", modules={"detcore_bad.plugin": "raise SystemExit('imported')"}
     )
@@ -40,7 +40,7 @@ def test_the_index_imports_no_plugin(tmp_path: Path) -> None:
     assert problems == []
 
 
-def test_a_distribution_found_twice_counts_once_and_the_first_wins(tmp_path: Path) -> None:
+def test_first_of_duplicate_distributions_wins(tmp_path: Path) -> None:
     write_distribution(tmp_path / "new", "detcore-good", version="2.0")
     write_distribution(tmp_path / "old", "Detcore.Good", version="1.0", plugins={"good": "x"})
     entries, problems = index(tmp_path / "new", tmp_path / "old", tmp_path / "new", only="good")
@@ -48,7 +48,7 @@ def test_a_distribution_found_twice_counts_once_and_the_first_wins(tmp_path: Pat
     assert problems == []
 
 
-def test_a_shadowed_distribution_brings_nothing(tmp_path: Path) -> None:
+def test_shadowed_distribution_is_ignored(tmp_path: Path) -> None:
     """The version that is imported has no plugin any more; the one behind it does not count."""
     write_distribution(
         tmp_path / "new", "detcore-good", version="2.0", entry_points="[other]\na = b\n"
@@ -58,7 +58,7 @@ def test_a_shadowed_distribution_brings_nothing(tmp_path: Path) -> None:
     assert "good" not in entries
 
 
-def test_commands_belong_to_the_plugin_whose_module_they_name(tmp_path: Path) -> None:
+def test_commands_belong_to_their_modules_plugin(tmp_path: Path) -> None:
     write_distribution(
         tmp_path,
         "detcore-two",
@@ -72,7 +72,7 @@ def test_commands_belong_to_the_plugin_whose_module_they_name(tmp_path: Path) ->
     assert problems == []
 
 
-def test_unreadable_files_of_others_stop_nothing(tmp_path: Path) -> None:
+def test_unreadable_foreign_files_are_skipped(tmp_path: Path) -> None:
     write_distribution(tmp_path, "detcore-good")
     info = write_distribution(tmp_path, "foreign", modules={}, entry_points="[x]\n")
     (info / "entry_points.txt").write_bytes(b"[x]\na = \xff\xfe\n")
@@ -101,7 +101,7 @@ def test_unreadable_files_of_others_stop_nothing(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_switching_plugins_on_and_off(
+def test_plugins_can_be_enabled_and_disabled(
     variables: dict[str, str], options: list[str], states: tuple[str, str], tmp_path: Path
 ) -> None:
     write_distribution(tmp_path, "detcore-one")

@@ -39,7 +39,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     runs.close()
 
 
-def test_a_forked_worker_is_like_one_that_was_started_by_itself(runs: Runs) -> None:
+def test_forked_worker_equals_new_worker(runs: Runs) -> None:
     code, cold = runs.run(LocalLauncher())
     assert code == 0
     warm = runs.warm_up()
@@ -63,7 +63,7 @@ def test_a_forked_worker_is_like_one_that_was_started_by_itself(runs: Runs) -> N
 
 
 @pytest.mark.parametrize("does", ["", "ends late"])
-def test_workers_end_as_python_ends_them(runs: Runs, does: str) -> None:
+def test_forked_workers_run_exit_handlers(runs: Runs, does: str) -> None:
     runs.warm_up()
     for launcher in (runs.warm, LocalLauncher()):
         assert runs.run(launcher, does)[0] == 0
@@ -74,7 +74,7 @@ def test_workers_end_as_python_ends_them(runs: Runs, does: str) -> None:
                 assert (runs.folder / name).read_text() == "written"
 
 
-def test_exit_codes_and_signals_are_told(runs: Runs) -> None:
+def test_exit_codes_and_signals_are_reported(runs: Runs) -> None:
     runs.warm_up()
     parent = runs.parent
     for does, expected in (("exit 3", 3), ("kill 9", -9), ("kill 11", -11), ("exit 0", 0)):
@@ -95,7 +95,7 @@ def test_exit_codes_and_signals_are_told(runs: Runs) -> None:
     assert runs.notices == []
 
 
-def test_a_lost_parent_takes_its_workers_along_and_trials_start_cold(tmp_path: Path) -> None:
+def test_lost_fork_server_ends_its_workers(tmp_path: Path) -> None:
     with contextlib.closing(Runs(tmp_path)) as runs:
         _lose_the_parent(runs)
 
@@ -139,7 +139,7 @@ def test_nothing_outlives_the_runner(tmp_path: Path) -> None:
     assert wait_until_gone(pids, 30) == []
 
 
-def test_a_process_with_threads_is_not_forked(
+def test_process_with_threads_is_not_forked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
@@ -161,7 +161,7 @@ def test_a_process_with_threads_is_not_forked(
     assert notices == []
 
 
-def test_trial_with_other_import_variables_starts_plainly(
+def test_other_import_variables_prevent_forking(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs.warm_up()
@@ -175,7 +175,7 @@ def test_trial_with_other_import_variables_starts_plainly(
     assert facts["variables"]["OMP_NUM_THREADS"] == "1"
 
 
-def test_trial_whose_code_sets_import_variables_starts_plainly(tmp_path: Path) -> None:
+def test_import_variables_in_code_prevent_forking(tmp_path: Path) -> None:
     with contextlib.closing(Runs(tmp_path)) as runs:
         runs.warm_up()
         model = tmp_path / "model" / "model_def.py"

@@ -11,7 +11,7 @@ from detcore.launch.hosts import Host, parse_hosts, select_exported_variables
 HOSTS = ("--launcher", "horovod", "--hosts", "a:4,b:4")
 
 
-def test_hosts_and_their_slots() -> None:
+def test_parse_hosts_and_slots() -> None:
     assert parse_hosts("a:4, b.c-d_e:10,10.0.0.1") == [
         Host("a", 4),
         Host("b.c-d_e", 10),
@@ -22,14 +22,14 @@ def test_hosts_and_their_slots() -> None:
 @pytest.mark.parametrize(
     "text", ["", "a:", "a:x", "a:0", "a,,b", "a b", "-oProxyCommand=x:1", "a;b"]
 )
-def test_hosts_that_cannot_be_read(text: str) -> None:
+def test_invalid_hosts_are_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="is not NAME:SLOTS"):
         parse_hosts(text)
     with pytest.raises(ConfigError, match="'a' is named twice"):
         parse_hosts("a:1,a:2")
 
 
-def test_only_harmless_variables_go_to_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_harmless_variables_are_exported(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = {"HOROVOD_FUSION_THRESHOLD": "1", "PYTHONPATH": "/a", "OMP_NUM_THREADS": "2"}
     secret = {
         "DETCORE_JOB_KEY": "k",
@@ -63,7 +63,7 @@ def test_only_harmless_variables_go_to_other_machines(monkeypatch: pytest.Monkey
         (["-n", 2, "--env", "X", "--", "true"], "belong to --hosts"),
     ],
 )
-def test_a_wrong_command_line_is_exit_code_2(
+def test_invalid_command_line_exits_with_2(
     launch: Launch, arguments: list[object], message: str
 ) -> None:
     finished = launch(*arguments)
@@ -71,7 +71,7 @@ def test_a_wrong_command_line_is_exit_code_2(
     assert message in finished.stderr
 
 
-def test_a_missing_horovodrun_is_named_with_the_command_that_brings_it(launch: Launch) -> None:
+def test_missing_horovodrun_names_the_install(launch: Launch) -> None:
     """The sessions that run this folder have no Horovod."""
     finished = launch(*HOSTS, "--", "true")
     assert finished.returncode == 2

@@ -38,7 +38,7 @@ def start_waiting(
     return process, [int(path.read_text()) for path in launch.wait_for_files("ready-?", count)]
 
 
-def test_each_worker_is_told_who_it_is_and_a_key_that_is_new_each_time(launch: Launch) -> None:
+def test_workers_get_ranks_and_a_new_key(launch: Launch) -> None:
     script = launch.script(TELL)
     keys = set()
     for _ in range(2):
@@ -54,7 +54,7 @@ def test_each_worker_is_told_who_it_is_and_a_key_that_is_new_each_time(launch: L
     assert len(keys) == 2
 
 
-def test_the_variables_of_an_outer_job_are_not_passed_on(launch: Launch) -> None:
+def test_outer_job_variables_are_not_inherited(launch: Launch) -> None:
     launch.variables = {"RANK": "3", "WORLD_SIZE": "4", "HOROVOD_RANK": "3", "SLURM_PROCID": "3"}
     launch.variables["DETCORE_JOB_KEY"] = "old"
     source = "import os; print(sorted(set(os.environ) & {'RANK', 'HOROVOD_RANK', 'SLURM_PROCID'}))"
@@ -64,7 +64,7 @@ def test_the_variables_of_an_outer_job_are_not_passed_on(launch: Launch) -> None
     assert "old" not in finished.stdout
 
 
-def test_workers_share_the_cores_unless_the_user_says_otherwise(launch: Launch) -> None:
+def test_workers_share_cores_by_default(launch: Launch) -> None:
     names = ["OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"]
     source = f"import os; print(*(int(os.environ[name]) for name in {names}))"
     launch.variables = {"OMP_NUM_THREADS": "7"}
@@ -73,7 +73,7 @@ def test_workers_share_the_cores_unless_the_user_says_otherwise(launch: Launch) 
 
 
 @pytest.mark.cold
-def test_the_key_is_on_no_command_line(launch: Launch) -> None:
+def test_key_is_on_no_command_line(launch: Launch) -> None:
     handler = 'Path(f"key-{rank}").write_text(os.environ["DETCORE_JOB_KEY"])'
     process, _ = start_waiting(launch, 2, handler, "--launcher", "horovod")
     keys = [path.read_text() for path in launch.wait_for_files("key-?", 2)]
@@ -85,7 +85,7 @@ def test_the_key_is_on_no_command_line(launch: Launch) -> None:
     process.communicate(timeout=60)
 
 
-def test_a_killed_worker_ends_the_rest_and_gives_the_code(launch: Launch) -> None:
+def test_killed_worker_ends_the_job_with_its_code(launch: Launch) -> None:
     # The others ignore SIGTERM, as programs blocked in a library do.
     handler = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     process, pids = start_waiting(launch, 3, handler)
@@ -98,7 +98,7 @@ def test_a_killed_worker_ends_the_rest_and_gives_the_code(launch: Launch) -> Non
     assert not any(map(is_running, pids))
 
 
-def test_the_code_is_that_of_the_first_that_failed(launch: Launch) -> None:
+def test_exit_code_is_that_of_first_failure(launch: Launch) -> None:
     source = """
 import os, sys, time
 from pathlib import Path
@@ -124,7 +124,7 @@ finally:
 
 
 @pytest.mark.parametrize(("codes", "expected"), [("0 75", 75), ("75 0", 75), ("75 75", 75)])
-def test_coming_back_later_is_no_failure(launch: Launch, codes: str, expected: int) -> None:
+def test_code_75_is_not_a_failure(launch: Launch, codes: str, expected: int) -> None:
     source = """
 import os, sys, time
 rank = int(os.environ["DETCORE_RANK"])
@@ -139,7 +139,7 @@ sys.exit(int(sys.argv[1].split()[rank]))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGQUIT])
-def test_a_signal_reaches_every_worker(launch: Launch, number: signal.Signals) -> None:
+def test_signal_reaches_every_worker(launch: Launch, number: signal.Signals) -> None:
     handler = f"""
 def end(number, frame):
     print("got", number, flush=True)
@@ -153,7 +153,7 @@ signal.signal({int(number)}, end)
     assert sorted(stdout.splitlines()) == [f"[rank={r}] got {int(number)}" for r in range(3)]
 
 
-def test_an_interrupt_ends_workers_that_do_nothing_about_it(launch: Launch) -> None:
+def test_interrupt_ends_workers_without_handler(launch: Launch) -> None:
     process, _ = start_waiting(launch, 2, "")
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
@@ -161,7 +161,7 @@ def test_an_interrupt_ends_workers_that_do_nothing_about_it(launch: Launch) -> N
     assert "KeyboardInterrupt" in stderr
 
 
-def test_a_second_interrupt_ends_workers_that_ignore_it(launch: Launch) -> None:
+def test_second_interrupt_kills_workers(launch: Launch) -> None:
     handler = "signal.signal(signal.SIGINT, lambda *_: print('no', flush=True))"
     process, pids = start_waiting(launch, 2, handler)
     process.send_signal(signal.SIGINT)
@@ -173,7 +173,7 @@ def test_a_second_interrupt_ends_workers_that_ignore_it(launch: Launch) -> None:
     assert process.returncode == 128 + signal.SIGKILL
 
 
-def test_a_killed_launcher_leaves_no_worker_behind(launch: Launch) -> None:
+def test_killed_launcher_leaves_no_worker(launch: Launch) -> None:
     handler = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 import subprocess
@@ -188,7 +188,7 @@ Path(f"child-{rank}").write_text(str(child.pid))
 
 
 @pytest.mark.cold
-def test_worker_ends_when_it_kills_the_launcher_as_it_starts(launch: Launch) -> None:
+def test_worker_that_kills_launcher_is_ended(launch: Launch) -> None:
     source = "kill -9 $PPID; echo $$ > pid.part; mv pid.part pid; sleep 600"
     process = launch.start("-n", 1, "--", "sh", "-c", source)
     process.communicate()
@@ -200,7 +200,7 @@ def test_worker_ends_when_it_kills_the_launcher_as_it_starts(launch: Launch) -> 
     assert wait_until_gone([int((launch.tmp_path / "pid").read_text())], timeout_s=30) == []
 
 
-def test_lines_of_four_workers_stay_whole(launch: Launch) -> None:
+def test_lines_of_workers_are_not_mixed(launch: Launch) -> None:
     source = """
 import os, sys
 rank = os.environ["DETCORE_RANK"]
@@ -227,7 +227,7 @@ sys.stdout.write("no end of line")
     assert finished.stdout.count("] no end of line\n") == 4
 
 
-def test_torch_finds_its_variables_and_a_port_that_only_rank_0_can_take(launch: Launch) -> None:
+def test_torch_gets_variables_and_a_reserved_port(launch: Launch) -> None:
     source = """
 import os, socket, sys, time
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -251,7 +251,7 @@ else:
     assert sorted(finished.stdout.splitlines()) == ["[rank=1] met", "[rank=2] met"]
 
 
-def test_a_reader_that_goes_away_ends_the_job(launch: Launch) -> None:
+def test_closed_output_ends_the_job(launch: Launch) -> None:
     source = "import time\nfor i in range(10**6): print(i, flush=True); time.sleep(0.001)"
     process = launch.start("-n", 2, "--", "python", launch.script(source))
     with process:
@@ -273,7 +273,7 @@ def test_a_reader_that_goes_away_ends_the_job(launch: Launch) -> None:
         (["-n", 2, "--", "/no/such"], "There is no such file"),
     ],
 )
-def test_a_wrong_command_line_is_exit_code_2(
+def test_invalid_command_line_exits_with_2(
     launch: Launch, arguments: list[object], message: str
 ) -> None:
     finished = launch(*arguments)
@@ -281,7 +281,7 @@ def test_a_wrong_command_line_is_exit_code_2(
     assert message in finished.stderr
 
 
-def test_a_script_without_its_python_is_told_so(launch: Launch) -> None:
+def test_script_without_python_gets_a_hint(launch: Launch) -> None:
     script = launch.script(TELL)
     finished = launch("-n", 2, "--", script.name)
     assert finished.returncode == 2

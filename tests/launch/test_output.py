@@ -26,22 +26,22 @@ def test_lines_and_returns() -> None:
     assert cut(b"\r 1%", b"\r 2%", b"\r 3%") == [b" 3%"]
 
 
-def test_a_bar_that_is_wiped_leaves_nothing() -> None:
+def test_wiped_bar_leaves_no_line() -> None:
     assert cut(b"\r 1%|#", b"\r      ", b"\r", b"after\n") == [b"after"]
     assert cut(b"\r 1%|#", b"\r      \r\n") == []
 
 
-def test_the_bar_of_keras_goes_back_with_backspaces() -> None:
+def test_keras_bar_with_backspaces() -> None:
     first, second = b" 1/10 [>....]", b"10/10 [=====] - loss: 1"
     back = b"\b" * len(first)
     assert cut(first, back + b"\r" + second, b"\n") == [second]
 
 
-def test_movements_of_the_cursor_are_left_out_and_colours_kept() -> None:
+def test_cursor_movements_are_removed() -> None:
     assert cut(b"\x1b[31mred\x1b[0m\x1b[K\x1b[A\x1b[?25l\n") == [b"\x1b[31mred\x1b[0m"]
 
 
-def test_a_line_without_end_takes_bounded_memory() -> None:
+def test_endless_line_uses_bounded_memory() -> None:
     lines = cut(*[b"x" * 65536] * 40)
     assert sum(map(len, lines)) == 40 * 65536
     assert max(map(len, lines)) < 2 << 20
@@ -51,7 +51,7 @@ def test_a_line_without_end_takes_bounded_memory() -> None:
     st.lists(st.text("ab\u00e9 ", max_size=5), min_size=1, max_size=6),
     st.lists(st.integers(0, 60), max_size=8),
 )
-def test_lines_do_not_depend_on_the_pieces(lines: list[str], cuts: list[int]) -> None:
+def test_lines_do_not_depend_on_pieces(lines: list[str], cuts: list[int]) -> None:
     data = "\n".join([*lines, ""]).encode()
     edges = [0, *sorted(min(at, len(data)) for at in cuts), len(data)]
     pieces = [data[low:high] for low, high in itertools.pairwise(edges)]
@@ -59,7 +59,7 @@ def test_lines_do_not_depend_on_the_pieces(lines: list[str], cuts: list[int]) ->
 
 
 @pytest.mark.parametrize(("interval_s", "num_states"), [(0.0, 3), (1e9, 0)])
-def test_states_of_a_bar_are_handed_on_now_and_then_and_lines_always(
+def test_bar_states_are_limited_but_lines_are_not(
     monkeypatch: pytest.MonkeyPatch, interval_s: float, num_states: int
 ) -> None:
     monkeypatch.setattr(local_launcher, "_UPDATE_INTERVAL_S", interval_s)

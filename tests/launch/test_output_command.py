@@ -17,14 +17,14 @@ sys.stderr.write("\\rdone    \\n")
 """
 
 
-def test_a_log_gets_the_end_of_a_bar_and_the_lines_between(launch: Launch) -> None:
+def test_log_gets_final_bar_state_and_lines(launch: Launch) -> None:
     finished = launch("-n", 2, "--", "python", launch.script(BAR))
     assert sorted(finished.stderr.splitlines()) == ["[rank=0] done    ", "[rank=1] done    "]
     assert finished.stdout.count("] line ") == 8
     assert "\r" not in finished.stdout + finished.stderr
 
 
-def test_the_help_of_the_command_imports_nothing_heavy() -> None:
+def test_launch_help_imports_nothing_heavy() -> None:
     code = (
         "import sys\nfrom detcore.cli import main\n"
         "try: main(['launch', '--help'])\nexcept SystemExit: pass\n"

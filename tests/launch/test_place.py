@@ -26,7 +26,7 @@ def of_torch(rank: int, size: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("services", "torch"), [((), False), (("horovod",), False), ((), True)])
-def test_all_that_a_job_sets_agrees(
+def test_all_variables_of_a_job_agree(
     monkeypatch: pytest.MonkeyPatch, services: tuple[str, ...], torch: bool
 ) -> None:
     found = find_services()
@@ -37,7 +37,7 @@ def test_all_that_a_job_sets_agrees(
 
 
 @pytest.mark.parametrize(("nodes", "chief"), [("aab", ("10.0.0.1", "4711")), ("aaa", (None, None))])
-def test_workers_on_several_nodes_are_told_where_the_chief_is(
+def test_workers_on_nodes_get_chief_address(
     monkeypatch: pytest.MonkeyPatch, nodes: str, chief: tuple[str | None, str | None]
 ) -> None:
     variables = rank_variables(
@@ -48,7 +48,7 @@ def test_workers_on_several_nodes_are_told_where_the_chief_is(
     assert (variables.get("DET_CHIEF_IP"), variables.get("DETCORE_CHIEF_PORT")) == chief
 
 
-def test_one_worker_of_detcore_may_start_several_with_another_launcher(
+def test_single_worker_may_use_another_launcher(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     variables = {**of_torch(1, 2), **_of_detcore(LocalJob(1).make_environment(0, {}))}

@@ -37,7 +37,7 @@ def open_log(info: TrialInfo) -> EventLog:
     return EventLog(log_of(info), trial_id=info.trial_id, run_id=info.run_id)
 
 
-def test_the_copy_is_the_log_byte_by_byte(here: TrialInfo, there: TrialInfo) -> None:
+def test_copy_equals_log(here: TrialInfo, there: TrialInfo) -> None:
     create_log(here)
     source = LogSource(there, read_log_header(here))
     copy = LogCopy(here)
@@ -55,7 +55,7 @@ def test_the_copy_is_the_log_byte_by_byte(here: TrialInfo, there: TrialInfo) -> 
     worker.close()
 
 
-def test_a_half_written_line_is_not_sent_and_the_end_is(here: TrialInfo, there: TrialInfo) -> None:
+def test_half_written_line_is_not_sent(here: TrialInfo, there: TrialInfo) -> None:
     create_log(here)
     source = LogSource(there, read_log_header(here))
     worker = open_log(there)
@@ -68,7 +68,7 @@ def test_a_half_written_line_is_not_sent_and_the_end_is(here: TrialInfo, there: 
     assert source.read(is_over=True)[1] == b""
 
 
-def test_a_file_that_the_runner_sees_itself_is_not_sent(here: TrialInfo) -> None:
+def test_shared_file_is_not_sent(here: TrialInfo) -> None:
     create_log(here)
     source = LogSource(here, read_log_header(here))
     with open_log(here) as worker:
@@ -78,7 +78,7 @@ def test_a_file_that_the_runner_sees_itself_is_not_sent(here: TrialInfo) -> None
     assert len(list(read_event_log(log_of(here)).parse_lines())) == 1
 
 
-def test_a_stale_log_of_the_same_run_is_replaced(here: TrialInfo, there: TrialInfo) -> None:
+def test_stale_log_of_same_run_is_replaced(here: TrialInfo, there: TrialInfo) -> None:
     with open_log(there) as stale:
         stale.append("status", {"of": "another home"})
     create_log(here)
@@ -87,7 +87,7 @@ def test_a_stale_log_of_the_same_run_is_replaced(here: TrialInfo, there: TrialIn
     assert log_of(there).read_bytes() == read_log_header(here)
 
 
-def test_missing_lines_are_an_error(here: TrialInfo) -> None:
+def test_missing_lines_raise(here: TrialInfo) -> None:
     with pytest.raises(WorkerError, match="the log of trial 4 is missing"):
         read_log_header(here)
     create_log(here)

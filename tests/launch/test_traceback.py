@@ -105,7 +105,7 @@ FAKE = """RuntimeError when making fake tensor call
         ),
     ],
 )
-def test_the_cause_is_found_behind_what_announces_it(message: str, cause: str) -> None:
+def test_cause_is_found_behind_announcement(message: str, cause: str) -> None:
     expected = f"ValueError: {cause}" if cause else "ValueError"
     assert describe_cause(ValueError(message)) == expected
 
@@ -151,7 +151,7 @@ def fail(message: str) -> Callable[[], object]:
     return raise_it
 
 
-def test_own_frames_come_first_and_the_cause_last(own: ModuleType, model_dir: Path) -> None:
+def test_user_frames_come_first_and_cause_last(own: ModuleType, model_dir: Path) -> None:
     file = model_dir / "own_model.py"
     error = fail(GRAPH.format(own=file))
     lines, full = formatted(lambda: own.call(error), model_dir)
@@ -169,7 +169,7 @@ def test_own_frames_come_first_and_the_cause_last(own: ModuleType, model_dir: Pa
     assert "site-packages" in whole
 
 
-def test_without_own_frames_the_innermost_is_shown(model_dir: Path) -> None:
+def test_innermost_frame_replaces_user_frames(model_dir: Path) -> None:
     lines, full = formatted(fail(KERAS_3), model_dir)
     assert lines[0] == "Traceback (raised outside your code):"
     assert [line for line in lines if line.startswith("  File")] == [
@@ -179,7 +179,7 @@ def test_without_own_frames_the_innermost_is_shown(model_dir: Path) -> None:
     assert full.exists()
 
 
-def test_invalid_syntax_is_shown_without_the_frames_of_the_import(model_dir: Path) -> None:
+def test_syntax_error_has_no_import_frames(model_dir: Path) -> None:
     broken = model_dir / "broken_model.py"
     broken.write_text("def build(self -> None:\n    pass\n")
     lines, full = formatted(lambda: importlib.import_module("broken_model"), model_dir)
@@ -192,14 +192,12 @@ def test_invalid_syntax_is_shown_without_the_frames_of_the_import(model_dir: Pat
     assert "importlib" in full.read_text()
 
 
-def test_the_cause_is_last_after_a_message_that_ends_with_empty_lines(model_dir: Path) -> None:
+def test_cause_is_last_after_empty_lines(model_dir: Path) -> None:
     lines, _ = formatted(fail(f"{GRAPH}\nSee the guide.\n \n\n"), model_dir)
     assert lines[-1].endswith("Graph execution error: indices[0] = 10 is not in [0, 10)")
 
 
-def test_own_code_that_an_error_of_detcore_reports_is_shown(
-    own: ModuleType, model_dir: Path
-) -> None:
+def test_user_code_in_detcore_error_is_shown(own: ModuleType, model_dir: Path) -> None:
     file = model_dir / "own_model.py"
     quoted = f'\nTraceback (most recent call last):\n  File "{file}", line 9, in row\nKeyError: 5'
 
@@ -238,14 +236,14 @@ def test_own_code_that_an_error_of_detcore_reports_is_shown(
     ]  # fmt: skip
 
 
-def test_a_chain_ends_with_the_error_that_ended_the_trial(own: ModuleType, model_dir: Path) -> None:
+def test_chain_ends_with_final_error(own: ModuleType, model_dir: Path) -> None:
     lines, _ = formatted(lambda: own.helper(fail("first")), model_dir)
     assert "ValueError: first" in lines
     assert lines.index("ValueError: first") < lines.index("which led to:")
     assert lines[-1] == "RuntimeError: in the helper"
 
 
-def test_nothing_is_left_out_where_the_file_cannot_be_written(model_dir: Path) -> None:
+def test_traceback_is_complete_if_file_fails(model_dir: Path) -> None:
     (model_dir.parent / "trial").write_text("no folder")
     lines, full = formatted(fail("short"), model_dir)
     assert not full.exists()
@@ -253,7 +251,7 @@ def test_nothing_is_left_out_where_the_file_cannot_be_written(model_dir: Path) -
     assert lines[-1] == "ValueError: short"
 
 
-def test_an_error_of_detcore_has_the_own_frames_only(own: ModuleType, model_dir: Path) -> None:
+def test_detcore_error_has_only_user_frames(own: ModuleType, model_dir: Path) -> None:
     def refuse() -> None:
         raise ConfigError("the file is wrong.\nCorrect it.")
 
@@ -274,7 +272,7 @@ def test_an_error_of_detcore_has_the_own_frames_only(own: ModuleType, model_dir:
         (ValueError("out of memory"), False),
     ],
 )
-def test_errors_of_frameworks_that_mean_no_memory(error: Exception, is_memory: bool) -> None:
+def test_out_of_memory_errors_are_recognized(error: Exception, is_memory: bool) -> None:
     assert _is_out_of_memory(error) is is_memory
 
 
@@ -291,7 +289,7 @@ class UnavailableError(Exception):
         (TypeError("my mistake"), True),
     ],
 )
-def test_errors_from_outside_are_no_fault_of_the_code(error: Exception, is_certain: bool) -> None:
+def test_external_errors_do_not_blame_user_code(error: Exception, is_certain: bool) -> None:
     reported = DataError("the dataset failed")
     reported.__cause__ = error
     for each in (error, reported):

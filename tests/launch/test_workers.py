@@ -35,27 +35,27 @@ def run(workers: Workers, *sources: str) -> int:
     return workers.close()
 
 
-def test_who_only_lost_another_one_is_not_to_blame() -> None:
+def test_rank_that_lost_its_peer_is_not_blamed() -> None:
     lost, guilty = f"sys.exit({EXIT_PEER_LOST})", "time.sleep(0.5); sys.exit(65)"
     workers = Workers(Printed(), notice_s=5.0)  # of a loaded machine
     assert run(workers, guilty, lost, "time.sleep(60)") == 65
     assert workers.first_failed == 0
 
 
-def test_who_lost_another_one_is_named_if_nobody_else_failed() -> None:
+def test_peer_loss_alone_is_blamed() -> None:
     workers = Workers(Printed())
     assert run(workers, f"sys.exit({EXIT_PEER_LOST})", "time.sleep(60)") == EXIT_PEER_LOST
     assert workers.first_failed == 0
 
 
-def test_the_guilty_one_has_time_to_say_why() -> None:
+def test_failed_rank_has_time_to_report() -> None:
     printed = Printed()
     why = "time.sleep(1.0); print('the reason'); sys.exit(1)"
     assert run(Workers(printed, notice_s=30.0), why, f"sys.exit({EXIT_PEER_LOST})") == 1
     assert printed == ["0 stdout the reason"]
 
 
-def test_those_who_do_not_end_after_rank_0_are_ended_without_blame(tmp_path: Path) -> None:
+def test_lingering_workers_are_not_blamed(tmp_path: Path) -> None:
     ends = str(tmp_path / "ends")
     waits = f"import os\nwhile not os.path.exists({ends!r}): time.sleep(0.01)"
     workers = Workers(Printed(), linger_s=2.0)
@@ -81,7 +81,7 @@ def start_ready(workers: Workers, printed: Printed, *sources: str) -> None:
 
 
 @pytest.mark.parametrize("stopped", [0, 1])
-def test_a_stopped_worker_receives_the_signal_that_ends_it(stopped: int) -> None:
+def test_stopped_worker_receives_ending_signal(stopped: int) -> None:
     printed = Printed()
     workers = Workers(printed)
     start_ready(workers, printed, *[COMES_BACK] * 3)
@@ -93,7 +93,7 @@ def test_a_stopped_worker_receives_the_signal_that_ends_it(stopped: int) -> None
     assert workers.first_failed is None
 
 
-def test_workers_that_ignore_the_request_to_end_are_killed() -> None:
+def test_workers_that_ignore_sigterm_are_killed() -> None:
     printed = Printed()
     workers = Workers(printed, stop_linger_s=0.0, grace_s=0.0)
     start_ready(workers, printed, COMES_BACK, IGNORES, COMES_BACK)
@@ -101,7 +101,7 @@ def test_workers_that_ignore_the_request_to_end_are_killed() -> None:
     assert workers.close() == 75
 
 
-def test_rank_0_is_killed_when_the_time_to_end_is_over() -> None:
+def test_rank_0_is_killed_after_stop_timeout() -> None:
     printed = Printed()
     workers = Workers(printed, stop_s=lambda _: 0.0, grace_s=0.0)
     start_ready(workers, printed, IGNORES, COMES_BACK)
@@ -110,7 +110,7 @@ def test_rank_0_is_killed_when_the_time_to_end_is_over() -> None:
     assert workers.first_failed == 0
 
 
-def test_sigterm_after_an_interrupt_limits_the_time_to_end() -> None:
+def test_sigterm_after_interrupt_limits_the_time() -> None:
     printed = Printed()
     limits_s = {signal.SIGINT: math.inf, signal.SIGTERM: 0.0}
     workers = Workers(printed, stop_s=lambda number: limits_s[signal.Signals(number)], grace_s=0.0)
@@ -121,7 +121,7 @@ def test_sigterm_after_an_interrupt_limits_the_time_to_end() -> None:
     assert workers.close() == -signal.SIGKILL
 
 
-def test_output_that_a_process_of_another_session_holds_open_is_not_waited_for() -> None:
+def test_output_held_open_is_abandoned() -> None:
     leave = "import subprocess; subprocess.Popen(['sleep', '90'], start_new_session=True)"
     printed = Printed()
     began = time.monotonic()
@@ -130,7 +130,7 @@ def test_output_that_a_process_of_another_session_holds_open_is_not_waited_for()
     assert printed == ["0 stdout left"]
 
 
-def test_a_program_that_cannot_be_started_ends_those_that_were() -> None:
+def test_failed_start_ends_started_workers() -> None:
     workers = Workers(Printed())
     workers.start([sys.executable, "-c", "import time; time.sleep(60)"], os.environ)
     with pytest.raises(WorkerError, match=r"rank 1 \(/no/such\) did not start"):
@@ -138,7 +138,7 @@ def test_a_program_that_cannot_be_started_ends_those_that_were() -> None:
     assert not workers.is_alive
 
 
-def test_a_worker_that_is_interrupted_while_it_starts_says_nothing(tmp_path: Path) -> None:
+def test_interrupted_start_prints_nothing(tmp_path: Path) -> None:
     told = tmp_path / "trial.json"
     os.mkfifo(told)
     worker = subprocess.Popen(
@@ -163,5 +163,5 @@ def test_a_worker_that_is_interrupted_while_it_starts_says_nothing(tmp_path: Pat
         (-9, "was killed by SIGKILL"),
     ],
 )
-def test_how_a_process_ended(code: int, words: str) -> None:
+def test_describe_exit(code: int, words: str) -> None:
     assert describe_exit(code) == words

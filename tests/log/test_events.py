@@ -32,21 +32,21 @@ EXAMPLES: list[events.Event] = [
 ]  # fmt: skip
 
 
-def test_there_is_an_example_of_each_event() -> None:
+def test_examples_cover_every_event() -> None:
     assert [type(example) for example in EXAMPLES] == list(get_args(events.Event))
     kinds = [example.KIND for example in EXAMPLES]
     assert len({*kinds}) == len(kinds)
 
 
 @pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: event.KIND)
-def test_an_event_is_decoded_as_it_was(event: events.Event) -> None:
+def test_event_survives_encoding(event: events.Event) -> None:
     payload = json.loads(json.dumps(events.encode_event(event)))
     assert events.decode_event(event.KIND, payload) == event
     assert events.decode_event(event.KIND, {**payload, "of_a_later_release": 1}) == event
 
 
 @pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: event.KIND)
-def test_a_required_field_that_is_missing_or_wrong_makes_it_no_event(event: events.Event) -> None:
+def test_decode_returns_none_for_invalid_fields(event: events.Event) -> None:
     payload = events.encode_event(event)
     for field in dataclasses.fields(event):
         assert events.decode_event(event.KIND, {**payload, field.name: object()}) is None, (
@@ -72,7 +72,7 @@ def test_a_required_field_that_is_missing_or_wrong_makes_it_no_event(event: even
         ("training", {"steps_completed": 2**63}),
     ],
 )
-def test_values_that_the_records_cannot_hold_are_refused(kind: str, changed: Any) -> None:
+def test_decode_rejects_values_beyond_limits(kind: str, changed: Any) -> None:
     [payload] = [events.encode_event(event) for event in EXAMPLES if kind == event.KIND]
     assert events.decode_event(kind, {**payload, **changed}) is None
 
@@ -89,7 +89,7 @@ _FIELDS = sorted({field.name for example in EXAMPLES for field in dataclasses.fi
     kind=st.sampled_from([example.KIND for example in EXAMPLES]) | st.text(),
     payload=_JSON | st.dictionaries(st.sampled_from(_FIELDS), _JSON),
 )
-def test_no_payload_raises(kind: str, payload: Any) -> None:
+def test_decode_never_raises(kind: str, payload: Any) -> None:
     event = events.decode_event(kind, payload)
     if event is not None and "nan" not in str(event):
         assert events.decode_event(kind, events.encode_event(event)) == event

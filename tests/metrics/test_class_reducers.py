@@ -137,7 +137,7 @@ def test_precision_recall_and_f1(
     assert_near(value, sum(scores) / len(scores) if rows and scores else math.nan)
 
 
-def test_predictions_in_all_their_forms() -> None:
+def test_accuracy_accepts_all_prediction_forms() -> None:
     labels = np.array([0, 1, 2, 1], np.uint8)
     right = np.array([[3.0, 1, 2], [0, 0.5, 0.5], [-3, -2, -1], [9, 0, 0]], np.float32)
     assert whole(Accuracy(), {"labels": labels, "predictions": right}) == 0.75
@@ -156,12 +156,12 @@ def test_predictions_in_all_their_forms() -> None:
     assert whole(F1Score(), columns_of_two) == 1.0
 
 
-def test_weights_of_accuracy() -> None:
+def test_accuracy_uses_weights() -> None:
     batch = {"labels": [1, 0, 1], "predictions": [1, 1, 1], "weights": np.array([[0.5], [1], [0]])}
     assert whole(Accuracy(), batch) == 0.5 / 1.5
 
 
-def test_without_records() -> None:
+def test_metrics_without_records() -> None:
     none: dict[str, Any] = {"labels": np.empty(0, np.int32), "predictions": np.empty(0, np.float32)}
     reducers: list[MetricReducer] = [Accuracy(), AUROC(), AveragePrecision(), F1Score("macro")]
     for reducer in reducers:
@@ -201,12 +201,12 @@ def test_without_records() -> None:
         (Recall("macro", num_classes=3), [1], [3], "from 0 to 2"),
     ],
 )
-def test_what_is_no_batch(reducer: Any, labels: Any, predictions: Any, match: str) -> None:
+def test_invalid_batches_raise(reducer: Any, labels: Any, predictions: Any, match: str) -> None:
     with pytest.raises(MetricError, match=match):
         reducer.accumulate({"labels": labels, "predictions": predictions})
 
 
-def test_what_cannot_be_made() -> None:
+def test_invalid_arguments_raise() -> None:
     wrong: Any = "weighted"
     with pytest.raises(MetricError, match="average is 'weighted'"):
         F1Score(wrong)
@@ -220,5 +220,5 @@ def test_what_cannot_be_made() -> None:
         Accuracy(threshold="half")  # type: ignore[arg-type]
     with pytest.raises(MetricError, match="num_classes is 0"):
         ConfusionMatrix(0)
-    with pytest.raises(MetricError, match="but num_classes is 3"):
+    with pytest.raises(MetricError, match="but there are 3 classes"):
         ConfusionMatrix(3, threshold=0.5)

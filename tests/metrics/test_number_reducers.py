@@ -43,7 +43,7 @@ def as_float(value: Fraction) -> float:
 
 @EXAMPLES
 @given(st.data())
-def test_sum_and_mean_are_rounded_once_however_records_are_split(data: st.DataObject) -> None:
+def test_sum_and_mean_do_not_depend_on_split(data: st.DataObject) -> None:
     # Up to 1.8e308, so that all partial sums may cancel or overflow.
     values = np.array(data.draw(st.lists(ANY_FLOAT, max_size=12)), dtype=np.float64)
     split = data.draw(splits(len(values)))
@@ -74,7 +74,7 @@ def test_weighted_mean(data: st.DataObject) -> None:
 
 @EXAMPLES
 @given(st.data())
-def test_errors_of_numbers(data: st.DataObject) -> None:
+def test_regression_errors(data: st.DataObject) -> None:
     rows = data.draw(st.lists(st.tuples(NUMBERS, NUMBERS, st.integers(0, 3)), max_size=12))
     array = np.array(rows, dtype=np.float64).reshape(-1, 3)
     parts = {"labels": array[:, 0], "predictions": array[:, 1:2], "weights": array[:, 2]}
@@ -119,7 +119,7 @@ def test_quantiles(data: st.DataObject) -> None:
         assert abs(found - np.quantile(values, part)) <= 1e-12 * scale
 
 
-def test_many_values_and_what_naive_sums_lose() -> None:
+def test_sums_keep_what_naive_sums_lose() -> None:
     values = np.random.default_rng(3).lognormal(0, 20, 50_000) * np.tile([1.0, -1.0], 25_000)
     expected = math.fsum(values.tolist())
     for size in (1, 2, 3, 4):
@@ -139,7 +139,7 @@ def test_many_values_and_what_naive_sums_lose() -> None:
         ([-math.inf, -math.inf], -math.inf),
     ],
 )
-def test_what_is_not_finite_is_seen(values: list[float], expected: float) -> None:
+def test_non_finite_values_propagate(values: list[float], expected: float) -> None:
     reducers: list[Any] = [Sum(), Mean()]
     for reducer in reducers:
         states = [type(reducer)().accumulate(np.array([value])) for value in values]
@@ -148,7 +148,7 @@ def test_what_is_not_finite_is_seen(values: list[float], expected: float) -> Non
     assert_same(whole(MeanAbsoluteError(), errors), abs(sum(map(abs, values))))
 
 
-def test_quantiles_of_what_is_not_finite() -> None:
+def test_quantiles_of_non_finite_values() -> None:
     assert math.isnan(whole(Quantiles(0.5), {"values": [1.0, math.nan, 2.0]}))
     assert whole(Quantiles(0.5), {"values": [1.0, math.inf, math.inf]}) == math.inf
     assert whole(Quantiles(0.5), {"values": [-math.inf, 3.0, math.inf]}) == 3.0
@@ -156,14 +156,14 @@ def test_quantiles_of_what_is_not_finite() -> None:
     assert whole(Quantiles(0.5), {"values": [-1.7e308, 1.7e308]}) == 0.0
 
 
-def test_records_of_weight_0_are_left_out() -> None:
+def test_records_with_weight_0_are_ignored() -> None:
     batch = {"values": np.array([[1.0, 3.0], [math.nan, math.inf]]), "weights": [2, 0]}
     assert whole(Mean(), batch) == 2.0
     assert whole(Mean(), {"values": 3.0, "weights": 32}) == 3.0
     assert math.isnan(whole(Mean(), {"values": [3.0], "weights": [0.0]}))
 
 
-def test_integers_do_not_wrap_around() -> None:
+def test_integer_sums_do_not_overflow() -> None:
     batch = {"labels": np.array([250], np.uint8), "predictions": np.array([255], np.uint8)}
     assert whole(MeanSquaredError(), batch) == 25.0
     batch = {"labels": np.array([255], np.uint8), "predictions": np.array([250], np.uint8)}
@@ -172,12 +172,12 @@ def test_integers_do_not_wrap_around() -> None:
     assert whole(Sum(), {"values": np.array([True, False, True])}) == 2.0
 
 
-def test_huge_errors_are_infinite_without_a_warning() -> None:
+def test_huge_errors_become_infinite_silently() -> None:
     batch = {"labels": np.array([-1e308]), "predictions": np.array([1.7e308])}
     assert whole(RootMeanSquaredError(), batch) == math.inf
 
 
-def test_scalars_and_structures() -> None:
+def test_count_accepts_scalars_and_structures() -> None:
     reducer = Mean()
     states = [reducer.accumulate(np.float32(0.5)), reducer.accumulate([np.ones((2, 1))])]
     assert reducer.cross_slot_reduce(states[-1:]) == 2.5 / 3
@@ -205,21 +205,21 @@ def test_scalars_and_structures() -> None:
         (Count(), {}, r"the shapes \[\]"),
     ],
 )
-def test_what_is_no_batch(reducer: Any, metric: Any, match: str) -> None:
+def test_invalid_batches_raise(reducer: Any, metric: Any, match: str) -> None:
     with pytest.raises(MetricError, match=match):
         reducer.accumulate(metric)
 
 
-def test_kinds_are_type_errors() -> None:
+def test_wrong_types_raise_type_error() -> None:
     with pytest.raises(MetricTypeError, match="datetime64"):
         Sum().accumulate(np.array(["2020-01-01"], dtype="datetime64[D]"))
 
 
 @pytest.mark.parametrize("q", [1.5, -0.1, math.nan, "half", [[0.5]], [], None])
-def test_what_is_no_quantile(q: Any) -> None:
+def test_invalid_quantiles_raise(q: Any) -> None:
     with pytest.raises(MetricError, match="each must be a number from 0 to 1"):
         Quantiles(q)
 
 
-def test_the_examples_in_docstrings() -> None:
+def test_docstring_examples_run() -> None:
     assert doctest.testmod(sum_metrics) == (0, 2)

@@ -16,17 +16,17 @@ from detcore.metrics import FunctionReducer, interleave, weighted_mean
 
 @pytest.mark.parametrize("size", range(1, 7))
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 12])
-def test_interleaved_ranks_give_the_order_of_the_data(count: int, size: int) -> None:
+def test_interleave_restores_data_order(count: int, size: int) -> None:
     data = list(range(count))
     assert interleave([data[rank::size] for rank in range(size)]) == data
 
 
-def test_ranks_of_any_length() -> None:
+def test_interleave_accepts_uneven_ranks() -> None:
     assert interleave([]) == []
     assert interleave([[], [1, 2, 3], [], [4]]) == [1, 4, 2, 3]
 
 
-def test_a_function_gets_the_batches_of_all_ranks() -> None:
+def test_function_reducer_gets_all_batches() -> None:
     ranks = [FunctionReducer(lambda batches: batches) for _ in range(2)]
     states = [ranks[0].accumulate("a"), ranks[1].accumulate("b"), ranks[0].accumulate("c")]
     assert ranks[0].cross_slot_reduce([states[2], states[1]]) == ["a", "b", "c"]
@@ -41,7 +41,7 @@ def test_weighted_mean_of_uneven_shards() -> None:
     assert list(merged) == ["loss", "a"]
 
 
-def test_weighted_mean_does_not_depend_on_the_split() -> None:
+def test_weighted_mean_does_not_depend_on_split() -> None:
     generator = random.Random(4)
     data = [generator.uniform(-1e3, 1e3) for _ in range(101)]
     expected = math.fsum(data) / len(data)
@@ -51,17 +51,17 @@ def test_weighted_mean_does_not_depend_on_the_split() -> None:
         assert weighted_mean(means, [len(s) for s in shards])["x"] == pytest.approx(expected)
 
 
-def test_equal_values_stay_exactly_equal() -> None:
+def test_mean_of_equal_values_is_exact() -> None:
     assert weighted_mean([{"x": 0.1}] * 3, [3, 3, 1])["x"] == 0.1
     assert weighted_mean([{"x": 7}], [5]) == {"x": 7.0}
     assert weighted_mean([{"x": math.inf}] * 2, [1, 2])["x"] == math.inf
 
 
-def test_ranks_without_records_are_left_out() -> None:
+def test_ranks_without_records_are_ignored() -> None:
     assert weighted_mean([{"x": math.nan}, {"x": 2.0}, {}], [0, 4, 0]) == {"x": 2.0}
 
 
-def test_values_that_are_not_finite_are_seen() -> None:
+def test_weighted_mean_propagates_nan_and_inf() -> None:
     assert math.isnan(weighted_mean([{"x": math.nan}, {"x": 2.0}], [1, 4])["x"])
     assert weighted_mean([{"x": -math.inf}, {"x": 2.0}], [1, 4])["x"] == -math.inf
     assert math.isnan(weighted_mean([{"x": -math.inf}, {"x": math.inf}], [1, 4])["x"])
@@ -78,11 +78,11 @@ def test_values_that_are_not_finite_are_seen() -> None:
         ([{"x": 1.0}, {"y": 1.0}], [1, 1], r"rank 0 reported \['x'\], but rank 1 reported \['y'\]"),
     ],
 )
-def test_what_has_no_mean(metrics: Any, weights: Any, match: str) -> None:
+def test_undefined_means_raise(metrics: Any, weights: Any, match: str) -> None:
     with pytest.raises(MetricError, match=match):
         weighted_mean(metrics, weights)
 
 
-def test_the_package_needs_no_numpy() -> None:
+def test_metrics_package_imports_no_numpy() -> None:
     code = "import sys, detcore.metrics; assert 'numpy' not in sys.modules"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

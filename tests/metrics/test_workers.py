@@ -44,7 +44,7 @@ with DistributedContext(**place, cross_rank=0, cross_size=1) as distributed:
 """
 
 
-def test_reducers_over_processes() -> None:
+def test_reducers_work_across_processes() -> None:
     environ = {**os.environ, "DETCORE_JOB_KEY": secrets.token_hex(16)}
     workers = [
         subprocess.Popen(

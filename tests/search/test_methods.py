@@ -19,7 +19,7 @@ from detcore.search.sampling import get_trial_seed, grid_points, sample
 from detcore.search.simple_methods import GridSearch, RandomSearch, SingleSearch
 
 
-def test_single_trains_one_trial_with_the_seeds_of_the_experiment() -> None:
+def test_single_uses_the_experiment_seed() -> None:
     simulation = Simulation(lambda: SingleSearch(setup())).run()
     assert simulation.lengths() == [64]
     [trial] = created(simulation.operations)
@@ -27,14 +27,14 @@ def test_single_trains_one_trial_with_the_seeds_of_the_experiment() -> None:
     assert trial.seed == get_trial_seed(7, 0)
 
 
-def test_single_that_rejects_its_hyperparameters_ends() -> None:
+def test_single_ends_after_invalid_trial() -> None:
     simulation = Simulation(
         lambda: SingleSearch(setup()), failing={ExitReason.INVALID_HP: 1.0}
     ).run()
     assert len(simulation.search.trials) == 1
 
 
-def test_all_methods_that_sample_draw_the_same_hyperparameters() -> None:
+def test_sampling_methods_draw_same_values() -> None:
     makers: list[Callable[[], SearchMethod]] = [
         lambda: RandomSearch(setup(max_trials=40)),
         lambda: AdaptiveSearch(asha(max_trials=40)),
@@ -48,7 +48,7 @@ def test_all_methods_that_sample_draw_the_same_hyperparameters() -> None:
 
 
 @pytest.mark.parametrize(("limit", "most"), [(3, 3), (0, 20), (50, 20)])
-def test_random_trains_max_trials_few_at_a_time(limit: int, most: int) -> None:
+def test_random_limits_concurrent_trials(limit: int, most: int) -> None:
     made = setup(max_trials=20, max_concurrent_trials=limit)
     simulation = Simulation(lambda: RandomSearch(made)).run()
     assert simulation.lengths() == [64] * 20
@@ -56,7 +56,7 @@ def test_random_trains_max_trials_few_at_a_time(limit: int, most: int) -> None:
     assert len({trial.hparams["rate"] for trial in created(simulation.operations)}) == 20
 
 
-def test_random_replaces_a_trial_that_rejects_its_hyperparameters_also_the_last() -> None:
+def test_random_replaces_invalid_trials() -> None:
     made = setup(max_trials=20, max_concurrent_trials=4)
     simulation = Simulation(
         lambda: RandomSearch(made), failing={ExitReason.INVALID_HP: 0.4}, seed=3
@@ -65,7 +65,7 @@ def test_random_replaces_a_trial_that_rejects_its_hyperparameters_also_the_last(
     assert len(simulation.search.trials) > 20
 
 
-def test_random_does_not_replace_a_trial_that_failed() -> None:
+def test_random_does_not_replace_failed_trials() -> None:
     made = setup(max_trials=20, max_concurrent_trials=4)
     simulation = Simulation(
         lambda: RandomSearch(made), failing={ExitReason.ERRORED: 0.4}, seed=3
@@ -73,14 +73,14 @@ def test_random_does_not_replace_a_trial_that_failed() -> None:
     assert len(simulation.search.trials) == 20
 
 
-def test_code_that_rejects_everything_is_not_asked_for_ever() -> None:
+def test_search_stops_when_all_trials_are_invalid() -> None:
     made = setup(max_trials=2, max_concurrent_trials=1)
     simulation = Simulation(lambda: RandomSearch(made), failing={ExitReason.INVALID_HP: 1.0})
     with pytest.raises(SearchError, match="100 trials in a row rejected"):
         simulation.run()
 
 
-def test_a_grid_has_the_documented_points() -> None:
+def test_grid_has_documented_points() -> None:
     space = {
         "b": {"type": "int", "minval": 1, "maxval": 4, "count": 3},
         "a": {"deep": {"type": "double", "minval": 0.0, "maxval": 1.0, "count": 2}},
@@ -107,16 +107,16 @@ def test_a_grid_has_the_documented_points() -> None:
         ({"type": "const", "val": [1, 2]}, [[1, 2]]),
     ],
 )
-def test_points_of_one_axis(value: dict[str, object], points: list[object]) -> None:
+def test_grid_points_of_one_axis(value: dict[str, object], points: list[object]) -> None:
     assert [point["p"] for point in grid_points({"p": value})] == points
 
 
-def test_a_grid_without_count_says_which() -> None:
+def test_grid_without_count_names_hyperparameter() -> None:
     with pytest.raises(SearchError, match=r"'g\.rate' has no count"):
         grid_points({"g": {"rate": {"type": "double", "minval": 0.0, "maxval": 1.0}}})
 
 
-def test_a_grid_starts_from_its_end_and_leaves_out_what_is_rejected() -> None:
+def test_grid_skips_rejected_points() -> None:
     space = {"rate": {"type": "categorical", "vals": [1.0, 2.0, 3.0, 4.0]}}
     made = setup(space=space, max_concurrent_trials=1)
     simulation = Simulation(lambda: GridSearch(made)).run()
@@ -144,17 +144,17 @@ def test_brackets_of_adaptive_search(
     assert [(plan.num_rungs, plan.max_trials) for plan in plans] == brackets
 
 
-def test_more_brackets_than_trials_are_refused() -> None:
+def test_more_brackets_than_trials_are_rejected() -> None:
     with pytest.raises(SearchError, match="max_trials is 2, but the search has 3 brackets"):
         plan_brackets(asha(max_trials=2, bracket_rungs=[1, 2, 3]))
 
 
-def test_rungs_are_totals_and_at_least_one() -> None:
+def test_rung_lengths_are_totals_of_at_least_one() -> None:
     assert rung_lengths(1024, num_rungs=3, divisor=4.0) == [64, 256, 1024]
     assert rung_lengths(10, num_rungs=4, divisor=4.0) == [1, 1, 2, 10]
 
 
-def test_concurrent_trials_are_shared_out_over_brackets() -> None:
+def test_concurrency_is_divided_over_brackets() -> None:
     plans = plan_brackets(asha(max_trials=100, max_rungs=4, max_concurrent_trials=8))
     assert [plan.max_concurrent_trials for plan in plans] == [3, 3, 2]
     plans = plan_brackets(asha(max_trials=100, max_rungs=4, max_concurrent_trials=0))
@@ -185,18 +185,18 @@ def by_order(metrics: list[float]) -> list[list[int]]:
     return gone_on
 
 
-def test_the_new_trial_is_promoted_if_it_ranks_inside_the_quota() -> None:
+def test_new_trial_is_promoted_inside_quota() -> None:
     assert by_order([4.0, 3.0, 2.0, 1.0]) == [[], [], [], [3]]
 
 
-def test_else_the_one_that_the_larger_quota_admits() -> None:
+def test_larger_quota_promotes_waiting_trial() -> None:
     assert by_order([1.0, 2.0, 3.0, 4.0]) == [[], [], [], [0]]
     assert by_order([4.0, 1.0, 3.0, 2.0, 0.5, 0.4, 0.3, 0.2]) == [
         [], [], [], [1], [4], [5], [6], [7],
     ]  # fmt: skip
 
 
-def test_a_trial_that_failed_counts_as_the_worst_and_is_never_trained_on() -> None:
+def test_failed_trial_counts_as_worst() -> None:
     simulation = Simulation(
         lambda: HalvingSearch(halving(max_concurrent_trials=4)),
         failing={ExitReason.ERRORED: 0.7},
@@ -216,7 +216,7 @@ def test_a_trial_that_failed_counts_as_the_worst_and_is_never_trained_on() -> No
     st.integers(0, 1000),
     st.dictionaries(st.sampled_from(list(ExitReason)), st.floats(0, 0.3)),
 )
-def test_every_adaptive_search_ends_with_all_its_trials(
+def test_adaptive_search_creates_all_trials(
     max_trials: int,
     divisor: float,
     max_rungs: int,

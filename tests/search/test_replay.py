@@ -91,7 +91,7 @@ def logged(simulation: Simulation) -> list[str]:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", METHODS)
-def test_killed_at_250_random_points_it_goes_on_as_if_nothing_had_happened(name: str) -> None:
+def test_search_resumes_identically_after_kills(name: str) -> None:
     method = METHODS[name]
     chosen = random.Random(name)
     for seed in range(25):
@@ -103,7 +103,7 @@ def test_killed_at_250_random_points_it_goes_on_as_if_nothing_had_happened(name:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("sampler", OPTUNA)
-def test_optuna_proposes_and_prunes_the_same_after_a_kill(sampler: str) -> None:
+def test_optuna_resumes_identically_after_kill(sampler: str) -> None:
     def method() -> OptunaSearch:
         return optuna_search(sampler)
 
@@ -113,7 +113,7 @@ def test_optuna_proposes_and_prunes_the_same_after_a_kill(sampler: str) -> None:
         assert_same_from(method, whole, cut, log)
 
 
-def test_a_pruner_stops_trials_early() -> None:
+def test_pruner_stops_trials_early() -> None:
     simulation = Simulation(lambda: optuna_search("RandomSampler", 30)).run()
     lengths = simulation.lengths()
     assert len(lengths) == 30
@@ -121,7 +121,7 @@ def test_a_pruner_stops_trials_early() -> None:
     assert min(lengths) < 64
 
 
-def test_a_sampler_learns_from_what_it_is_told() -> None:
+def test_sampler_learns_from_results() -> None:
     """The mean of the better half of TPE's later trials is below that of random draws."""
 
     def metric(hparams: object, length: int) -> float:
@@ -140,7 +140,7 @@ def test_a_sampler_learns_from_what_it_is_told() -> None:
 
 
 @pytest.mark.parametrize("stop_once", [False, True])
-def test_a_decision_takes_as_many_steps_with_many_trials_as_with_few(stop_once: bool) -> None:
+def test_decision_cost_does_not_grow_with_trials(stop_once: bool) -> None:
     one_bracket = asha(
         max_trials=10_000, bracket_rungs=[5], stop_once=stop_once, space={"rate": 0.1}
     )
@@ -181,12 +181,12 @@ def test_a_decision_takes_as_many_steps_with_many_trials_as_with_few(stop_once: 
         ({"pruner": {}}, "searcher.pruner is ''"),
     ],
 )
-def test_a_sampler_that_cannot_be_is_named(settings: dict[str, Any], message: str) -> None:
+def test_invalid_sampler_is_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SearchError, match=message):
         OptunaSearch(optuna_setup(max_trials=3, **settings))
 
 
-def test_choices_that_optuna_cannot_tell_apart_are_kept_apart() -> None:
+def test_equal_choices_are_kept_apart_in_optuna() -> None:
     space = {"rate": 1.0, "p": {"type": "categorical", "vals": [1, True, [1, 2], {"a": None}]}}
     made = optuna_setup(
         space=space, max_trials=30, max_concurrent_trials=4, sampler="RandomSampler"
@@ -196,7 +196,7 @@ def test_choices_that_optuna_cannot_tell_apart_are_kept_apart() -> None:
     assert seen == {"1", "true", "[1, 2]", '{"a": null}'}
 
 
-def test_hyperparameters_do_not_depend_on_other_trials_or_on_the_order_of_names() -> None:
+def test_sample_depends_only_on_seed_and_index() -> None:
     turned = {name: SPACE[name] for name in reversed(SPACE)}
     for index in (0, 1, 17, 1000):
         drawn = sample(SPACE, seed=7, index=index)
@@ -219,7 +219,7 @@ def test_hyperparameters_do_not_depend_on_other_trials_or_on_the_order_of_names(
         ([Validated(0, 64, 1.0), Validated(0, 64, 1.0)], "already closed"),
     ],
 )
-def test_what_cannot_have_happened_is_refused(events: list[Event], message: str) -> None:
+def test_impossible_events_are_rejected(events: list[Event], message: str) -> None:
     with pytest.raises(SearchError, match=message):
         Search.replay(METHODS["random"](), events, seed=7)
 
@@ -227,11 +227,11 @@ def test_what_cannot_have_happened_is_refused(events: list[Event], message: str)
 @pytest.mark.parametrize(
     "value", [{}, {"type": "x"}, {"type": "validated", "trial": 0}, {"type": []}]
 )
-def test_a_damaged_log_is_refused(value: dict[str, object]) -> None:
+def test_damaged_log_is_rejected(value: dict[str, object]) -> None:
     with pytest.raises(SearchError, match="not an event"):
         event_from_json(value)
 
 
-def test_events_survive_the_log() -> None:
+def test_events_survive_json() -> None:
     for event in (Validated(3, 10, 0.1 + 0.2), Exited(2, ExitReason.STOPPED)):
         assert event_from_json(json.loads(json.dumps(event_to_json(event)))) == event

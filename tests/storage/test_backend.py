@@ -35,12 +35,12 @@ from detcore_storage import FsspecStorage
         ("/".join(["a" * 200] * 6), "1205 bytes"),
     ],
 )
-def test_an_unsafe_key_is_refused_with_its_reason(key: str, reason: str) -> None:
+def test_unsafe_key_is_rejected_with_reason(key: str, reason: str) -> None:
     with pytest.raises(UnsafePathError, match=reason):
         check_key(key)
 
 
-def test_probe_clears_away_what_killed_processes_left() -> None:
+def test_probe_removes_files_of_killed_processes() -> None:
     storage = FsspecStorage(f"memory://{uuid.uuid4()}")
     end = uuid.uuid4().hex
     storage.replace(f".detcore-probe/1700000000-{end}", b"left")
@@ -50,7 +50,7 @@ def test_probe_clears_away_what_killed_processes_left() -> None:
     assert [entry.key for entry in storage.list()] == [now]
 
 
-def test_what_exists_already_is_named() -> None:
+def test_create_names_existing_key() -> None:
     storage = FsspecStorage(f"memory://{uuid.uuid4()}")
     storage.create("a/marker", b"first")
     with pytest.raises(FileExistsError, match="a/marker exists already in memory://"):

@@ -20,13 +20,13 @@ FLIPS = 40
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ANYWHERE)
-def test_damage_is_found_and_named(storage: StorageBackend, name: str, tmp_path: Path) -> None:
+def test_damage_is_detected_and_named(storage: StorageBackend, name: str, tmp_path: Path) -> None:
     saved = save(storage, tmp_path / "to" / "source", large=ANYWHERE[name].large)
     check_damage(saved, ANYWHERE[name], tmp_path / "to")
 
 
 @pytest.mark.parametrize("name", ANYWHERE)
-def test_damage_in_a_folder_is_found_and_named(name: str, tmp_path: Path) -> None:
+def test_damage_in_directory_is_named(name: str, tmp_path: Path) -> None:
     saved = save(
         LocalStorage(tmp_path / "root"), tmp_path / "to" / "source", large=ANYWHERE[name].large
     )
@@ -34,17 +34,17 @@ def test_damage_in_a_folder_is_found_and_named(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", IN_FOLDER)
-def test_damage_that_a_folder_can_have(tmp_path: Path, name: str) -> None:
+def test_damage_of_local_directories(tmp_path: Path, name: str) -> None:
     saved = save(LocalStorage(tmp_path / "root"), tmp_path / "to" / "source")
     check_damage(saved, IN_FOLDER[name], tmp_path / "to")
 
 
-def test_what_is_whole_is_handed_out(storage: StorageBackend, tmp_path: Path) -> None:
+def test_intact_checkpoint_is_returned(storage: StorageBackend, tmp_path: Path) -> None:
     check_whole(save(storage, tmp_path / "to" / "source", large=True), tmp_path / "to")
 
 
 @pytest.mark.soak
-def test_forty_bit_flips(storage: StorageBackend, tmp_path: Path) -> None:
+def test_bit_flips_are_detected(storage: StorageBackend, tmp_path: Path) -> None:
     saved = save(storage, tmp_path / "source")
     chooser = random.Random(4)
     names = [name for name, content in saved.contents.items() if content]
@@ -85,7 +85,7 @@ class Blind(LocalStorage):
         }
 
 
-def test_the_corpus_can_fail(tmp_path: Path) -> None:
+def test_corpus_check_can_fail(tmp_path: Path) -> None:
     """What changes no size is found by digests alone: without them it must go unnoticed here."""
     unnoticed = set()
     for index, damage in enumerate(DAMAGES):

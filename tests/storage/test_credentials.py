@@ -115,7 +115,7 @@ REFUSED = [("s3", "RequestTimeTooSkewed"), ("gcs", "Invalid Credentials")]
 
 
 @pytest.mark.parametrize(("kind", "code"), REFUSED)
-def test_refusal_that_passes_is_retried(
+def test_temporary_refusal_is_retried(
     kind: str, code: str, open_behind_proxy: Any, tmp_path: Path
 ) -> None:
     storage, proxy = open_behind_proxy(kind, 60.0)

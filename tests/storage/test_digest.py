@@ -8,7 +8,7 @@ from pathlib import Path
 from detcore.storage import Digester, FileDigest, digest_file
 
 
-def test_flips_truncations_swaps_and_repeats_change_it(tmp_path: Path) -> None:
+def test_digest_changes_with_any_damage(tmp_path: Path) -> None:
     chooser = random.Random(1)
     original = chooser.randbytes(3_000_001)
     path = tmp_path / "file"
@@ -35,7 +35,7 @@ def test_flips_truncations_swaps_and_repeats_change_it(tmp_path: Path) -> None:
         assert digest_file(path) != expected
 
 
-def test_pieces_make_no_difference() -> None:
+def test_digest_does_not_depend_on_pieces() -> None:
     data = random.Random(2).randbytes(100_000)
     whole, pieces = Digester(), Digester()
     whole.update(data)
@@ -44,6 +44,6 @@ def test_pieces_make_no_difference() -> None:
     assert whole.result() == pieces.result()
 
 
-def test_the_value_is_the_published_one() -> None:
+def test_digest_equals_published_value() -> None:
     digester = Digester()
     assert digester.result() == FileDigest(0, "99aa06d3014798d86001c324468d497f")

@@ -40,7 +40,7 @@ def files(tmp_path: Path) -> list[tuple[Path, str]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_passes_is_tried_again(
+def test_temporary_faults_are_retried(
     kind: str, open_behind_proxy: Any, files: list[tuple[Path, str]], tmp_path: Path
 ) -> None:
     storage, proxy = open_behind_proxy(kind, 60.0)
@@ -67,7 +67,7 @@ def test_what_passes_is_tried_again(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fault", ["503", "reset before", "stall", "truncate"])
-def test_what_does_not_pass_is_an_error_within_the_deadline(
+def test_permanent_faults_raise_before_deadline(
     kind: str,
     fault: str,
     open_behind_proxy: Any,
@@ -106,7 +106,7 @@ def test_what_does_not_pass_is_an_error_within_the_deadline(
 
 # fake-gcs-server has the parts of an upload sent to itself, past the proxy; in GCS an upload that
 # is not ended is no object, and nothing lists it.
-def test_nothing_half_uploaded_is_listed_or_left(
+def test_partial_uploads_are_not_listed_or_kept(
     open_behind_proxy: Any, files: list[tuple[Path, str]]
 ) -> None:
     storage, proxy = open_behind_proxy("s3", DEADLINE_S)
@@ -128,7 +128,7 @@ def test_nothing_half_uploaded_is_listed_or_left(
     assert storage.clear_uploads(older_than_s=0.0) == 0
 
 
-def test_an_acknowledgement_that_is_lost_is_a_file_that_exists(
+def test_create_succeeds_when_answer_is_lost(
     open_behind_proxy: Any,
 ) -> None:
     storage: StorageBackend
@@ -144,7 +144,7 @@ def test_an_acknowledgement_that_is_lost_is_a_file_that_exists(
 
 
 @pytest.mark.parametrize("server", ["weed_url", "moto_url"])
-def test_an_upload_in_parts_whose_last_answer_is_lost_is_whole(
+def test_multipart_upload_survives_lost_answer(
     server: str,
     request: pytest.FixtureRequest,
     files: list[tuple[Path, str]],
@@ -166,7 +166,7 @@ def test_an_upload_in_parts_whose_last_answer_is_lost_is_whole(
         assert storage.clear_uploads(older_than_s=0.0) == 0
 
 
-def test_a_bucket_that_goes_away_is_not_taken_for_a_lost_answer(
+def test_deleted_bucket_is_not_a_lost_answer(
     s3_proxy: FaultProxy, files: list[tuple[Path, str]]
 ) -> None:
     storage = S3Storage(s3_settings(s3_proxy.url, uuid.uuid4().hex, bucket="absent"))

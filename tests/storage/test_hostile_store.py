@@ -32,9 +32,7 @@ def client(moto_url: str) -> Iterator[Any]:
     client.close()
 
 
-def test_keys_that_nobody_may_write_harm_nothing(
-    moto_url: str, client: Any, tmp_path: Path
-) -> None:
+def test_unsafe_listed_keys_are_harmless(moto_url: str, client: Any, tmp_path: Path) -> None:
     prefix = f"{tmp_path.name}/runs"
     storage = S3Storage(s3_settings(moto_url, prefix))
     saved = save(storage, tmp_path / "source")
@@ -113,7 +111,7 @@ LIES: dict[str, tuple[dict[str, str], bytes]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_server_that_sends_without_end_is_cut_off(lie: str, tmp_path: Path) -> None:
+def test_endless_answer_is_cut_off(lie: str, tmp_path: Path) -> None:
     headers, data = LIES[lie]
     with lying_server(headers, lambda: data) as url:
         storage: StorageBackend = S3Storage(s3_settings(url, "p", deadline_s=2))

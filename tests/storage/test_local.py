@@ -29,7 +29,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def test_a_full_disk_says_how_many_bytes_are_missing(small_disk: Path, tmp_path: Path) -> None:
+def test_full_disk_reports_missing_bytes(small_disk: Path, tmp_path: Path) -> None:
     sizes = [1 << 20, 5 << 20, 3 << 20]
     pairs = []
     for index, size in enumerate(sizes):
@@ -49,7 +49,7 @@ def test_a_full_disk_says_how_many_bytes_are_missing(small_disk: Path, tmp_path:
     storage.put_tree(pairs[:1])
 
 
-def test_a_file_size_limit_counts_as_full(tmp_path: Path) -> None:
+def test_file_size_limit_counts_as_full(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(os.urandom(3 << 20))
     code = f"""
 import resource
@@ -65,7 +65,7 @@ except StorageFullError as error:
     assert int(run_python(code)) == 2 << 20
 
 
-def test_a_link_in_the_root_does_not_lead_out(tmp_path: Path) -> None:
+def test_symlink_cannot_escape_root(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret").write_text("keep")
@@ -89,19 +89,19 @@ def test_a_link_in_the_root_does_not_lead_out(tmp_path: Path) -> None:
     assert [path.name for path in outside.iterdir()] == ["secret"]
 
 
-def test_the_root_itself_may_be_reached_through_a_link(tmp_path: Path) -> None:
+def test_root_may_be_a_symlink(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     LocalStorage(tmp_path / "link").create("a", b"1")
     assert (tmp_path / "real" / "a").read_bytes() == b"1"
 
 
-def test_a_relative_root_is_refused() -> None:
+def test_relative_root_is_rejected() -> None:
     with pytest.raises(UnsafePathError, match="is not absolute"):
         LocalStorage("checkpoints")
 
 
-def test_what_a_killed_process_left_of_a_marker_is_cleared_away(tmp_path: Path) -> None:
+def test_probe_removes_stale_markers(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     old, new = tmp_path / ".detcore-tmp-old", tmp_path / ".detcore-tmp-new"
     for path in (old, new):
@@ -112,7 +112,7 @@ def test_what_a_killed_process_left_of_a_marker_is_cleared_away(tmp_path: Path) 
     assert new.exists()  # another process may be about to use it
 
 
-def test_what_a_process_killed_in_a_probe_left_goes_a_day_later(tmp_path: Path) -> None:
+def test_probe_removes_stale_probes_after_a_day(tmp_path: Path) -> None:
     root = tmp_path / "root"
     code = f"""
 import os, signal
@@ -130,7 +130,7 @@ LocalStorage({str(root)!r}).probe()
     assert list(root.iterdir()) == [other]
 
 
-def test_files_and_folders_are_brought_to_the_disk_before_the_marker(tmp_path: Path) -> None:
+def test_files_are_flushed_before_the_marker(tmp_path: Path) -> None:
     """The calls are watched on their way to the system, because a power cut cannot be provoked."""
     root = tmp_path / "root"
     code = f"""
@@ -178,7 +178,7 @@ def many(tmp_path: Path) -> list[tuple[Path, str]]:
 
 
 @pytest.mark.parametrize("seals", [False, True], ids=["put_tree", "digest_tree"])
-def test_many_small_files_are_brought_to_the_disk(
+def test_many_small_files_are_flushed(
     tmp_path: Path, many: list[tuple[Path, str]], monkeypatch: pytest.MonkeyPatch, seals: bool
 ) -> None:
     root = tmp_path / "root"
@@ -224,7 +224,7 @@ class BusyFolder:
         ([errno.ENOTEMPTY] * 100, local_storage._REMOVE_ATTEMPTS, False),
     ],
 )
-def test_removing_what_is_busy_is_tried_again(
+def test_delete_tree_retries_when_busy(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     errors: list[int],
@@ -243,7 +243,7 @@ def test_removing_what_is_busy_is_tried_again(
 
 
 @pytest.mark.parametrize("place", ["dangling", "dangling/below", "/proc/nothing"])
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, place: str) -> None:
+def test_uncreatable_directory_is_named(tmp_path: Path, place: str) -> None:
     (tmp_path / "dangling").symlink_to(tmp_path / "gone")
     storage = LocalStorage(tmp_path / place)
     with pytest.raises(

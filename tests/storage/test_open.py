@@ -77,7 +77,7 @@ def opened(spec: Any, home: Path, plugins: Any = None) -> Any:
     return open_storage(spec, home=home, plugins=plugins or core)
 
 
-def test_the_default_is_below_home(tmp_path: Path) -> None:
+def test_default_storage_is_below_home(tmp_path: Path) -> None:
     assert opened(None, tmp_path).root == tmp_path / "checkpoints"
 
 
@@ -96,13 +96,13 @@ def test_paths_and_file_urls(tmp_path: Path, spec: str, root: str) -> None:
     assert opened(storage.url, tmp_path).root == Path(root)
 
 
-def test_any_other_url_goes_to_fsspec(tmp_path: Path) -> None:
+def test_other_urls_are_opened_by_fsspec(tmp_path: Path) -> None:
     storage = opened("memory://runs/seven", tmp_path)
     assert type(storage) is FsspecStorage
     assert storage.url == "memory://runs/seven"
 
 
-def test_without_the_distribution_a_url_says_what_to_install(
+def test_url_without_plugin_names_the_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "detcore_storage", None)
@@ -114,7 +114,7 @@ def test_without_the_distribution_a_url_says_what_to_install(
 
 
 @pytest.mark.parametrize("key", ["shared_fs", "directory"])
-def test_folders_by_type(tmp_path: Path, key: str) -> None:
+def test_directory_types_open_local_storage(tmp_path: Path, key: str) -> None:
     field = "host_path" if key == "shared_fs" else "container_path"
     spec = {"type": key, field: str(tmp_path), "save_trial_best": 3, "save_trial_latest": 1}
     assert opened(spec, tmp_path).root == tmp_path
@@ -132,13 +132,13 @@ def test_storage_path_is_below_host_path(tmp_path: Path, storage_path: str) -> N
 
 
 @pytest.mark.parametrize("storage_path", ["../x", "a/../../x", "/elsewhere"])
-def test_storage_path_that_leads_out_is_refused(tmp_path: Path, storage_path: str) -> None:
+def test_storage_path_outside_host_is_rejected(tmp_path: Path, storage_path: str) -> None:
     spec = {"type": "shared_fs", "host_path": str(tmp_path), "storage_path": storage_path}
     with pytest.raises(ConfigError, match="leads out of host_path"):
         opened(spec, tmp_path)
 
 
-def test_a_folder_that_is_not_mounted_is_noticed(tmp_path: Path) -> None:
+def test_unmounted_directory_is_detected(tmp_path: Path) -> None:
     spec = {"type": "shared_fs", "host_path": str(tmp_path / "absent")}
     with pytest.raises(ConfigError, match=r"absent does not exist.*\n.*\n.*mkdir -p"):
         opened(spec, tmp_path)
@@ -170,18 +170,18 @@ def test_a_folder_that_is_not_mounted_is_noticed(tmp_path: Path) -> None:
         (7, "is a int; expected a path"),
     ],
 )
-def test_what_cannot_be_used_is_a_value_error(tmp_path: Path, spec: Any, message: str) -> None:
+def test_invalid_specification_raises_value_error(tmp_path: Path, spec: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         opened(spec, tmp_path)
     assert isinstance(caught.value, ValueError)
 
 
-def test_a_folder_that_no_file_system_has(tmp_path: Path) -> None:
+def test_path_with_nul_character_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UnsafePathError, match="contains a NUL character"):
         opened("file:///data%00x", tmp_path)
 
 
-def test_an_unknown_type_is_a_type_error_and_names_the_known(tmp_path: Path) -> None:
+def test_unknown_type_error_lists_types(tmp_path: Path) -> None:
     with pytest.raises(StorageTypeError, match=r"'s3'.\n.*directory, shared_fs") as caught:
         opened({"type": "s3", "bucket": "b"}, tmp_path)
     assert isinstance(caught.value, TypeError)
@@ -189,7 +189,7 @@ def test_an_unknown_type_is_a_type_error_and_names_the_known(tmp_path: Path) -> 
     assert "pip install 'detcore-storage[s3]'" in str(caught.value)
 
 
-def test_an_unknown_scheme_is_reported_with_the_known_ones(tmp_path: Path) -> None:
+def test_unknown_scheme_error_lists_schemes(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"unknown URL scheme, 's4'\.\n.*: abfs, .* s3, "
     ) as caught:
@@ -206,7 +206,7 @@ def test_an_unknown_scheme_is_reported_with_the_known_ones(tmp_path: Path) -> No
         ("smb://host/x", "smbprotocol"),
     ],
 )
-def test_a_missing_driver_says_what_to_install(
+def test_missing_driver_names_the_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, package: str
 ) -> None:
     for module in ("adlfs", "gcsfs", "s3fs", "smbclient"):  # some environments have them
@@ -218,12 +218,12 @@ def test_a_missing_driver_says_what_to_install(
     assert package in str(caught.value)
 
 
-def test_plugins_come_first(tmp_path: Path, plugins: Any) -> None:
+def test_plugin_types_take_precedence(tmp_path: Path, plugins: Any) -> None:
     by_type = opened({"type": "bucket", "bucket": "b", "save_trial_best": 1}, tmp_path, plugins)
     assert by_type.settings.given == {"bucket": "b"}
     assert opened("bkt://b/prefix", tmp_path, plugins).settings.given == "bkt://b/prefix"
 
 
-def test_settings_that_a_plugin_refuses_are_a_config_error(tmp_path: Path, plugins: Any) -> None:
+def test_settings_rejected_by_plugin_raise(tmp_path: Path, plugins: Any) -> None:
     with pytest.raises(ConfigError, match=r"of type 'bucket' cannot be used: bucket: field"):
         opened({"type": "bucket"}, tmp_path, plugins)

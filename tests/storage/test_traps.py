@@ -58,7 +58,7 @@ def python(code: str, *arguments: str, timeout: float = 90.0, **environment: str
 
 
 @pytest.mark.soak
-def test_a_forked_child_goes_on(gcs_url: str, prefix: str) -> None:
+def test_forked_child_can_use_storage(gcs_url: str, prefix: str) -> None:
     code = f"""
     import os, signal
     {opening("gcs", gcs_url, prefix)}
@@ -75,7 +75,7 @@ def test_a_forked_child_goes_on(gcs_url: str, prefix: str) -> None:
     python(code)
 
 
-def test_forked_child_is_refused_once_s3_was_used(weed_url: str, prefix: str) -> None:
+def test_s3_in_forked_child_is_rejected_after_use(weed_url: str, prefix: str) -> None:
     code = f"""
     import os, signal
     {opening("s3", weed_url, prefix)}
@@ -99,7 +99,7 @@ def test_forked_child_is_refused_once_s3_was_used(weed_url: str, prefix: str) ->
     python(code)
 
 
-def test_one_of_six_forked_processes_creates(weed_url: str, prefix: str) -> None:
+def test_create_has_one_winner_among_forks(weed_url: str, prefix: str) -> None:
     """Children that were forked before S3 was used may use it."""
     code = f"""
     import os, signal
@@ -127,7 +127,7 @@ def test_one_of_six_forked_processes_creates(weed_url: str, prefix: str) -> None
 
 
 @pytest.mark.soak
-def test_the_interpreter_ends_cleanly_eight_times(
+def test_interpreter_exits_cleanly(
     weed_url: str, gcs_url: str, prefix: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_bytes(bytes(9 << 20))
@@ -150,7 +150,7 @@ def test_the_interpreter_ends_cleanly_eight_times(
         list(pool.map(lambda number: python(code, str(number)), range(8)))
 
 
-def test_an_emulator_of_gcs_answers_without_a_probe_of_a_minute(gcs_url: str, prefix: str) -> None:
+def test_gcs_emulator_skips_metadata_probe(gcs_url: str, prefix: str) -> None:
     start = time.monotonic()
     python(f"{opening('gcs', gcs_url, prefix)}\nstorage.probe()")
     code = f"""
@@ -162,7 +162,7 @@ def test_an_emulator_of_gcs_answers_without_a_probe_of_a_minute(gcs_url: str, pr
 
 
 @pytest.mark.parametrize("kind", ["local", "memory", "moto", *NETWORK])
-def test_a_check_finds_what_a_store_can_do(kind: str, open_kind: Open) -> None:
+def test_check_detects_store_capabilities(kind: str, open_kind: Open) -> None:
     storage = open_kind(kind)
     findings = {finding.name: finding for finding in check_storage(storage)}
     assert len(findings) == 9
@@ -207,7 +207,7 @@ def assert_not_listed(storage: StorageBackend, folder: Path) -> None:
         storage.get_tree([(folder / "back", "run/large")])
 
 
-def test_an_upload_that_was_killed_is_not_listed_and_is_cleared(
+def test_killed_upload_is_removed_and_not_listed(
     weed_url: str, prefix: str, tmp_path: Path
 ) -> None:
     kill_upload(tmp_path, 256, opening("s3", weed_url, prefix), 11)
@@ -220,14 +220,12 @@ def test_an_upload_that_was_killed_is_not_listed_and_is_cleared(
     assert storage.clear_uploads(older_than_s=0) == 0
 
 
-def test_an_upload_to_gcs_that_was_killed_is_not_listed(
-    gcs_url: str, prefix: str, tmp_path: Path
-) -> None:
+def test_killed_gcs_upload_is_not_listed(gcs_url: str, prefix: str, tmp_path: Path) -> None:
     kill_upload(tmp_path, 160, opening("gcs", gcs_url, prefix), 3)
     assert_not_listed(GcsStorage(gcs_settings(gcs_url, prefix)), tmp_path)
 
 
-def test_the_clients_own_create_is_not_ignored(weed_url: str, gcs_url: str, prefix: str) -> None:
+def test_conditional_create_of_client_is_used(weed_url: str, gcs_url: str, prefix: str) -> None:
     """Some ways to write with these clients take ``mode="create"`` and overwrite all the same."""
     gcs = GcsStorage(gcs_settings(gcs_url, prefix))
     for number, storage in enumerate([S3Storage(s3_settings(weed_url, prefix)), gcs]):
@@ -246,7 +244,7 @@ def _without_exists(storage: FsspecStorage) -> Callable[..., object]:
     return lambda name, *args, **fields: name != "exists" and call(name, *args, **fields)
 
 
-def test_wrong_credentials_are_said_at_once(weed_url: str, prefix: str) -> None:
+def test_wrong_credentials_fail_immediately(weed_url: str, prefix: str) -> None:
     settings = s3_settings(weed_url, prefix, secret_key="wrong", deadline_s=60)
     start = time.monotonic()
     with pytest.raises(StorageError) as caught:
@@ -256,7 +254,7 @@ def test_wrong_credentials_are_said_at_once(weed_url: str, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("kind", NETWORK)
-def test_a_bucket_that_does_not_exist_is_named(kind: str, request: pytest.FixtureRequest) -> None:
+def test_missing_bucket_is_named(kind: str, request: pytest.FixtureRequest) -> None:
     storage: StorageBackend
     if kind == "gcs":
         settings = gcs_settings(request.getfixturevalue("gcs_url"), "x", bucket="absent")
@@ -269,7 +267,7 @@ def test_a_bucket_that_does_not_exist_is_named(kind: str, request: pytest.Fixtur
 
 
 @pytest.mark.parametrize("place", ["profile", "environment"])
-def test_credentials_and_address_from_elsewhere(
+def test_credentials_and_address_from_environment(
     weed_url: str, prefix: str, tmp_path: Path, place: str
 ) -> None:
     (tmp_path / "config").write_text(
@@ -292,7 +290,7 @@ def test_credentials_and_address_from_elsewhere(
 
 
 @pytest.mark.parametrize("package", ["obstore", "botocore"])
-def test_missing_package_says_what_to_install(package: str) -> None:
+def test_missing_package_names_the_install(package: str) -> None:
     code = f"""
     import sys
     sys.modules[{package!r}] = None
@@ -307,7 +305,7 @@ def test_missing_package_says_what_to_install(package: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", NETWORK)
-def test_memory_does_not_grow_with_the_files(
+def test_memory_does_not_grow_with_files(
     kind: str, request: pytest.FixtureRequest, prefix: str, tmp_path: Path
 ) -> None:
     url = request.getfixturevalue("gcs_url" if kind == "gcs" else "weed_url")
