@@ -174,7 +174,7 @@ def test_decision_cost_does_not_grow_with_trials(stop_once: bool) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"sampler": "TPE"}, "searcher.sampler is 'TPE'; Optuna has: BruteForceSampler"),
+        ({"sampler": "TPE"}, "unknown searcher.sampler 'TPE'; Optuna has: BruteForceSampler"),
         ({"sampler": "BaseSampler"}, "Optuna has"),
         ({"sampler": {"name": "TPESampler", "seed": 3}}, "has a separate seed"),
         ({"sampler": {"name": "TPESampler", "startup": 3}}, "TPESampler cannot be made"),

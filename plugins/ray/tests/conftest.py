@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from ray_nodes import RayNodes
-from ray_runs import BATCH, RayRuns, whole_state
+from ray_runs import BATCH, RayRuns, read_state
 from toy_command import MODEL_DIR, Detcore
 
 
@@ -31,7 +31,7 @@ def nodes() -> Iterator[RayNodes]:
 
 @pytest.fixture(scope="session")
 def expect(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
-    """Return what tells how an uninterrupted trial ends, with so many workers of this machine."""
+    """Return a function that trains without interruption and returns the final state."""
 
     @functools.cache
     def run(slots: int) -> dict[str, Any]:
@@ -40,20 +40,20 @@ def expect(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str
             finished = detcore("run", config, MODEL_DIR, "--json")
             assert finished.code == 0, finished.output
             uuid = finished.summary["trials"][0]["latest_checkpoint"]
-            return whole_state(detcore.home / "checkpoints" / uuid)
+            return read_state(detcore.home / "checkpoints" / uuid)
 
     return run
 
 
 @pytest.fixture
 def detcore(nodes: RayNodes, tmp_path: Path) -> Iterator[RayRuns]:
-    """The command, whose experiments run on that cluster."""
+    """The `detcore` command with experiments on the cluster."""
     with RayRuns(tmp_path, nodes) as command:
         yield command
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start all processes as users do: a run whose runner is forked does not see a node die."""
+    """Start all processes as users do: a forked runner does not notice that a node dies."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.cold)

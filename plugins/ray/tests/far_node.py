@@ -10,7 +10,7 @@ from ray._private.parameter import RayParams
 
 
 def main() -> None:
-    """Run the node until this process is ended."""
+    """Run the node until this process is killed."""
     address, ip, resource = sys.argv[1:]
     params = RayParams(
         gcs_address=address,

@@ -1,4 +1,4 @@
-"""A real Ray cluster on this machine: each node is a raylet of its own, with its own workers."""
+"""A real Ray cluster on this machine: each node is a separate raylet with its own workers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _SMALL = {
     "include_log_monitor": False,
     "object_store_memory": 80 << 20,
 }
-# A node that died is noticed in three seconds rather than in fifteen; one that is slow, on a busy
-# machine, is not taken for dead.
+# A dead node is detected within 3 instead of 15 seconds. A slow node on a busy machine is not
+# reported as dead.
 _HEALTH = {
     "health_check_initial_delay_ms": 10_000,
     "health_check_period_ms": 1000,
@@ -39,12 +39,11 @@ class RayNodes:
     """A head node without room for trials, and nodes with room for some."""
 
     def __init__(self) -> None:
-        # On a busy machine a node takes its time to start.
+        # Nodes start slowly on a busy machine.
         change_environment({"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "120"})
         # Short: paths of sockets have to fit into 107 bytes.
         self._folder = Path(tempfile.mkdtemp(prefix="ray-"))
-        # Wherever the cluster has its files, Ray notes its address here, and takes the folder for
-        # granted.
+        # Ray writes the cluster's address here, and requires that the directory exists.
         Path(tempfile.gettempdir(), "ray").mkdir(exist_ok=True)
         self._cluster = Cluster(
             initialize_head=True,
@@ -59,25 +58,25 @@ class RayNodes:
 
     @property
     def address(self) -> str:
-        """What ``launcher.address`` is to say."""
+        """Value for ``launcher.address``."""
         return str(self._cluster.address)
 
     @property
     def logs(self) -> Path:
-        """The folder of all that Ray writes."""
+        """Directory of all files that Ray writes."""
         return self._folder
 
     def add(self, name: str, *, cpus: int = 2, **options: Any) -> None:
-        """Start a node; more options are those of `ray.cluster_utils.Cluster.add_node`."""
+        """Start a node, with options of `ray.cluster_utils.Cluster.add_node`."""
         self._nodes[name] = self._cluster.add_node(num_cpus=cpus, **options, **_SMALL)
 
     @contextlib.contextmanager
     def elsewhere(self, hidden: Path, *, address: str, resource: str) -> Iterator[None]:
-        """Run a node with an address of its own, which sees another folder in a folder's place.
+        """Run a node with a separate address, which sees an empty directory in place of `hidden`.
 
         Args:
-            hidden: The folder whose files the node does not see.
-            address: Of the node.
+            hidden: The directory whose files the node does not see.
+            address: Address of the node.
             resource: Name of a resource that only this node has.
         """
         node = [sys.executable, Path(__file__).with_name("far_node.py"), self.address, address]
@@ -95,7 +94,7 @@ class RayNodes:
             process.wait()
 
     def ray_id(self, name: str) -> str:
-        """Return Ray's own name of a node."""
+        """Return Ray's id of a node."""
         return str(self._nodes[name].node_id)
 
     def of_process(self, pid: int) -> str:
@@ -108,14 +107,14 @@ class RayNodes:
                 return raylets[pid]
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
             pid = int(stat.rpartition(")")[2].split()[1])
-        raise AssertionError("the process runs on no node")
+        raise AssertionError("the process does not run on a node")
 
     def names(self) -> list[str]:
-        """Return the names of the nodes that live."""
+        """Return the names of the live nodes."""
         return list(self._nodes)
 
     def kill(self, name: str) -> None:
-        """Kill a node's processes with SIGKILL, as a power cut would; the raylet first."""
+        """Kill a node's processes with SIGKILL, the raylet first, as in a power cut."""
         node = self._nodes.pop(name)
         raylet = node.all_processes["raylet"][0].process.pid
         children = Path(f"/proc/{raylet}/task/{raylet}/children").read_text(encoding="ascii")
@@ -125,11 +124,11 @@ class RayNodes:
         self._cluster.remove_node(node, allow_graceful=False)
 
     def wait_until_noticed(self) -> None:
-        """Wait until the cluster has noticed which nodes are gone."""
+        """Wait until the cluster has detected the dead nodes."""
         self._cluster.wait_for_nodes(timeout=60)
 
     def close(self) -> None:
-        """End them all."""
+        """Stop all nodes."""
         with contextlib.suppress(Exception):
             self._cluster.shutdown()
         shutil.rmtree(self._folder, ignore_errors=True)

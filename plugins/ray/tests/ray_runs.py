@@ -13,16 +13,16 @@ from toy_command import MODEL_DIR, Detcore
 
 from detcore.records import Database, TrialRecord
 
-__all__ = ["BATCH", "SLOW", "RayRuns", "whole_state"]
+__all__ = ["BATCH", "SLOW", "RayRuns", "read_state"]
 
 BATCH = {"global_batch_size": 8, "learning_rate": 0.05}
 SLOW = {**BATCH, "pause_s": 0.05}
-# For a machine on which much else runs.
+# Long enough for a busy machine.
 _TIMEOUT_S = 200.0
 
 
-def whole_state(folder: Path) -> dict[str, Any]:
-    """Return what a checkpoint's folder holds of the toy framework, of all workers."""
+def read_state(folder: Path) -> dict[str, Any]:
+    """Return the toy framework's state of all workers in a checkpoint directory."""
     return {
         str(path.relative_to(folder)): json.loads(path.read_text())
         for path in sorted(folder.rglob("toy.json"))
@@ -37,17 +37,17 @@ class RayRuns(Detcore):
         self.nodes = nodes
 
     def ray_config(self, *, launcher: dict[str, Any] | None = None, **changes: Any) -> Path:
-        """Write an experiment file that runs on the cluster."""
-        given = {"name": "ray", "address": self.nodes.address, **(launcher or {})}
-        return self.config(launcher=given, **changes)
+        """Write an experiment file with this cluster as launcher."""
+        options = {"name": "ray", "address": self.nodes.address, **(launcher or {})}
+        return self.config(launcher=options, **changes)
 
     def begin(self, **changes: Any) -> subprocess.Popen[str]:
-        """Start an experiment, and return at once."""
+        """Start an experiment without waiting for its end."""
         return self.start("run", self.ray_config(**changes), MODEL_DIR)
 
     def state(self) -> dict[str, Any]:
-        """Return what the latest checkpoint of the first trial holds."""
-        return whole_state(self.home / "checkpoints" / self.latest(1))
+        """Return the state in the first trial's latest checkpoint."""
+        return read_state(self.home / "checkpoints" / self.latest(1))
 
     def trial(self, trial_id: int) -> TrialRecord:
         """Return a trial's record."""
@@ -57,24 +57,24 @@ class RayRuns(Detcore):
     def latest(self, trial_id: int) -> str:
         """Return a trial's latest checkpoint."""
         with Database.open(f"sqlite:///{self.home / 'detcore.db'}") as database:
-            found = database.latest_checkpoint(trial_id)
-        assert found is not None
-        return found.uuid
+            checkpoint = database.latest_checkpoint(trial_id)
+        assert checkpoint is not None
+        return checkpoint.uuid
 
     def pids(self, trial_id: int = 1) -> list[int]:
-        """Wait until the workers of a trial run; return their process ids by rank."""
+        """Wait until a trial's workers run; return their process ids by rank."""
         path = self.home / f"experiments/{trial_id}/trials/{trial_id}/ray-workers.json"
 
         def find() -> list[int] | None:
             with contextlib.suppress(FileNotFoundError):
-                found = json.loads(path.read_text())["processes"]
-                return found and [process["pid"] for process in found]
+                processes = json.loads(path.read_text())["processes"]
+                return processes and [process["pid"] for process in processes]
             return None
 
-        found = self.wait_for(find, timeout_s=_TIMEOUT_S)
-        assert found
-        return found
+        pids = self.wait_for(find, timeout_s=_TIMEOUT_S)
+        assert pids
+        return pids
 
     def has_checkpoints(self, count: int) -> None:
-        """Wait until there are so many."""
+        """Wait until `count` checkpoints are committed."""
         self.wait_for(lambda: len(self.committed()) >= count, timeout_s=_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""What dies while a trial runs: a node, a worker, the runner, and what speaks to Ray for it."""
+"""Failures while a trial runs: a node, a worker, the runner or the driver process dies."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from processes import is_running, wait_until_gone
 from ray_nodes import RayNodes
 from ray_runs import RayRuns
 
-from detcore_ray.messages import Line
+from detcore_ray.messages import Channel
 
 Expect = Callable[[int], dict[str, Any]]
 
 
 @pytest.fixture
 def fast(nodes: RayNodes) -> Iterator[RayNodes]:
-    """Two more nodes, which have what no other has."""
+    """Two additional nodes with a resource that other nodes lack."""
     names = ("doomed", "spare")
     for name in names:
         nodes.add(name, resources={"fast": 2})
@@ -34,24 +34,24 @@ def fast(nodes: RayNodes) -> Iterator[RayNodes]:
 
 
 def driver_of(runner: int) -> int:
-    """Return the process that speaks to Ray for a runner."""
+    """Return the driver process of a runner."""
     children = Path(f"/proc/{runner}/task/{runner}/children").read_text().split()
-    (found,) = [
+    (driver_pid,) = [
         int(pid)
         for pid in children
         if "detcore_ray.driver_process.driver" in Path(f"/proc/{pid}/cmdline").read_text()
     ]
-    return found
+    return driver_pid
 
 
 ON_FAST = {"resources": {"fast": 1}, "strategy": "SPREAD"}
 
 
 @pytest.mark.parametrize("slots", [pytest.param(1, marks=pytest.mark.soak), 2])
-def test_a_node_that_dies_in_the_middle_of_a_trial(
+def test_trial_restarts_when_node_dies(
     detcore: RayRuns, expect: Expect, fast: RayNodes, slots: int
 ) -> None:
-    """The trial starts again on another node, and ends as it would have, bit for bit."""
+    """The trial restarts on another node, and ends bit for bit like an uninterrupted trial."""
     expected = expect(slots)
     process = detcore.begin(
         hyperparameters=detcore.slow(pause_from=20),
@@ -74,7 +74,7 @@ def test_a_node_that_dies_in_the_middle_of_a_trial(
     assert not any(map(is_running, pids))
 
 
-def test_an_actor_that_is_killed_takes_its_worker_with_it(detcore: RayRuns) -> None:
+def test_killed_actor_ends_its_worker(detcore: RayRuns) -> None:
     process = detcore.begin(hyperparameters=detcore.slow(pause_from=1))
     (pid,) = detcore.pids()
     actor = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -85,10 +85,8 @@ def test_an_actor_that_is_killed_takes_its_worker_with_it(detcore: RayRuns) -> N
     assert "rank 0 was lost: its actor on node" in stdout, stdout + stderr
 
 
-def test_a_runner_that_is_killed_leaves_no_worker_and_is_gone_on_with(
-    detcore: RayRuns, expect: Expect
-) -> None:
-    """The lock is held until the workers are gone: whoever resumes at once waits for that."""
+def test_killed_runner_leaves_no_worker(detcore: RayRuns, expect: Expect) -> None:
+    """The lock is held until the workers have exited, so an immediate resume waits."""
     expected = expect(2)
     slow = detcore.slow(pause_from=10)
     process = detcore.begin(hyperparameters=slow, resources={"slots_per_trial": 2})
@@ -102,8 +100,8 @@ def test_a_runner_that_is_killed_leaves_no_worker_and_is_gone_on_with(
 
 
 @pytest.mark.soak
-def test_what_speaks_to_ray_may_be_killed_too(detcore: RayRuns, expect: Expect) -> None:
-    """Ray ends the actors, and a new one goes on."""
+def test_trial_restarts_when_driver_is_killed(detcore: RayRuns, expect: Expect) -> None:
+    """Ray kills the actors, and the restarted trial resumes."""
     expected = expect(1)
     process = detcore.begin(hyperparameters=detcore.slow(pause_from=10), max_restarts=1)
     (pid,) = detcore.pids()
@@ -118,8 +116,8 @@ def test_what_speaks_to_ray_may_be_killed_too(detcore: RayRuns, expect: Expect) 
 
 
 @pytest.mark.soak
-def test_a_worker_that_hears_nothing_ends_by_itself(detcore: RayRuns, expect: Expect) -> None:
-    """What speaks to Ray stands still, as beyond a broken network."""
+def test_worker_exits_when_lease_expires(detcore: RayRuns, expect: Expect) -> None:
+    """The driver process is stopped, as behind a broken network."""
     expected = expect(1)
     slow = detcore.slow(pause_from=10)
     process = detcore.begin(hyperparameters=slow, max_restarts=1, launcher={"lease_s": 10})
@@ -137,10 +135,10 @@ def test_a_worker_that_hears_nothing_ends_by_itself(detcore: RayRuns, expect: Ex
     assert detcore.state() == expected
 
 
-def test_a_line_ends_where_the_other_end_died_before_it_read_everything() -> None:
-    ours, theirs = socket.socketpair()
-    line = Line(ours)
-    line.say("kill")
-    theirs.close()
-    with contextlib.closing(line):
-        assert list(line.heard()) == []
+def test_channel_ends_when_peer_dies() -> None:
+    near_end, far_end = socket.socketpair()
+    channel = Channel(near_end)
+    channel.send_message("kill")
+    far_end.close()
+    with contextlib.closing(channel):
+        assert list(channel.read_messages()) == []

@@ -1,4 +1,4 @@
-"""A Keras trial whose two workers add up gradients with Horovod (Gloo), on two nodes."""
+"""A Keras trial with two workers on two nodes, whose gradients Horovod (Gloo) sums."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ray_runs import RayRuns
 
 pytestmark = pytest.mark.each_version
 
-# Of the Keras plugin's own tests.
+# Model definition of the Keras plugin's tests.
 MODEL_DIR = Path(__file__).parents[2] / "keras" / "tests" / "model"
 INIT_TWICE = """
 import os
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-for attempt in range(2):  # the second one must not find the addresses of the first
+for attempt in range(2):  # the second attempt must not find the addresses of the first
     hvd.init()
     total = hvd.allreduce(tf.constant([float(hvd.rank() + 1)]), op=hvd.Sum).numpy().tolist()
     place = hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_size()
@@ -29,15 +29,17 @@ for attempt in range(2):  # the second one must not find the addresses of the fi
 
 def arrays(folder: Path) -> dict[str, Any]:
     """Return every array in a checkpoint, by file and name."""
-    found = {}
+    arrays_by_name = {}
     for path in sorted(folder.rglob("*.npz")):
         with np.load(path, allow_pickle=False) as loaded:
-            found.update({f"{path.relative_to(folder)}/{name}": loaded[name] for name in loaded})
-    return found
+            arrays_by_name.update(
+                {f"{path.relative_to(folder)}/{name}": loaded[name] for name in loaded}
+            )
+    return arrays_by_name
 
 
 @pytest.mark.soak
-def test_horovod_finds_the_workers_of_all_nodes_each_time(detcore: RayRuns) -> None:
+def test_horovod_finds_workers_on_all_nodes(detcore: RayRuns) -> None:
     """Three workers: two on one node, and one on another."""
     config = detcore.ray_config(
         entrypoint=["python3", "-c", INIT_TWICE],
@@ -46,9 +48,9 @@ def test_horovod_finds_the_workers_of_all_nodes_each_time(detcore: RayRuns) -> N
     )
     finished = detcore("run", config, MODEL_DIR)
     assert finished.code == 0, finished.output
-    # Rank, size, local rank, local size, and the nodes that have that local rank.
+    # Rank, size, local rank, local size, and number of nodes with that local rank.
     packed = ("0 3 0 2 2", "1 3 1 2 1", "2 3 0 1 2")
-    if "RESULT 0 0 3 0 1" in finished.stdout:  # Ray put the one before the two
+    if "RESULT 0 0 3 0 1" in finished.stdout:  # Ray placed the single worker first
         packed = ("0 3 0 1 2", "1 3 0 2 2", "2 3 1 2 1")
     for attempt in range(2):
         for place in packed:
@@ -56,7 +58,7 @@ def test_horovod_finds_the_workers_of_all_nodes_each_time(detcore: RayRuns) -> N
 
 
 @pytest.mark.soak
-def test_a_keras_trial_over_two_nodes_ends_as_on_one_machine(detcore: RayRuns) -> None:
+def test_keras_trial_on_two_nodes_matches_local_run(detcore: RayRuns) -> None:
     changes: dict[str, Any] = {
         "entrypoint": "model_def:Arrays",
         "hyperparameters": {"global_batch_size": 10},

@@ -1,4 +1,4 @@
-"""Where trials run: what the cluster can hold, and what waits."""
+"""Placement of trials: capacity of the cluster, and waiting trials."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def run(detcore: RayRuns, *, launcher: dict[str, Any] | None = None, **changes: 
 
 
 @pytest.mark.soak
-def test_trials_of_a_search_run_at_once_and_those_without_room_wait(detcore: RayRuns) -> None:
-    """Four trials, and room for three: 2 CPUs each, on three nodes with 2."""
+def test_trials_run_concurrently_or_wait_for_room(detcore: RayRuns) -> None:
+    """Four trials with 2 CPUs each, on three nodes with 2 CPUs each."""
     changes: dict[str, Any] = {
         "searcher": {
             "name": "random", "metric": "val_loss", "max_length": {"batches": 20},
@@ -58,16 +58,16 @@ def test_trials_of_a_search_run_at_once_and_those_without_room_wait(detcore: Ray
             for number in (1, 2)
         ]
     assert [trial.state.value for trial in trials] == ["COMPLETED"] * 4
-    # When the third of them had begun, none had ended.
+    # Three trials ran concurrently.
     began = sorted(trial.current_run.started_at for trial in trials if trial.current_run)
     ended = sorted(trial.ended_at for trial in trials if trial.ended_at)
     assert began[2] < ended[0], (began, ended)
-    # The results are those of this machine alone.
+    # The results equal those of a local run.
     assert results[0] == results[1]
     assert all(results[0])
 
 
-def test_what_the_cluster_cannot_hold_is_told_at_once(detcore: RayRuns) -> None:
+def test_trial_too_large_for_cluster_is_rejected(detcore: RayRuns) -> None:
     finished = run(detcore, launcher={"cpus_per_slot": 3})
     assert finished.code == 1
     text = " ".join(finished.output.split())
@@ -84,14 +84,12 @@ def test_what_the_cluster_cannot_hold_is_told_at_once(detcore: RayRuns) -> None:
 
 
 @pytest.mark.soak
-def test_a_trial_that_waits_for_a_node_can_be_interrupted_and_gone_on_with(
-    detcore: RayRuns, nodes: RayNodes
-) -> None:
+def test_waiting_trial_can_be_interrupted(detcore: RayRuns, nodes: RayNodes) -> None:
     needs = {"resources": {"rare": 1}, "wait_for_nodes": True}
     process = detcore.begin(hyperparameters=BATCH, launcher=needs)
     assert process.stdout is not None
     waiting = next(line for line in process.stdout if "waiting for room" in line)
-    assert "0 of 0 rare free; no set of its nodes is large enough now" in waiting
+    assert "0 of 0 rare free; its current nodes are too small" in waiting
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=200)
     assert process.returncode == 75, stdout + stderr
@@ -108,9 +106,7 @@ def test_a_trial_that_waits_for_a_node_can_be_interrupted_and_gone_on_with(
         nodes.kill("rare")
 
 
-def test_an_interrupt_reaches_all_workers_and_the_trial_is_gone_on_with(
-    detcore: RayRuns, expect: Expect
-) -> None:
+def test_interrupt_reaches_all_workers(detcore: RayRuns, expect: Expect) -> None:
     expected = expect(3)
     process = detcore.begin(
         hyperparameters=detcore.slow(pause_from=10), resources={"slots_per_trial": 3},
@@ -127,11 +123,11 @@ def test_an_interrupt_reaches_all_workers_and_the_trial_is_gone_on_with(
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["undisturbed", "killed"])
-def test_a_machine_that_shares_no_home_reports_to_records_in_a_file(
+def test_machine_without_shared_home_reports(
     detcore: RayRuns, nodes: RayNodes, tmp_path: Path, is_killed: bool
 ) -> None:
-    """Its log comes to the runner's machine, byte by byte, whatever ends its worker."""
-    store = tmp_path / "store"  # checkpoints are in a folder that both see
+    """Its whole log arrives on the runner's machine, even if its worker is killed."""
+    store = tmp_path / "store"  # a checkpoint directory that both machines see
     store.mkdir()
     with nodes.elsewhere(detcore.home, address="127.0.0.5", resource="far"):
         process = detcore.begin(
@@ -151,12 +147,12 @@ def test_a_machine_that_shares_no_home_reports_to_records_in_a_file(
         [trial] = database.list_trials(1)
         assert (trial.state.value, trial.num_restarts) == ("COMPLETED", int(is_killed))
         rows = database.metrics(1, "validation")
-        known = {found.uuid for found in database.list_checkpoints(states=["COMPLETED"])}
+        uuids = {checkpoint.uuid for checkpoint in database.list_checkpoints(states=["COMPLETED"])}
     assert {row.steps_completed for row in rows} == {10, 20, 30, 40}
-    assert known == {path.parent.name for path in store.glob("*/manifest.json")}
+    assert uuids == {path.parent.name for path in store.glob("*/manifest.json")}
 
 
-def test_a_cluster_that_is_not_there_is_told_within_seconds(detcore: RayRuns) -> None:
+def test_unreachable_cluster_is_reported(detcore: RayRuns) -> None:
     finished = run(detcore, launcher={"address": "127.0.0.1:1"})
     assert finished.code == 1
     assert finished.output.count("no Ray cluster answers at 127.0.0.1:1") == 1
@@ -175,7 +171,7 @@ def test_a_cluster_that_is_not_there_is_told_within_seconds(detcore: RayRuns) ->
         ({"adress": "local"}, "launcher.adress: "),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(
+def test_invalid_ray_settings_are_rejected(
     detcore: RayRuns, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(RunError, match=re.escape(message)):
@@ -187,7 +183,7 @@ def test_settings_that_make_no_sense_are_refused(
     assert name in checked.stderr or message in checked.stderr, checked.stderr
 
 
-def test_settings_that_make_sense_are_taken() -> None:
+def test_valid_ray_settings_are_accepted() -> None:
     settings = RaySettings(
         resources=None, variables={"N": 3, "FLAG": True}, cpus_per_slot=0.5, lease_s=2
     )
@@ -196,8 +192,8 @@ def test_settings_that_make_sense_are_taken() -> None:
     assert RaySettings.model_validate_json(settings.model_dump_json()) == settings
 
 
-def test_secrets_are_in_no_log_of_ray(detcore: RayRuns, nodes: RayNodes) -> None:
-    """They travel as arguments of calls, which Ray does not write down."""
+def test_secrets_are_not_in_ray_logs(detcore: RayRuns, nodes: RayNodes) -> None:
+    """Secrets are arguments of calls, which Ray does not log."""
     secret = "a-token-that-nobody-is-to-see"
     printing = "import os; print(os.environ['DETCORE_JOB_KEY'], os.environ['SUITE_TOKEN'])"
     config = detcore.ray_config(
@@ -216,7 +212,7 @@ def test_secrets_are_in_no_log_of_ray(detcore: RayRuns, nodes: RayNodes) -> None
         assert key.encode() not in text, path
 
 
-def test_a_cluster_that_is_started_for_the_run_ends_with_it(detcore: RayRuns) -> None:
+def test_local_cluster_ends_with_run(detcore: RayRuns) -> None:
     finished = run(detcore, launcher={"address": "local"}, hyperparameters=BATCH)
     assert finished.code == 0, finished.output
     assert "ray" not in finished.stderr.lower(), finished.stderr

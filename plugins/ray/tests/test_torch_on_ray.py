@@ -55,7 +55,7 @@ with core.init(distributed=core.DistributedContext.from_env()) as context:
 def run(
     detcore: RayRuns, nodes: RayNodes, model_dir: Path, *, pause_s: float, kills: bool
 ) -> dict[str, Any]:
-    """Run to the end; return what the last checkpoint holds."""
+    """Run to the end; return the content of the last checkpoint."""
     import torch
 
     model_dir.mkdir()
@@ -77,18 +77,18 @@ def run(
     trial_id = 2 if kills else 1
     assert detcore.trial(trial_id).num_restarts == kills
     path = detcore.home / "checkpoints" / detcore.latest(trial_id) / "state.pt"
-    found: dict[str, Any] = torch.load(path)
-    return found
+    state: dict[str, Any] = torch.load(path)
+    return state
 
 
 @pytest.mark.soak
-def test_a_process_group_over_two_nodes_one_of_which_dies(
+def test_process_group_recovers_from_node_death(
     detcore: RayRuns, nodes: RayNodes, tmp_path: Path
 ) -> None:
-    """The trial starts again on the nodes that are left, and ends bit for bit as it would have."""
-    expected = run(detcore, nodes, tmp_path / "whole", pause_s=0.0, kills=False)
-    found = run(detcore, nodes, tmp_path / "killed", pause_s=0.2, kills=True)
-    assert found["steps"] == expected["steps"] == 40
-    assert {name: value.tolist() for name, value in found["model"].items()} == {
+    """The trial restarts on the remaining nodes, and its result is bit-exact."""
+    expected = run(detcore, nodes, tmp_path / "expected", pause_s=0.0, kills=False)
+    state = run(detcore, nodes, tmp_path / "killed", pause_s=0.2, kills=True)
+    assert state["steps"] == expected["steps"] == 40
+    assert {name: value.tolist() for name, value in state["model"].items()} == {
         name: value.tolist() for name, value in expected["model"].items()
     }

@@ -1,15 +1,16 @@
-"""Scripts of PyTorch's libraries, killed by SIGKILL at random, against runs that were not.
+"""Compare randomly killed scripts of PyTorch libraries with uninterrupted runs.
 
-Each script trains once without a kill in each setting: loader processes and ranks, over gloo. Then
-it trains from its start as often as the kills take: each of its processes is killed, until one
-comes to the end. Each of these runs is compared with the first in weights, optimizer, schedule,
-scaler, random generators and validation metrics, and the data ledger gives its verdict. A row sums
-the runs of a setting. With ``--alone`` the library saves and resumes by itself, in the same
-harness: the control, which shows what the comparison notices.
+Each script trains once without a kill in each setting (loader processes and ranks, over gloo). It
+then trains repeatedly from the start: each process is killed until one process reaches the end.
+Each run is compared with the first in weights, optimizer, schedule, scaler, random generators and
+validation metrics, and its data ledger is verified. A row sums the runs of a setting. With
+``--alone`` the library saves and resumes without detcore in the same harness. This control shows
+that the comparison detects differences.
 
     python plugins/torch/tests/_campaign.py [--family trainer] [--kills 50] [--alone]
 
-All processes are forked from one that has imported what they need, so that a kill costs no imports.
+All processes are forked from a process with the required imports, so that a kill does not repeat
+imports.
 """
 
 from __future__ import annotations
@@ -57,18 +58,18 @@ TRIALS: dict[str, tuple[Path, str, dict[str, float]]] = {
 }  # fmt: skip
 METRICS = {"text": "bits_per_character"}
 FAMILIES = ("trial", *ADAPTERS)
-# What ``detcore run`` imports that its workers do not.
+# Modules that ``detcore run`` imports but its workers do not.
 RUNNER_MODULES = ("detcore.cli.run_command", "detcore.run")
 
 
 @dataclasses.dataclass
 class Outcome:
-    """How runs that were killed differ from one that was not.
+    """Differences between killed runs and an uninterrupted run.
 
     Attributes:
-        kills: SIGKILLs that hit them.
+        kills: SIGKILLs of their processes.
         runs: Runs from the start of the training to its end.
-        differing: What differs in one of them; also the error of one that did not start again.
+        differing: Differences of one of the runs, or the error if it did not restart.
         twice: Uses of a record that repeat it within its epoch.
         never: Records that an epoch did not use.
         steps: Steps that no ledger has.
@@ -83,11 +84,11 @@ class Outcome:
 
     @property
     def is_exact(self) -> bool:
-        """Whether nothing differs."""
+        """Whether all runs are equal."""
         return not (self.differing or self.twice or self.never or self.steps)
 
     def add(self, trained: Trained, whole: Trained) -> None:
-        """Compare a run with one without kills."""
+        """Compare a run with an uninterrupted run."""
         self.kills += trained.kills
         self.runs += 1
         self.twice += sum(epoch.num_twice for epoch in trained.ledger.epochs)
@@ -106,10 +107,10 @@ class Trained:
     """A run from the start of a training to its end.
 
     Attributes:
-        kills: SIGKILLs that hit it.
-        state: Digests by the name of what they are of.
-        ledger: The verdict on its data.
-        error: Why the library did not start it again; empty if it did.
+        kills: SIGKILLs of its processes.
+        state: Digests by object name.
+        ledger: Result of verifying the data ledger.
+        error: Reason why the library did not restart it; empty if it did.
     """
 
     kills: int
@@ -138,10 +139,10 @@ class Case:
         """Train with and without kills, and compare.
 
         Args:
-            folder: For everything that is written; made here.
-            kills: SIGKILLs over all runs; each process is killed until there were so many.
-            seed: Decides where the kills fall.
-            alone: Whether the library resumes by itself, without detcore.
+            folder: Directory of all written files, created here.
+            kills: Total number of SIGKILLs.
+            seed: Determines the moments of the kills.
+            alone: Whether the library resumes without detcore.
         """
         folder.mkdir(parents=True)
         size = min(kills, 4)
@@ -150,14 +151,14 @@ class Case:
             if self.family == "trial" and not alone
             else ScriptRuns(self, folder, size, alone=alone)
         )
-        whole = training.train("whole", kills=0, seed="")
+        expected = training.train("whole", kills=0, seed="")
         training.warm_up()
         outcome = Outcome()
         while outcome.kills < kills:
             name = str(outcome.runs + 1)
-            left = kills - outcome.kills
-            trained = training.train(name, kills=left, seed=f"{seed}-{self}-{name}")
-            outcome.add(trained, whole)
+            remaining_kills = kills - outcome.kills
+            trained = training.train(name, kills=remaining_kills, seed=f"{seed}-{self}-{name}")
+            outcome.add(trained, expected)
         return outcome
 
 
@@ -166,13 +167,13 @@ class ScriptRuns:
 
     Args:
         case: The script and its setting.
-        folder: Gets a folder for each run.
+        folder: Receives a directory for each run.
         size: Epochs of one rank.
-        alone: Whether the library saves and resumes by itself.
+        alone: Whether the library saves and resumes without detcore.
     """
 
     def __init__(self, case: Case, folder: Path, size: int, *, alone: bool) -> None:
-        # PyTorch has no trainer: the loop of its tutorial is the control of a trial.
+        # PyTorch has no trainer, so the control of a trial is the loop of PyTorch's tutorial.
         name = "pytorch_alone" if case.family == "trial" else f"{case.family}_tasks"
         self._case = case
         self._folder = folder
@@ -186,39 +187,43 @@ class ScriptRuns:
         self._arguments += ["--alone"] if alone else []
 
     def train(self, name: str, *, kills: int, seed: str) -> Trained:
-        """Train from the start to the end, and kill each process while kills are left."""
+        """Train from start to end, and kill each process while kills remain."""
         case = self._case
         script = Script(self._path, self._folder / name, self._arguments, case.ranks)
-        done = 0
+        num_kills = 0
         while True:
-            kill = Kill.drawn(f"{seed}-{done}", ranks=case.ranks) if done < kills else None
+            kill = (
+                Kill.drawn(f"{seed}-{num_kills}", ranks=case.ranks) if num_kills < kills else None
+            )
             code = script.run(kill)
             if code == 0:
                 break
-            if code != -9 and self._alone and done:
+            if code != -9 and self._alone and num_kills:
                 error = re.findall(r"^[\w.]+Error\b", script.output(), re.MULTILINE)[-1]
-                return Trained(done, {}, verify_ledger(script.folder), f"does not resume: {error}")
+                return Trained(
+                    num_kills, {}, verify_ledger(script.folder), f"does not resume: {error}"
+                )
             if code != -9:
                 raise AssertionError(f"{case} ended with {code}:\n{script.output()[-4000:]}")
-            done += 1
+            num_kills += 1
         state = script.result()
         if not self._alone:
             state["validation metrics"] = _digest(script.metrics("validation"))
-        return Trained(done, state, verify_ledger(script.folder))
+        return Trained(num_kills, state, verify_ledger(script.folder))
 
     def warm_up(self) -> None:
-        """Import what the script imports, into the process that its next ones are forked from."""
+        """Import the script's modules into the process from which the next processes are forked."""
         Script(self._path, self._folder / "whole").preload()
         gc.collect()
         gc.freeze()  # the collector would copy the memory of each forked process
 
 
 class TrialRuns:
-    """Runs of a trial that ``detcore run`` starts again after each kill.
+    """Runs of a trial that ``detcore run`` restarts after each kill.
 
     Args:
         case: The trial and its setting.
-        folder: Gets a folder for each run.
+        folder: Receives a directory for each run.
         size: A fifth of the batches to train, beyond the first 20.
     """
 
@@ -228,17 +233,17 @@ class TrialRuns:
         self._size = size
 
     def train(self, name: str, *, kills: int, seed: str) -> Trained:
-        """Train from the start to the end, and kill each process while kills are left."""
-        case, own = self._case, self._folder / name
+        """Train from start to end, and kill each process while kills remain."""
+        case, run_folder = self._case, self._folder / name
         source, trial, hparams = TRIALS[case.task]
-        model = own / "model"
+        model = run_folder / "model"
         model.mkdir(parents=True)
         for path in (source / "model_def.py", SCRIPTS / "killed_trial.py"):
             shutil.copy(path, model)
-        variables = {"TEST_SUPPORT": str(HERE), "TEST_TRIAL": trial, "TEST_FOLDER": str(own),
+        variables = {"TEST_SUPPORT": str(HERE), "TEST_TRIAL": trial, "TEST_FOLDER": str(run_folder),
                      "TEST_KILLS": str(kills), "TEST_SEED": seed,
                      "TEST_WORKERS": str(case.workers)}  # fmt: skip
-        with DetcoreCommand(own, variables=variables) as detcore:
+        with DetcoreCommand(run_folder, variables=variables) as detcore:
             config = detcore.write_config({
                 "entrypoint": "killed_trial:KilledTrial",
                 "hyperparameters": hparams,
@@ -252,19 +257,19 @@ class TrialRuns:
                 "resources": {"slots_per_trial": case.ranks},
                 "reproducibility": {"experiment_seed": 1},
             })  # fmt: skip
-            done = detcore("run", config, model, "--json", timeout_s=1500)
-            assert done.code == 0, done.output[-4000:]
-            uuid = done.summary["trials"][0]["latest_checkpoint"]
+            result = detcore("run", config, model, "--json", timeout_s=1500)
+            assert result.code == 0, result.output[-4000:]
+            uuid = result.summary["trials"][0]["latest_checkpoint"]
             state = _file_digests(detcore.home / "checkpoints" / uuid)
             with Database.open(f"sqlite:///{detcore.home}/detcore.db") as database:
                 reports = database.metrics(1, "validation")
-                found = [(each.steps_completed, dict(each.metrics)) for each in reports]
-        state["validation metrics"] = _digest(found)
-        ledger = verify_ledger(own)
+                validations = [(report.steps_completed, dict(report.metrics)) for report in reports]
+        state["validation metrics"] = _digest(validations)
+        ledger = verify_ledger(run_folder)
         return Trained(len(ledger.runs) - 1, state, ledger)
 
     def warm_up(self) -> None:
-        """Have the next commands and their workers forked, unless pytest decides on that."""
+        """Fork the next commands and their workers, unless pytest controls this."""
         if "warm_python" not in sys.modules:
             sys.path.append(str(ROOT / "tests" / "support"))
             import warm_python
@@ -311,12 +316,12 @@ def main() -> None:
     for family, task, workers, ranks in settings:
         began = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            found = Case(family, task, workers, ranks).run(
+            result = Case(family, task, workers, ranks).run(
                 Path(folder) / "case", kills=options.kills, seed=options.seed, alone=options.alone
             )
-        differing = ", ".join(sorted(found.differing)) or "nothing"
-        cells = (family, task, workers, ranks, found.kills, found.runs, differing, found.twice,
-                 found.never, round(time.monotonic() - began))  # fmt: skip
+        differing = ", ".join(sorted(result.differing)) or "nothing"
+        cells = (family, task, workers, ranks, result.kills, result.runs, differing, result.twice,
+                 result.never, round(time.monotonic() - began))  # fmt: skip
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Small data sets that draw random numbers, with indices and without."""
+"""Small data sets that draw random numbers, with and without indices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 class Drawing(torch.utils.data.Dataset):
-    """Records that draw from the process-wide generators, and from two that it owns."""
+    """Records that draw from the process-wide generators and from two own generators."""
 
     def __init__(self, count: int = 10) -> None:
         self.count = count
@@ -22,13 +22,13 @@ class Drawing(torch.utils.data.Dataset):
         return self.count
 
     def __getitem__(self, index: int) -> Any:
-        drawn = [random.random(), np.random.rand(), torch.rand(1).item(), self.rng.random()]
-        drawn += [torch.rand(1, generator=self.generator).item(), np.random.randn()]
-        return torch.tensor([float(index), *drawn], dtype=torch.float64)
+        numbers = [random.random(), np.random.rand(), torch.rand(1).item(), self.rng.random()]
+        numbers += [torch.rand(1, generator=self.generator).item(), np.random.randn()]
+        return torch.tensor([float(index), *numbers], dtype=torch.float64)
 
 
 class Words(torch.utils.data.IterableDataset):
-    """Numbers with noise, in an order of each epoch; divides itself among workers."""
+    """Noisy numbers in a new order per epoch, divided among workers."""
 
     def __init__(self, count: int = 20) -> None:
         self.count = count
@@ -54,7 +54,7 @@ class Words(torch.utils.data.IterableDataset):
 
 
 class Forgetful(torch.utils.data.IterableDataset):
-    """Records in an order that follows from the seed; without a state."""
+    """Records in an order that follows from the seed, without a state."""
 
     def __init__(self, count: int = 20) -> None:
         self.count = count

@@ -1,4 +1,4 @@
-"""Data of Grain's, in a module that its processes can import."""
+"""Grain data sets, in a module that Grain's processes can import."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NUM_RECORDS = 10
 BATCH = 4
 
 if not flags.FLAGS.is_parsed():
-    flags.FLAGS.mark_as_parsed()  # Grain's processes ask for flags
+    flags.FLAGS.mark_as_parsed()  # Grain's processes read flags
 
 
 class Noise(grain.transforms.RandomMap):
@@ -29,9 +29,9 @@ def map_dataset(_: int) -> Any:
 
 
 def filtered(_: int) -> Any:
-    """Return an ``IterDataset`` with a filter and a window that is shuffled."""
-    found = records().to_iter_dataset().filter(lambda record: record[1] < 2)
-    return grain.experimental.WindowShuffleIterDataset(found, window_size=3, seed=1).batch(BATCH)
+    """Return an ``IterDataset`` with a filter and a window shuffle."""
+    dataset = records().to_iter_dataset().filter(lambda record: record[1] < 2)
+    return grain.experimental.WindowShuffleIterDataset(dataset, window_size=3, seed=1).batch(BATCH)
 
 
 def of_threads(num_threads: int, epoch: int) -> Any:

@@ -1,4 +1,4 @@
-"""Scripts that are killed at seeded random steps, run in processes forked from this one."""
+"""Run scripts in forked processes, and kill them at seeded random steps."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from detcore.records import Database
 
-# The adapter of each library, by the part of a script's name that tells which one it uses.
+# The adapter of each library, by a part of the script's name.
 ADAPTERS = {
     "trainer": "detcore_torch.for_transformers",
     "lightning": "detcore_torch.for_lightning",
     "accelerate": "detcore_torch.for_accelerate",
 }
 SCRIPTS = Path(__file__).parent / "scripts"
-# One for each committed checkpoint of a script.
+# There is one such file per committed checkpoint of a script.
 MANIFESTS = "home/checkpoints/*/manifest.json"
 
 
 @dataclasses.dataclass
 class Script:
-    """A script, its own ``DETCORE_HOME``, and its processes so far.
+    """A script with a separate ``DETCORE_HOME``, and its processes so far.
 
     Attributes:
-        path: Its file. A global variable ``trained`` has its objects by name, or ``trainer`` is
-            the trainer of transformers.
-        folder: For everything that it writes.
+        path: Its file. Its global variable ``trained`` has the objects by name, or ``trainer`` is
+            the transformers trainer.
+        folder: Directory of all files that it writes.
         arguments: Its arguments.
         ranks: Processes that train together over gloo, with torchrun's variables.
-        starts: How often it was started.
+        starts: Number of starts.
     """
 
     path: Path
@@ -78,7 +78,7 @@ class Script:
             pids[pid] = rank
         code = 0
         while pids:
-            # Its own children only: a loader's processes are their parents'.
+            # Only direct children, because loader processes belong to their parents.
             pid, status = os.wait()
             if pids.pop(pid, None) is None:
                 continue
@@ -94,13 +94,13 @@ class Script:
         return self
 
     def interrupt(self, *stops: int | Stop) -> None:
-        """Run the script up to each of some stops; a number is the step before a SIGKILL."""
-        for each in stops:
-            stop = Signal(each) if isinstance(each, int) else each
+        """Run the script up to each stop; a number is the step before a SIGKILL."""
+        for item in stops:
+            stop = Signal(item) if isinstance(item, int) else item
             assert self.run(stop) == stop.code, self.output()
 
     def interrupt_at_random(self, seed: int, *, stops: int, at_most: int) -> None:
-        """Stop the script that many times at random steps, every other time with SIGTERM."""
+        """Stop the script at random steps, every other time with SIGTERM."""
         draw = random.Random(seed)
         for number in range(stops):
             kind = signal.SIGTERM if number % 2 else signal.SIGKILL
@@ -108,37 +108,39 @@ class Script:
         self.finish()
 
     def preload(self) -> None:
-        """Import what a process of it has imported, so that the next ones start quickly."""
-        own = {path.stem for path in self.path.parent.glob("*.py")}
+        """Import the modules of an earlier process, so that later processes start quickly."""
+        local = {path.stem for path in self.path.parent.glob("*.py")}
         for name in json.loads((self.folder / "modules.json").read_text()):
-            if name not in sys.modules and name not in own:
-                # Some are no modules of a file of their own, as torch.ops.
+            if name not in sys.modules and name not in local:
+                # Some modules, such as torch.ops, have no file.
                 with contextlib.suppress(ImportError):
                     importlib.import_module(name)
 
     def output(self) -> str:
-        """Return what its processes printed."""
+        """Return the output of its processes."""
         return (self.folder / "output.txt").read_text()
 
     def result(self) -> dict[str, str]:
         """Return the digests of the trainer's objects, and of random generators of each rank."""
-        found: dict[str, str] = {}
+        result: dict[str, str] = {}
         for rank in range(self.ranks):
             of_rank = json.loads((self.folder / f"result-{rank}.json").read_text())
-            found |= {f"{name} of rank {rank}" if rank else name: d for name, d in of_rank.items()}
-        return found
+            result |= {f"{name} of rank {rank}" if rank else name: d for name, d in of_rank.items()}
+        return result
 
     def metrics(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
         """Return step and metrics of all reports of a kind ("training" or "validation")."""
         with Database.open(f"sqlite:///{self.folder}/home/detcore.db") as database:
             reports = database.metrics(1, kind)
-            return [(each.steps_completed, dict(each.metrics)) for each in reports]
+            return [(report.steps_completed, dict(report.metrics)) for report in reports]
 
     def check_no_pickles(self) -> None:
-        """Check that its checkpoints hold nothing that the library pickles."""
+        """Check that its checkpoints contain no pickles of the library."""
         manifests = [*self.folder.glob(MANIFESTS)]
         assert manifests
-        files = (path for each in manifests for path in each.parent.rglob("*") if path.is_file())
+        files = (
+            path for manifest in manifests for path in manifest.parent.rglob("*") if path.is_file()
+        )
         assert {path.suffix for path in files} <= {".safetensors", ".json", ".py"}
 
     def _run_child(self, rank: int, stop: Stop | None) -> None:
@@ -147,7 +149,7 @@ class Script:
             output = (self.folder / "output.txt").open("a", buffering=1)
             os.dup2(output.fileno(), 1)
             os.dup2(output.fileno(), 2)
-            sys.stdout = sys.stderr = output  # pytest has replaced both
+            sys.stdout = sys.stderr = output  # pytest has replaced both streams
             os.chdir(self.folder)
             os.environ["DETCORE_HOME"] = str(self.folder / "home")
             warnings.resetwarnings()  # warnings of a script are not errors
@@ -180,36 +182,38 @@ def check_resume(
     stops: Sequence[int | Stop],
     ranks: int = 1,
 ) -> tuple[Script, Script]:
-    """Check that a script ends in the same way after interruptions; return both of its runs.
+    """Check that a script ends identically after interruptions; return both runs.
 
     Args:
         path: The script.
-        folder: Receives a folder for each run.
-        arguments: Of the script.
-        stops: Those of the second run; a number is the step before a SIGKILL.
+        folder: Receives a directory for each run.
+        arguments: Arguments of the script.
+        stops: Stops of the second run; a number is the step before a SIGKILL.
         ranks: Processes that train together.
     """
-    whole, broken = (Script(path, folder / name, arguments, ranks) for name in ("whole", "broken"))
-    whole.finish()
+    expected, broken = (
+        Script(path, folder / name, arguments, ranks) for name in ("whole", "broken")
+    )
+    expected.finish()
     broken.interrupt(*stops)
-    check_equal(whole, broken.finish())
-    return whole, broken
+    check_equal(expected, broken.finish())
+    return expected, broken
 
 
 def check_equal(whole: Script, broken: Script) -> None:
-    """Check that two runs of a script ended with the same state and validated the same."""
+    """Check that two runs of a script ended with equal states and validation metrics."""
     assert broken.result() == whole.result()
     assert broken.metrics("validation") == whole.metrics("validation")
 
 
 class Stop(Protocol):
-    """Where a process of a script ends; `code` is the exit code that follows."""
+    """The point at which a script's process ends; `code` is its exit code."""
 
     @property
     def code(self) -> int: ...
 
     def prepare(self, rank: int) -> None:
-        """Prepare the process of a rank for its end."""
+        """Prepare the process of a rank to end at this point."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,8 +223,8 @@ class Signal:
     Attributes:
         step: The step, counted in the process.
         number: The signal.
-        needs_checkpoint: Whether each rank waits for a checkpoint before it is signalled. A save
-            that is under way continues in the background meanwhile.
+        needs_checkpoint: Whether each rank waits for a checkpoint before the signal. A pending save
+            continues in the background.
     """
 
     step: int
@@ -232,7 +236,7 @@ class Signal:
         return 75 if self.number == signal.SIGTERM else -self.number
 
     def prepare(self, rank: int) -> None:
-        """Have the process send itself the signal."""
+        """Let the process signal itself."""
         count = 0
 
         def before_step(*_: Any) -> None:
@@ -249,10 +253,10 @@ class Signal:
 
 @dataclasses.dataclass(frozen=True)
 class Kill:
-    """A SIGKILL at a random place.
+    """A SIGKILL at a random moment.
 
     Attributes:
-        rank: The process that it hits.
+        rank: The process to kill.
         batch: The batch, counted in that process from 1, whose backward pass starts the delay.
         delay_s: Time to the kill, which may fall into a later batch, a validation or a save.
     """
@@ -264,13 +268,13 @@ class Kill:
 
     @classmethod
     def drawn(cls, seed: str, *, ranks: int, at_most: int = 6) -> Kill:
-        """Return the kill of a seed; every other one comes without a delay."""
+        """Return the kill for a seed; every other kill has no delay."""
         draw = random.Random(seed)
         delay_s = draw.choice([0.0, draw.uniform(0, 0.03)])
         return cls(draw.randrange(ranks), draw.randint(1, at_most), delay_s)
 
     def prepare(self, rank: int) -> None:
-        """Have the process kill itself, if it has the rank."""
+        """Let the process kill itself, if it has the rank."""
         if rank != self.rank:
             return
         count, backward = 0, torch.Tensor.backward
@@ -303,15 +307,15 @@ class KillAtEnd:
 
 
 def _variables(ranks: int) -> dict[str, str]:
-    """Return what torchrun sets alike for all processes on one node; nothing for one process."""
+    """Return torchrun's common variables for the processes of a node; empty for one process."""
     if ranks == 1:
         return {}
     ports = []
     with contextlib.ExitStack() as stack:
         for _ in range(2):
-            held = stack.enter_context(socket.socket())
-            held.bind(("127.0.0.1", 0))
-            ports.append(str(held.getsockname()[1]))
+            reserved = stack.enter_context(socket.socket())
+            reserved.bind(("127.0.0.1", 0))
+            ports.append(str(reserved.getsockname()[1]))
     return {
         "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
         "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1",
@@ -321,7 +325,7 @@ def _variables(ranks: int) -> dict[str, str]:
 
 
 def _forget_accelerate() -> None:
-    """Drop how many processes Accelerate counted when this one's parent used it."""
+    """Reset the number of processes that Accelerate stored in the parent process."""
     state = sys.modules.get("accelerate.state")
     if state is not None:
         state.AcceleratorState._reset_state(reset_partial_state=True)
@@ -335,12 +339,12 @@ def _trained(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digests(trained: Mapping[str, Any]) -> dict[str, str]:
-    """Return a digest of the state of each object, and of this process's random generators."""
-    found = {name: _digest(each.state_dict()) for name, each in trained.items()}
-    found["torch"] = _digest(torch.get_rng_state())
-    found["numpy"] = _digest(list(np.random.get_state()))
-    found["python"] = _digest(list(random.getstate()))
-    return found
+    """Return digests of each object's state and of this process's random generators."""
+    digests_by_name = {name: _digest(instance.state_dict()) for name, instance in trained.items()}
+    digests_by_name["torch"] = _digest(torch.get_rng_state())
+    digests_by_name["numpy"] = _digest(list(np.random.get_state()))
+    digests_by_name["python"] = _digest(list(random.getstate()))
+    return digests_by_name
 
 
 def _digest(state: Any) -> str:

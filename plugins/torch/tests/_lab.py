@@ -1,4 +1,4 @@
-"""Controllers without a run: a clock of fixed periods, contexts, and saving on several ranks."""
+"""Controllers without a run: a clock with fixed periods, contexts, and saving on several ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEED = 11
 
 
 def line_data(num_records: int = 24) -> torch.utils.data.TensorDataset:
-    """Records of a line, float64."""
+    """Points on a line, float64."""
     generator = torch.Generator().manual_seed(7)
     x = torch.randn(num_records, 3, generator=generator, dtype=torch.float64)
     y = x @ torch.tensor([[1.0], [-2.0], [0.5]], dtype=torch.float64) + 0.3
@@ -31,7 +31,7 @@ def line_data(num_records: int = 24) -> torch.utils.data.TensorDataset:
 
 
 class LineTrial(PyTorchTrial):
-    """Linear regression; subclasses change a part."""
+    """Linear regression; subclasses change parts of it."""
 
     num_records = 24
     num_validated = 10
@@ -68,7 +68,7 @@ class LineTrial(PyTorchTrial):
 
 @dataclasses.dataclass
 class Clock:
-    """Ends units at fixed batches and keeps the reports; stops at the last one."""
+    """Ends units at fixed batches and stores the reports; stops at the last batch."""
 
     boundaries: list[int]
     reports: list[tuple[int, Mapping[str, float], Sequence[Mapping[str, float]], int]] = (
@@ -94,7 +94,7 @@ class Clock:
 
 
 class Lab:
-    """A trial and its controller, as in a process of its own."""
+    """A trial and its controller, as in a separate process."""
 
     def __init__(
         self,
@@ -126,18 +126,18 @@ class Lab:
         self.clock = Clock([])
 
     def train(self, *boundaries: int) -> Lab:
-        """Train up to the last of some batches."""
+        """Train up to the last of the given batches."""
         self.clock = Clock(list(boundaries))
         self.controller.run(self.clock)  # type: ignore[arg-type]  # what is used of it
         return self
 
     def save(self, directory: Path) -> Path:
-        """Save as detcore does: the chief's folder is the checkpoint."""
-        own = directory / "workers" / str(self.place.rank) if self.place.rank else directory
-        own.mkdir(parents=True, exist_ok=True)
+        """Save as detcore does: the chief's directory is the checkpoint."""
+        local = directory / "workers" / str(self.place.rank) if self.place.rank else directory
+        local.mkdir(parents=True, exist_ok=True)
         if not self.place.rank:
             (directory / "clock.json").write_text(json.dumps({"workers": self.place.size}))
-        self.controller.save(own)
+        self.controller.save(local)
         self.place.barrier()
         return directory
 
@@ -147,17 +147,17 @@ class Lab:
 
     def state(self) -> dict[str, Any]:
         """Return weights, buffers and the optimizers' states as plain lists."""
-        found = {
+        result = {
             f"{index}.{name}": value.tolist()
             for index, model in enumerate(self.context.models)
             for name, value in model.state_dict().items()
         }
         for index, optimizer in enumerate(self.context.optimizers):
             for name, state in optimizer.state_dict()["state"].items():
-                found |= {f"o{index}.{name}.{key}": torch.as_tensor(value).tolist()
+                result |= {f"o{index}.{name}.{key}": torch.as_tensor(value).tolist()
                           for key, value in state.items() if value is not None}  # fmt: skip
-            found[f"lr.{index}"] = [group["lr"] for group in optimizer.param_groups]
-        return found
+            result[f"lr.{index}"] = [group["lr"] for group in optimizer.param_groups]
+        return result
 
     def close(self) -> None:
         self.controller.close()
@@ -166,10 +166,10 @@ class Lab:
 def check_resume(
     trial_class: type[PyTorchTrial], folder: Path, cut: int, *boundaries: int, **options: Any
 ) -> tuple[Lab, Lab]:
-    """Check that a training continued after a batch ends as a whole one; return both."""
-    whole = Lab(trial_class, **options).train(*boundaries)
+    """Check that training resumed after a batch ends like uninterrupted training; return both."""
+    expected = Lab(trial_class, **options).train(*boundaries)
     Lab(trial_class, **options).train(*[n for n in boundaries if n < cut], cut).save(folder)
     later = Lab(trial_class, steps_completed=cut, **options).restore(folder)
     later.train(*[n for n in boundaries if n > cut])
-    assert later.state() == whole.state()
-    return whole, later
+    assert later.state() == expected.state()
+    return expected, later

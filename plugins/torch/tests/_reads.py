@@ -1,4 +1,4 @@
-"""Records what a restore reads of a checkpoint: files, and keys of JSON documents."""
+"""Record which files and JSON keys of a checkpoint a restore reads."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ __all__ = ["ReadRecorder"]
 
 # Files that belong to detcore itself.
 _CORE_FILES = {"clock.json", "manifest.json", "metadata.json", "trial.json"}
-# Levels of keys that are followed; PyTorch copies the state of an optimizer as a whole.
+# Levels of tracked keys. PyTorch copies an optimizer's whole state.
 _DEPTHS = {"optimizer": 0, "worker": 3}
 
 
 @dataclasses.dataclass
 class ReadRecorder:
-    """Records reads in this process, or in one of a `Script`, which it does not stop.
+    """Records reads in this process, or in a process of a `Script`.
 
     Attributes:
-        log: File to which it appends.
+        log: File to which reads are appended.
     """
 
     code: ClassVar[int] = 0
     log: Path
 
     def prepare(self, rank: int) -> None:
-        """Record the reads of a script's process, up to its end."""
+        """Record the reads of a script's process until it ends."""
         self.install(pytest.MonkeyPatch())
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
@@ -47,15 +47,15 @@ class ReadRecorder:
         opened_tensors = safetensors.safe_open
         latest = threading.local()  # logs are written in the background
 
-        def open_file(file: Any, *args: Any, **more: Any) -> Any:
+        def open_file(file: Any, *args: Any, **options: Any) -> Any:
             latest.name = Path(file).name if isinstance(file, str | Path) else ""
             self._note("file", latest.name)
-            return opened(file, *args, **more)
+            return opened(file, *args, **options)
 
-        def open_tensors(file: Any, *args: Any, **more: Any) -> Any:
+        def open_tensors(file: Any, *args: Any, **options: Any) -> Any:
             latest.name = Path(file).name
             self._note("file", latest.name)
-            return opened_tensors(file, *args, **more)
+            return opened_tensors(file, *args, **options)
 
         patch.setattr(builtins, "open", open_file)
         patch.setattr(io, "open", open_file)
@@ -64,17 +64,17 @@ class ReadRecorder:
             loads=lambda text: self._tracked(json.loads(text), latest.name), dumps=json.dumps
         )
         patch.setattr(state_files, "json", loads)
-        decode = state_files.decode
+        decode_tree = state_files.decode_tree
 
         def decode_state(state: Any, tensors: Any) -> Any:
-            name = latest.name.partition(".")[0]  # its tensors were read just before
-            decoded = decode(state, tensors)
+            name = latest.name.partition(".")[0]  # the tensors were read just before
+            decoded = decode_tree(state, tensors)
             return self._tracked(decoded, f"{name}.state", _DEPTHS.get(name, 2))
 
-        patch.setattr(state_files, "decode", decode_state)
+        patch.setattr(state_files, "decode_tree", decode_state)
 
     def find_unread(self, checkpoint: Path) -> set[str]:
-        """Return the files of a checkpoint and keys of its documents that nobody has read."""
+        """Return the files of a checkpoint and keys of its documents that were not read."""
         reads = [json.loads(line) for line in self.log.read_text().splitlines()]
         files = {path.name for path in checkpoint.iterdir() if path.is_file()} - _CORE_FILES
         files -= {name for kind, name in reads if kind == "file"}
@@ -112,7 +112,7 @@ class _TrackedDict(MutableMapping[str, Any], dict[str, Any]):  # type: ignore[mi
             self._note_key(key)
             yield key
 
-    __contains__ = dict.__contains__  # is not a read
+    __contains__ = dict.__contains__  # this is not a read
     __len__ = dict.__len__
     __setitem__ = dict.__setitem__
     __delitem__ = dict.__delitem__

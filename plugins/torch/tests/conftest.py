@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Shared fixtures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 @pytest.fixture(scope="session", autouse=True)
 def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Have PyTorch make its compiler's cache where it is removed, and call no server."""
+    """Put PyTorch's compiler cache into a temporary directory, and disable network access."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
         patch.setenv("HF_HUB_OFFLINE", "1")
@@ -23,7 +23,7 @@ def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
-    """Prepare this process as a worker is, once and before anything is computed."""
+    """Prepare this process like a worker, once and before any computation."""
     from detcore.trial import PrepareOptions
     from detcore_torch.pytorch_controller import prepare_worker
 

@@ -1,4 +1,4 @@
-"""A restore reads everything that a checkpoint holds: there is no state without a reader."""
+"""A restore reads all content of a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrapped loaders keep the contract of a data source, also with data of other libraries."""
+"""Wrapped loaders fulfil the data source contract, also with data of other libraries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from detcore_testing import DataSourceSuite
 from detcore_torch import resumable
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # torchdata calls what PyTorch has deprecated
+    warnings.simplefilter("ignore")  # torchdata calls deprecated PyTorch functions
     from torchdata.stateful_dataloader import StatefulDataLoader
 
 NUM_RECORDS = 10
@@ -97,7 +97,7 @@ class TestIterable(StreamSuite):
 
 
 class TestShuffleBuffer(TestIterable):
-    """The same with a shuffle buffer, which its state does not hold."""
+    """The same with a shuffle buffer, which its state does not contain."""
 
     def make_data(self) -> Any:
         return super().make_data().shuffle(seed=3, buffer_size=4)

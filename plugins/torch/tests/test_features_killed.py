@@ -1,4 +1,4 @@
-"""Features of libraries in scripts that are killed early, in the middle, and late."""
+"""Features of libraries in scripts that are killed early, halfway, and late."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def run_case(
 
 
 def run_alone(folder: Path, case: str) -> tuple[Script, Script]:
-    """Run a script with Lightning alone, and with detcore."""
+    """Run a script with plain Lightning, and with detcore."""
     alone = make_script(folder / "alone", "lightning", case, "--alone")
     return alone.finish(), make_script(folder / "whole", "lightning", case).finish()
 
 
 def list_names(*scripts: Script) -> list[list[str]]:
     """Return the names of the files that Lightning has written for each script."""
-    return [sorted(path.name for path in each.folder.rglob("*.ckpt")) for each in scripts]
+    return [sorted(path.name for path in script.folder.rglob("*.ckpt")) for script in scripts]
 
 
 @pytest.mark.parametrize(
     ("library", "case"),
     [
-        ("accelerate", "finetune"),  # layers are unfrozen, and a group of parameters is added
+        ("accelerate", "finetune"),  # layers are unfrozen, and a parameter group is added
         ("lightning", "average"),  # a callback that replaces the weights in Lightning's checkpoint
         pytest.param("accelerate", "lbfgs", marks=pytest.mark.soak),
         *(
@@ -49,19 +49,21 @@ def list_names(*scripts: Script) -> list[list[str]]:
         ),
     ],
 )
-def test_training_ends_as_without_kills(tmp_path: Path, library: str, case: str) -> None:
+def test_killed_training_ends_like_uninterrupted_run(
+    tmp_path: Path, library: str, case: str
+) -> None:
     run_case(tmp_path, library, case)
 
 
-def test_gradients_that_no_optimizer_has_applied_are_restored(tmp_path: Path) -> None:
+def test_unapplied_gradients_are_restored(tmp_path: Path) -> None:
     run_case(tmp_path, "accelerate", "summed", [3, 2])
 
 
 @pytest.mark.soak
-def test_metrics_of_an_epoch_are_those_of_a_run_without_kills(tmp_path: Path) -> None:
-    """A rate depends on them; the model keeps them in a list, of which Lightning knows nothing."""
+def test_epoch_metrics_survive_kills(tmp_path: Path) -> None:
+    """A learning rate depends on metrics that the model stores in a list unknown to Lightning."""
     runs = run_case(tmp_path, "lightning", "plateau-train")
-    errors = [(each.folder / "errors.txt").read_text() for each in runs]
+    errors = [(script.folder / "errors.txt").read_text() for script in runs]
     assert errors[0] == errors[1]
     assert errors[0].count("(") == 4
 
@@ -70,40 +72,36 @@ def test_metrics_of_an_epoch_are_those_of_a_run_without_kills(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "case", ["average", "finetune", "plateau", "stop", "stop-late", "swa", "swa-norm"]
 )
-def test_training_ends_as_with_lightning_alone(tmp_path: Path, case: str) -> None:
-    alone, whole = run_alone(tmp_path, case)
+def test_training_ends_like_plain_lightning(tmp_path: Path, case: str) -> None:
+    alone, expected = run_alone(tmp_path, case)
     for name, digest in alone.result().items():
         # A validation restores the generators, unlike in Lightning.
-        assert name in ("torch", "numpy", "python") or whole.result()[name] == digest, name
+        assert name in ("torch", "numpy", "python") or expected.result()[name] == digest, name
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("case", ["average", "plateau", "stop", "swa", "swa-norm"])
-def test_a_run_killed_after_its_training_ends_as_without(tmp_path: Path, case: str) -> None:
+def test_run_killed_after_training_ends_like_uninterrupted(tmp_path: Path, case: str) -> None:
     run_case(tmp_path, "lightning", case, [KillAtEnd()])
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("case", ["average", "plateau", "stop"])
 @pytest.mark.parametrize("step", [3, 5])  # a validation is due at 5
-def test_a_preempted_run_ends_as_one_without_interruptions(
-    tmp_path: Path, case: str, step: int
-) -> None:
+def test_preempted_run_ends_like_uninterrupted_run(tmp_path: Path, case: str, step: int) -> None:
     run_case(tmp_path, "lightning", case, [Signal(step, signal.SIGTERM)])
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("case", "others"),
-    [("best", ["last.ckpt"]), ("best-logged", [])],  # the other in a folder of its logger
+    [("best", ["last.ckpt"]), ("best-logged", [])],  # the other in a directory of its logger
 )
-def test_the_best_files_are_those_of_a_run_without_kills(
-    tmp_path: Path, case: str, others: list[str]
-) -> None:
-    whole, broken = run_case(tmp_path, "lightning", case)
-    files = [sorted(each.folder.rglob("*.ckpt")) for each in (whole, broken)]
-    assert [len({path.parent for path in each}) for each in files] == [1, 1]
-    names = list_names(whole, broken)
+def test_best_files_survive_kills(tmp_path: Path, case: str, others: list[str]) -> None:
+    expected, broken = run_case(tmp_path, "lightning", case)
+    files = [sorted(script.folder.rglob("*.ckpt")) for script in (expected, broken)]
+    assert [len({path.parent for path in script}) for script in files] == [1, 1]
+    names = list_names(expected, broken)
     assert names[0] == names[1] == ["epoch=2-step=15.ckpt", "epoch=3-step=20.ckpt", *others]
     for first, second in zip(*files, strict=True):
         weights = [torch.load(path, weights_only=False)["state_dict"] for path in (first, second)]
@@ -111,23 +109,23 @@ def test_the_best_files_are_those_of_a_run_without_kills(
             assert torch.equal(weights[1][name], value), name
 
 
-def test_files_are_those_of_lightning_alone(tmp_path: Path) -> None:
+def test_files_match_plain_lightning(tmp_path: Path) -> None:
     names = list_names(*run_alone(tmp_path, "best-every-2"))
     assert names[0] == names[1] == ["epoch=1-step=10.ckpt", "epoch=3-step=20.ckpt"]
 
 
-def test_files_from_before_the_first_checkpoint_are_overwritten(tmp_path: Path) -> None:
-    whole, broken = (
+def test_files_before_first_checkpoint_are_overwritten(tmp_path: Path) -> None:
+    expected, broken = (
         make_script(tmp_path / name, "lightning", "best-early") for name in ("whole", "broken")
     )
-    whole.finish()
+    expected.finish()
     broken.interrupt(2)
     assert (broken.folder / "best" / "last.ckpt").exists()
-    names = list_names(whole, broken.finish())
+    names = list_names(expected, broken.finish())
     assert names[0] == names[1] == ["epoch=3-step=20.ckpt", "last.ckpt"]
 
 
-def test_an_optimizer_made_during_training_is_refused_before_a_checkpoint(tmp_path: Path) -> None:
+def test_optimizer_created_in_training_is_rejected(tmp_path: Path) -> None:
     script = make_script(tmp_path / "script", "accelerate", "new-optimizer")
     assert script.run() == 3
     expected = "training started with AdamW, and the script has AdamW, SGD now"

@@ -1,4 +1,4 @@
-"""Scripts that train several times with equal arguments, killed in and between the folds."""
+"""Scripts that train several times with equal arguments, killed during and between folds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "folds.py"
         pytest.param("trainer", marks=pytest.mark.soak),
     ],
 )
-def test_each_fold_continues_its_own_run(case: str, tmp_path: Path) -> None:
+def test_each_fold_resumes_its_run(case: str, tmp_path: Path) -> None:
     def run(folder: str, kill_at: str = "") -> list[str]:
         (tmp_path / folder).mkdir(exist_ok=True)
         variables = {

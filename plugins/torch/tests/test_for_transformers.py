@@ -1,4 +1,4 @@
-"""Scripts with Hugging Face's `Trainer`, killed for real."""
+"""Really killed scripts with Hugging Face's `Trainer`."""
 
 from __future__ import annotations
 
@@ -39,33 +39,33 @@ ARGUMENTS = (
         ),
     ],
 )
-def test_a_killed_script_equals_one_that_was_not(
+def test_killed_script_equals_uninterrupted_script(
     steps: int, kills: int, more: tuple[str, ...], tmp_path: Path
 ) -> None:
     from transformers import GPT2LMHeadModel  # noqa: F401  # before processes are forked
 
     arguments = (*ARGUMENTS, f"--max_steps={steps}", *more)
-    whole, broken = (
+    expected, broken = (
         Script(EXAMPLE / "train.py", tmp_path / name, arguments) for name in ("whole", "broken")
     )
-    whole.finish()
+    expected.finish()
     broken.interrupt_at_random(seed=12, stops=kills, at_most=5)
     # Each SIGTERM saves a checkpoint, from which the next process resumes.
     assert broken.output().count("(checkpoint ") >= kills // 2
-    check_equal(whole, broken)
-    assert {step for step, _ in whole.metrics("training")} >= {2, 5, 6, 12, 18}
+    check_equal(expected, broken)
+    assert {step for step, _ in expected.metrics("training")} >= {2, 5, 6, 12, 18}
     broken.check_no_pickles()
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_two_ranks_that_were_killed_equal_two_that_were_not(tmp_path: Path) -> None:
+def test_two_killed_ranks_resume_exactly(tmp_path: Path) -> None:
     output = f"--output_dir={tmp_path}"
     check_two_ranks(tmp_path, 18, EXAMPLE / "train.py", *ARGUMENTS, "--use_cpu", output)
 
 
 class _Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Records of several lengths, which are made for an epoch."""
+    """Records of several lengths, created per epoch."""
 
     def __init__(self) -> None:
         self.epoch = -1
@@ -96,13 +96,13 @@ class _Network(torch.nn.Module):
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         if self.training:
             self.seen.append(x.tolist())
-        found = self.layer(x)
-        return {"loss": torch.nn.functional.mse_loss(found, labels), "logits": found}
+        result = self.layer(x)
+        return {"loss": torch.nn.functional.mse_loss(result, labels), "logits": result}
 
 
 @pytest.fixture
 def make_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Return a function that makes a trainer with some settings, and a home of its own."""
+    """Return a function that creates a trainer with settings and a separate home."""
     from transformers import Trainer, TrainingArguments
 
     def make(
@@ -127,12 +127,12 @@ def make_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     return make
 
 
-def test_arguments_that_cannot_be_resumed_are_refused(
+def test_arguments_that_cannot_resume_are_rejected(
     make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
     from detcore_torch.for_transformers import train
 
-    # In one test, since each process that runs one of them imports transformers for seconds.
+    # One test covers all of them, because each process imports transformers for seconds.
     for settings, message in (
         ({"ignore_data_skip": True}, "ignore_data_skip=True"),
         ({"auto_find_batch_size": True}, "auto_find_batch_size=True"),
@@ -149,7 +149,7 @@ def test_arguments_that_cannot_be_resumed_are_refused(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_loader_of_the_trainer_keeps_its_batches(make_trainer: Callable[..., Any]) -> None:
+def test_trainer_loader_keeps_batches(make_trainer: Callable[..., Any]) -> None:
     from transformers import Trainer
 
     from detcore_torch.for_transformers import train
@@ -176,7 +176,7 @@ def test_the_loader_of_the_trainer_keeps_its_batches(make_trainer: Callable[...,
         alone.train()
         trainer = make(f"home{number}", kind, settings)
         train(trainer)
-        # Three epochs, of which the last group of batches is smaller.
+        # Three epochs, with a smaller last group of batches.
         assert trainer.model.seen == alone.model.seen, settings
         assert torch.equal(trainer.model.layer.weight, alone.model.layer.weight), settings
     settings = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
@@ -186,10 +186,8 @@ def test_the_loader_of_the_trainer_keeps_its_batches(make_trainer: Callable[...,
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_several_validation_datasets_are_one_validation(
-    make_trainer: Callable[..., Any], tmp_path: Path
-) -> None:
-    """With random numbers in the validation, of which training notices nothing."""
+def test_validation_datasets_are_combined(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
+    """Random numbers in the validation do not affect training."""
     from detcore_torch.for_transformers import train
 
     class Noisy(_Network):
@@ -213,10 +211,10 @@ def test_several_validation_datasets_are_one_validation(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_objects_made_during_training_are_refused(
+def test_objects_created_in_training_are_rejected(
     make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """At the first checkpoint after that, from which the next start could not resume."""
+    """The first checkpoint after that is rejected, because a resume would fail."""
     from transformers import TrainerCallback
 
     from detcore_torch.for_transformers import train

@@ -1,4 +1,4 @@
-"""Grain's loaders and data sets keep the contract of a data source."""
+"""Grain's loaders and data sets fulfil the data source contract."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detcore_torch import IteratorSource, resumable
 
 
 def data_of(kind: str, *arguments: Any) -> Any:
-    """Return data of `_grain_data`; Grain is imported here, which takes seconds."""
+    """Return data of `_grain_data`. Grain is imported here, because the import takes seconds."""
     return getattr(importlib.import_module("_grain_data"), kind)(*arguments)
 
 
@@ -63,7 +63,7 @@ class TestDataLoaderWithProcesses(GrainSuite):
 
 @pytest.mark.soak
 class TestDataOfEachEpoch(DataSourceSuite):
-    """Another order in each epoch, and any number of threads."""
+    """A new order per epoch, and any number of threads."""
 
     num_records = 10
     num_workers = (1, 4)
@@ -73,7 +73,7 @@ class TestDataOfEachEpoch(DataSourceSuite):
         return IteratorSource(data, record_ids=lambda batch: batch[:, 0])
 
 
-def test_a_position_of_other_data_or_another_number_of_processes_is_refused() -> None:
+def test_position_of_other_data_is_rejected() -> None:
     source = resumable(data_of("loader", 0))
     next(iter(source))
     with pytest.raises(DetcoreError, match=r"(?s)does not fit the data: .*Worker count.*number of"):
@@ -87,7 +87,7 @@ def test_a_position_of_other_data_or_another_number_of_processes_is_refused() ->
         processes.seek(position)
 
 
-def test_batch_one_million_is_reached_at_once() -> None:
+def test_seek_to_batch_one_million_is_immediate() -> None:
     source = resumable(data_of("loader", 0, 50_000_000))
     next(iter(source))
     position = source.position()
@@ -100,6 +100,6 @@ def test_batch_one_million_is_reached_at_once() -> None:
     assert time.process_time() - began < 1
 
 
-def test_arguments_that_grain_has_itself_are_refused() -> None:
+def test_arguments_that_grain_defines_are_rejected() -> None:
     with pytest.raises(DetcoreError, match="which has seeds and a state"):
         resumable(data_of("map_dataset", 0), seed=1)

@@ -1,4 +1,4 @@
-"""PyTorch is imported when a class of the plugin is used, and not before."""
+"""PyTorch is imported only when a class of the plugin is used."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_importing_the_package_imports_no_pytorch() -> None:
-    done = run(f"import sys, detcore_torch, detcore_torch.plugin; dir(detcore_torch); {NOT_YET}")
-    assert done.returncode == 0, done.stderr
+def test_import_does_not_import_pytorch() -> None:
+    result = run(f"import sys, detcore_torch, detcore_torch.plugin; dir(detcore_torch); {NOT_YET}")
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("words", [["--help"], ["plugins", "list"], ["plugins", "info", "torch"]])
-def test_commands_about_plugins_import_no_pytorch(
+def test_plugin_commands_do_not_import_pytorch(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DETCORE_HOME", str(tmp_path))
-    done = run(COMMAND.format(words=words))
-    assert done.returncode == 0, done.stderr
-    assert "torch" in done.stdout or words == ["--help"]
+    result = run(COMMAND.format(words=words))
+    assert result.returncode == 0, result.stderr
+    assert "torch" in result.stdout or words == ["--help"]
 
 
 @pytest.mark.parametrize(
@@ -49,11 +49,11 @@ def test_commands_about_plugins_import_no_pytorch(
         ("types.SimpleNamespace(__version__='2.1.0+cpu')", "this environment has 2.1.0"),
     ],
 )
-def test_pytorch_that_is_missing_or_old_is_named_with_the_command(torch: str, said: str) -> None:
-    done = run(
+def test_missing_or_old_pytorch_is_reported(torch: str, said: str) -> None:
+    result = run(
         f"import sys, types; sys.modules['torch'] = {torch}\n"
         "import detcore_torch\n"
         "detcore_torch.DataLoader"
     )
-    assert said in done.stderr
-    assert 'pip install "torch>=2.2"' in done.stderr
+    assert said in result.stderr
+    assert 'pip install "torch>=2.2"' in result.stderr

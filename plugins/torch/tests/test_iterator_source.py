@@ -1,4 +1,4 @@
-"""Iterators with a state keep the contract of a data source."""
+"""Iterators with a state fulfil the data source contract."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUM_RECORDS = 10
 
 
 class Batches:
-    """Batches of four numbers, whose iterator has a state as Grain's have."""
+    """Batches of four numbers, whose iterator has a state like Grain's."""
 
     def __init__(self, first: int = 0, *, as_text: bool = False) -> None:
         self.first = first
@@ -67,7 +67,7 @@ class TestTextOfEachEpoch(DataSourceSuite):
         )
 
 
-def test_data_that_cannot_be_resumed_is_refused_with_the_reason() -> None:
+def test_data_that_cannot_resume_is_rejected() -> None:
     class Holding(_Iterator):
         def get_state(self) -> Any:
             return {"held": np.arange(3)}
@@ -80,7 +80,9 @@ def test_data_that_cannot_be_resumed_is_refused_with_the_reason() -> None:
         IteratorSource([1, 2])
     source = IteratorSource(Held())
     next(iter(source))
-    with pytest.raises(DetcoreError, match=r"(?s)that JSON cannot hold: .*numpy.ndarray.*pickles"):
+    with pytest.raises(
+        DetcoreError, match=r"(?s)that JSON cannot represent: .*numpy.ndarray.*pickles"
+    ):
         source.position()
     plain = IteratorSource(Batches())
     next(iter(plain))
@@ -94,6 +96,6 @@ def test_data_that_cannot_be_resumed_is_refused_with_the_reason() -> None:
         ({**position, "state": {"text": "x"}}, "does not fit the data"),
         ({**position, "state": None}, "not a position of version 1"),
     ]
-    for changed, said in changes:
-        with pytest.raises(DetcoreError, match=said):
-            plain.seek(changed)
+    for options, message in changes:
+        with pytest.raises(DetcoreError, match=message):
+            plain.seek(options)

@@ -1,4 +1,4 @@
-"""A sample of `_campaign.py`: every script in one of its settings, killed a few times."""
+"""A sample of `_campaign.py`: every script in one setting, killed a few times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CASES = [
 @pytest.mark.parametrize(
     "case", CASES, ids=lambda case: f"{case.family}-{case.task}-{case.workers}-{case.ranks}"
 )
-def test_a_script_that_is_killed_is_exact(case: Case, tmp_path: Path) -> None:
-    found = case.run(tmp_path / "case", kills=2)
-    assert found.is_exact, found
-    assert found.kills == 2
+def test_killed_script_is_exact(case: Case, tmp_path: Path) -> None:
+    result = case.run(tmp_path / "case", kills=2)
+    assert result.is_exact, result
+    assert result.kills == 2

@@ -1,4 +1,4 @@
-"""Scripts of Lightning and Accelerate, killed for real; and the libraries alone, for comparison."""
+"""Really killed scripts of Lightning and Accelerate, and the plain libraries for comparison."""
 
 from __future__ import annotations
 
@@ -27,18 +27,16 @@ each_library = pytest.mark.parametrize(
 
 
 @each_library
-def test_a_script_that_is_killed_and_preempted_equals_one_that_was_not(
-    library: str, tmp_path: Path
-) -> None:
-    """Batches do not depend on the number of loader workers: one script has none."""
+def test_killed_and_preempted_script_is_exact(library: str, tmp_path: Path) -> None:
+    """Batches do not depend on the number of loader workers: one script has no workers."""
     path = SCRIPTS / f"{library}_tasks.py"
-    whole = Script(path, tmp_path / "whole").finish()
+    expected = Script(path, tmp_path / "whole").finish()
     broken = Script(path, tmp_path / "broken", ["--workers=2"])
     broken.interrupt_at_random(seed=2, stops=2, at_most=5)
     # SIGTERM saves a checkpoint, from which the next process resumes.
     assert broken.output().count("(checkpoint ") >= 1
-    check_equal(whole, broken)
-    assert {step for step, _ in whole.metrics("training")} >= {2, 5, 6, 12, 18}
+    check_equal(expected, broken)
+    assert {step for step, _ in expected.metrics("training")} >= {2, 5, 6, 12, 18}
     ledger = verify_ledger(broken.folder)
     assert ledger.is_proved, ledger.sentence()
     assert len(ledger.runs) > 1
@@ -46,48 +44,46 @@ def test_a_script_that_is_killed_and_preempted_equals_one_that_was_not(
 
 
 @each_library
-def test_the_library_alone_does_not_resume_exactly(library: str, tmp_path: Path) -> None:
+def test_plain_library_does_not_resume_exactly(library: str, tmp_path: Path) -> None:
     """Show that the test above can fail."""
-    whole, broken = (
+    expected, broken = (
         Script(SCRIPTS / f"{library}_tasks.py", tmp_path / name, ["--alone"])
         for name in ("whole", "broken")
     )
-    whole.finish()
+    expected.finish()
     broken.interrupt(6)
     broken.finish()
-    assert verify_ledger(whole.folder).is_proved
+    assert verify_ledger(expected.folder).is_proved
     assert not verify_ledger(broken.folder).is_proved
-    assert broken.result()["model"] != whole.result()["model"]
+    assert broken.result()["model"] != expected.result()["model"]
 
 
 @pytest.mark.soak
 @each_library
-def test_two_ranks_that_were_killed_equal_two_that_were_not(library: str, tmp_path: Path) -> None:
+def test_two_killed_ranks_resume_exactly(library: str, tmp_path: Path) -> None:
     script = [SCRIPTS / f"{library}_tasks.py", "--epochs=6"]
     script += ["--ranks=2"] if library == "lightning" else []
     check_two_ranks(tmp_path, 30, *script)
 
 
 def check_two_ranks(folder: Path, num_steps: int, *script: object) -> None:
-    """Check that a script on two ranks that are killed ends as one that was not."""
+    """Check that a killed script on two ranks ends like an uninterrupted script."""
     runs = LoopRuns(folder / "whole"), LoopRuns(folder / "broken")
     for run in runs:
         run.storage = run.home / "checkpoints"
     command = "detcore", "launch", "--launcher", "torch", "-n", 2, "--", "python3", *script
-    with runs[0] as whole, runs[1] as broken:
-        whole.run(*command)
-        broken.kill_after_checkpoint(*command)  # takes both ranks along
+    with runs[0] as expected, runs[1] as broken:
+        expected.run(*command)
+        broken.kill_after_checkpoint(*command)  # kills both ranks
         assert broken.newest()[0] < num_steps
         broken.run(*command)
-        assert check_same_training(whole, broken) == num_steps
+        assert check_same_training(expected, broken) == num_steps
 
 
 @pytest.mark.soak
 @each_library
-def test_three_ranks_that_were_killed_sum_their_terms_in_one_order(
-    library: str, tmp_path: Path
-) -> None:
-    """Of two the order does not matter. PyTorch would have another in a process's first step."""
+def test_three_killed_ranks_sum_in_same_order(library: str, tmp_path: Path) -> None:
+    """PyTorch would use another order in a process's first step, which two ranks hide."""
     path, stop = SCRIPTS / f"{library}_tasks.py", Signal(4, needs_checkpoint=True)
     _, broken = check_resume(path, tmp_path, ["--ranks=3", "--epochs=3"], stops=[stop], ranks=3)
     assert ": from batch " in broken.output()
@@ -96,15 +92,15 @@ def test_three_ranks_that_were_killed_sum_their_terms_in_one_order(
 @pytest.mark.soak
 @pytest.mark.parametrize("family", ADAPTERS)
 @pytest.mark.parametrize(("task", "ranks"), [("points", 1), ("digits", 2)])
-def test_the_state_is_that_of_the_end(family: str, task: str, ranks: int, tmp_path: Path) -> None:
-    """Killed after the last checkpoint, before the script's own last lines."""
+def test_final_state_is_complete(family: str, task: str, ranks: int, tmp_path: Path) -> None:
+    """The script is killed after the last checkpoint, before its last lines."""
     arguments = [f"--task={task}", f"--ranks={ranks}"]
     path = SCRIPTS / f"{family}_tasks.py"
     check_resume(path, tmp_path, arguments, stops=[KillAtEnd()], ranks=ranks)
 
 
 @pytest.mark.soak
-def test_an_exception_on_one_rank_ends_all(tmp_path: Path) -> None:
+def test_exception_on_one_rank_ends_all_ranks(tmp_path: Path) -> None:
     script = [SCRIPTS / "lightning_cases.py", "--case=exception", "--ranks=2"]
     with LoopRuns(tmp_path) as runs:
         process = runs.start(

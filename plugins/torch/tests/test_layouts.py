@@ -1,4 +1,4 @@
-"""Restored tensors have the memory layout of the saved ones, on which the order of sums depends."""
+"""Restored tensors have the saved memory layout, which determines the order of sums."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from detcore.errors import InvalidCheckpointError
 from detcore_torch.state.state_files import StateFiles, read_tensors
-from detcore_torch.state.tensor_tree import decode, encode
+from detcore_torch.state.tensor_tree import decode_tree, encode_tree
 
 
 class LBFGSTrial(LineTrial):
-    """As the tutorials of LBFGS, with a closure."""
+    """LBFGS with a closure, as in tutorials."""
 
     def __init__(self, context: Any) -> None:
         self.context = context
@@ -39,11 +39,11 @@ class LBFGSTrial(LineTrial):
 
 
 @pytest.mark.parametrize("cut", [1, 5, 9])
-def test_lbfgs_ends_with_the_same_bits_after_a_resume(tmp_path: Path, cut: int) -> None:
-    whole = Lab(LBFGSTrial).train(14)
+def test_lbfgs_resumes_bit_exactly(tmp_path: Path, cut: int) -> None:
+    expected = Lab(LBFGSTrial).train(14)
     Lab(LBFGSTrial).train(cut).save(tmp_path)
     later = Lab(LBFGSTrial, steps_completed=cut).restore(tmp_path).train(14)
-    for name, value in whole.trial.model.state_dict().items():
+    for name, value in expected.trial.model.state_dict().items():
         assert torch.equal(later.trial.model.state_dict()[name], value), name
 
 
@@ -78,41 +78,43 @@ def unusual_tensors() -> dict[str, Any]:
 @pytest.mark.parametrize("copied", [False, True])
 def test_layouts_are_restored(tmp_path: Path, copied: bool) -> None:
     tensors = unusual_tensors()
-    found = restored(tensors, tmp_path, copied=copied)
-    assert found.keys() == tensors.keys()
+    result = restored(tensors, tmp_path, copied=copied)
+    assert result.keys() == tensors.keys()
     for name, tensor in tensors.items():
-        assert torch.equal(found[name], tensor), name
-        assert found[name].stride() == tensor.stride(), name
+        assert torch.equal(result[name], tensor), name
+        assert result[name].stride() == tensor.stride(), name
         offset = tensor.storage_offset() * tensor.element_size()
-        assert not tensor.numel() or found[name].data_ptr() % 64 == offset % 64, name
-    found["flat"].fill_(-1)
-    shared = [name for name, tensor in found.items() if tensor.numel() and (tensor == -1).all()]
+        assert not tensor.numel() or result[name].data_ptr() % 64 == offset % 64, name
+    result["flat"].fill_(-1)
+    shared = [name for name, tensor in result.items() if tensor.numel() and (tensor == -1).all()]
     assert shared == ["column", "flat", "middle", "same"]
 
 
-def test_the_same_tensors_elsewhere_in_memory_give_the_same_file(tmp_path: Path) -> None:
+def test_file_does_not_depend_on_addresses(tmp_path: Path) -> None:
     files = []
     for number in range(8):
-        kept = [torch.empty(11 * number + 1) for _ in range(number)]  # moves later allocations
+        allocations = [
+            torch.empty(11 * number + 1) for _ in range(number)
+        ]  # moves later allocations
         torch.manual_seed(1)
         folder = tmp_path / str(number)
         folder.mkdir()
         restored(unusual_tensors(), folder, copied=bool(number % 2))
         files.append((folder / "file.safetensors").read_bytes())
-        assert len(kept) == number
+        assert len(allocations) == number
     assert len(set(files)) == 1
 
 
-def test_an_array_keeps_its_order(tmp_path: Path) -> None:
+def test_array_keeps_memory_order(tmp_path: Path) -> None:
     tensors: dict[str, Any] = {}
     array = np.asfortranarray(np.arange(12.0).reshape(3, 4))
-    encoded = encode({"array": array}, tensors, "state")
-    found = decode(encoded, restored(tensors, tmp_path, copied=True))["array"]
-    assert np.array_equal(found, array)
-    assert found.strides == array.strides
+    encoded = encode_tree({"array": array}, tensors, "state")
+    result = decode_tree(encoded, restored(tensors, tmp_path, copied=True))["array"]
+    assert np.array_equal(result, array)
+    assert result.strides == array.strides
 
 
-def test_a_layout_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_layout_that_does_not_fit_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "file.safetensors"
     restored({"x": torch.randn(3, 4).t()}, tmp_path, copied=False)
     content = path.read_bytes()

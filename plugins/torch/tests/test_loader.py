@@ -1,4 +1,4 @@
-"""The loader: its order, its shares, and continuing at any batch."""
+"""The loader: order, shares, and resuming at any batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from _data import Drawing
 
 from detcore.errors import DataError
 from detcore_torch import DataLoader
-from detcore_torch.data.batch_fetcher import failure
+from detcore_torch.data.batch_fetcher import make_failed_batch
 from detcore_torch.data.data_loader import BatchStream
 
 
@@ -20,9 +20,9 @@ def stream(
     loader: DataLoader, *, start: int = 0, rank: int = 0, size: int = 1, seed: int = 5
 ) -> BatchStream:
     order = loader.order(seed=seed, rank=rank, world_size=size)
-    made = BatchStream(loader, order, seed=seed, rank=rank, world_size=size)
-    made.seek(start)
-    return made
+    batches = BatchStream(loader, order, seed=seed, rank=rank, world_size=size)
+    batches.seek(start)
+    return batches
 
 
 def take(given: BatchStream, count: int) -> list[Any]:
@@ -36,7 +36,7 @@ def values(batches: list[Any]) -> list[Any]:
     return [batch.data.tolist() for batch in batches]
 
 
-def test_each_epoch_has_every_record_once_in_an_order_of_its_own() -> None:
+def test_epochs_shuffle_every_record_once() -> None:
     batches = take(stream(DataLoader(Drawing(), 4, shuffle=True)), 6)
     epochs = [np.concatenate([b.records for b in batches[k : k + 3]]).tolist() for k in (0, 3)]
     assert [len(batch.records) for batch in batches] == [4, 4, 2] * 2
@@ -48,18 +48,18 @@ def test_each_epoch_has_every_record_once_in_an_order_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_continuing_in_the_middle_of_an_epoch_gives_the_same_batches(num_workers: int) -> None:
+def test_resume_mid_epoch_yields_same_batches(num_workers: int) -> None:
     loader = DataLoader(Drawing(), 4, shuffle=True, num_workers=num_workers)
-    whole = values(take(stream(DataLoader(Drawing(), 4, shuffle=True)), 8))
-    assert values(take(stream(loader), 8)) == whole
-    assert values(take(stream(loader, start=5), 3)) == whole[5:]
+    expected = values(take(stream(DataLoader(Drawing(), 4, shuffle=True)), 8))
+    assert values(take(stream(loader), 8)) == expected
+    assert values(take(stream(loader, start=5), 3)) == expected[5:]
     sought = stream(loader)
     sought.take()
     sought.seek(4)
-    assert values(take(sought, 4)) == whole[4:]
+    assert values(take(sought, 4)) == expected[4:]
 
 
-def test_loading_draws_nothing_from_the_generators_of_training() -> None:
+def test_loading_does_not_draw_from_training() -> None:
     torch.manual_seed(1)
     state = torch.get_rng_state(), random.getstate()
     take(stream(DataLoader(Drawing(), 4)), 3)
@@ -76,9 +76,9 @@ def test_workers_take_turns(size: int) -> None:
     assert [shares[i % size][i // size] for i in range(12)] == alone
 
 
-def test_a_sampler_is_drawn_for_each_epoch_and_found_again() -> None:
+def test_sampler_order_is_reproducible_per_epoch() -> None:
     weights = torch.arange(1.0, 11.0)
-    made = [
+    loaders = [
         DataLoader(Drawing(), 4, sampler=torch.utils.data.WeightedRandomSampler(weights, 10)),
         DataLoader(
             Drawing(),
@@ -87,15 +87,15 @@ def test_a_sampler_is_drawn_for_each_epoch_and_found_again() -> None:
             ),
         ),
     ]
-    for loader in made:
-        whole = [list(batch.records) for batch in take(stream(loader), 6)]
-        assert [len(records) for records in whole] == [4, 4, 2] * 2
-        assert whole[:3] != whole[3:]
-        assert [list(b.records) for b in take(stream(loader, start=4), 2)] == whole[4:]
-        assert [list(b.records) for b in take(stream(loader, seed=6), 6)] != whole
+    for loader in loaders:
+        expected = [list(batch.records) for batch in take(stream(loader), 6)]
+        assert [len(records) for records in expected] == [4, 4, 2] * 2
+        assert expected[:3] != expected[3:]
+        assert [list(b.records) for b in take(stream(loader, start=4), 2)] == expected[4:]
+        assert [list(b.records) for b in take(stream(loader, seed=6), 6)] != expected
 
 
-def test_a_sampler_of_changing_length_is_refused() -> None:
+def test_sampler_of_changing_length_is_rejected() -> None:
     class Shrinking:
         count = 4
 
@@ -105,14 +105,14 @@ def test_a_sampler_of_changing_length_is_refused() -> None:
         def __iter__(self) -> Any:
             return iter([[index] for index in range(self.count)])
 
-    given = stream(DataLoader(Drawing(), None, batch_sampler=Shrinking()))
+    arguments = stream(DataLoader(Drawing(), None, batch_sampler=Shrinking()))
     with pytest.raises(DataError, match="yields 3 batches in epoch 1, and 4 in epoch 0"):
-        take(given, 5)
+        take(arguments, 5)
     with pytest.raises(DataError, match="yields no batch"):
         stream(DataLoader(Drawing(), None, batch_sampler=[]))
 
 
-def test_a_sampler_whose_order_cannot_be_drawn_again_is_refused() -> None:
+def test_irreproducible_sampler_is_rejected() -> None:
     class Remembering:
         def __init__(self) -> None:
             self.rng = np.random.default_rng(0)
@@ -120,24 +120,26 @@ def test_a_sampler_whose_order_cannot_be_drawn_again_is_refused() -> None:
         def __iter__(self) -> Any:
             return iter(self.rng.permutation(10).tolist())
 
-    with pytest.raises(DataError, match=r"(?s)Remembering.*another order.*seeded for each epoch"):
+    with pytest.raises(
+        DataError, match=r"(?s)Remembering.*a different order.*seeded for each epoch"
+    ):
         stream(DataLoader(Drawing(), 4, sampler=Remembering()))
     with pytest.raises(DataError, match="record indices that are not integers"):
         stream(DataLoader(Drawing(), batch_sampler=[["a"], ["b"]]))
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_dataset_that_ends_before_its_length_is_named(num_workers: int) -> None:
+def test_dataset_shorter_than_its_length_is_named(num_workers: int) -> None:
     class Short(Drawing):
         def __getitem__(self, index: int) -> Any:
             return [1, 2, 3, 4, 5][index]
 
     loader = DataLoader(Short(), 4, num_workers=num_workers)
-    with pytest.raises(DataError, match=r"(?s)Short.*4, 5, 6, 7.*10 records.*Let __len__"):
+    with pytest.raises(DataError, match=r"(?s)Short.*4, 5, 6, 7.*returns 10.*__len__"):
         take(stream(loader), 2)
 
 
-def test_a_process_that_loads_does_not_touch_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loader_process_does_not_use_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> Any:
         raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
 
@@ -147,7 +149,7 @@ def test_a_process_that_loads_does_not_touch_the_gpu(monkeypatch: pytest.MonkeyP
     assert values(take(stream(DataLoader(Drawing(), 4, num_workers=1)), 2)) == expected
 
 
-def test_records_may_be_fetched_together_and_collated_by_the_user() -> None:
+def test_getitems_and_collate_fn_are_used() -> None:
     class Together(Drawing):
         def __getitems__(self, indices: list[int]) -> list[int]:
             return [10 * index for index in indices]
@@ -161,14 +163,14 @@ def test_records_may_be_fetched_together_and_collated_by_the_user() -> None:
 @pytest.mark.parametrize(
     ("error", "kind"), [(ConnectionResetError(104, "reset"), OSError), (KeyError("row"), Exception)]
 )
-def test_what_a_worker_process_sends_of_an_error(error: Exception, kind: type[Exception]) -> None:
+def test_worker_errors_keep_message_and_type(error: Exception, kind: type[Exception]) -> None:
     try:
         raise DataError("the dataset failed") from error
     except DataError as raised:
-        sent = failure(raised)
-    assert "DataError" not in sent.traceback
+        message = make_failed_batch(raised)
+    assert "DataError" not in message.traceback
     with pytest.raises(DataError, match="the dataset failed") as caught:
-        sent.to("cpu")
+        message.to("cpu")
     cause = caught.value.__cause__
     assert isinstance(cause, kind)
     assert isinstance(cause, OSError) is (kind is OSError)

@@ -1,4 +1,4 @@
-"""What training changes in models and optimizers besides the numbers in their ``state_dict``."""
+"""Changes of models and optimizers in training that ``state_dict`` does not contain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from detcore_torch import PyTorchCallback
 
 
 class Counting(torch.nn.Module):  # type: ignore[misc]  # PyTorch has no types here
-    """Scales by a mean that it keeps in a buffer which is not persistent."""
+    """Scales by a mean in a buffer that is not persistent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,9 @@ class FineTuned(LineTrial):
         return model
 
     def build_optimizer(self, parameters: Any) -> Any:
-        return torch.optim.Adam([each for each in parameters if each.requires_grad], 0.05)
+        return torch.optim.Adam(
+            [parameter for parameter in parameters if parameter.requires_grad], 0.05
+        )
 
     def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
         if batch_idx == 3:
@@ -63,19 +65,19 @@ class FineTuned(LineTrial):
 
 
 @pytest.mark.parametrize("cut", [2, 4, 6, 9])
-def test_fine_tuning_is_resumed(tmp_path: Path, cut: int) -> None:
-    whole, later = check_resume(FineTuned, tmp_path, cut, 3, 12)
-    assert torch.equal(later.trial.model[2].mean, whole.trial.model[2].mean)
+def test_fine_tuning_resumes(tmp_path: Path, cut: int) -> None:
+    expected, later = check_resume(FineTuned, tmp_path, cut, 3, 12)
+    assert torch.equal(later.trial.model[2].mean, expected.trial.model[2].mean)
     groups = [
         [{**group, "params": len(group["params"])} for group in lab.trial.optimizer.param_groups]
-        for lab in (later, whole)
+        for lab in (later, expected)
     ]
     assert groups[0] == groups[1]
     assert len(groups[0]) == 2
-    assert later.controller.validate() == whole.controller.validate()
+    assert later.controller.validate() == expected.controller.validate()
 
 
-def test_another_trial_gets_the_moments_of_its_own_parameters(tmp_path: Path) -> None:
+def test_start_from_other_trial_selects_moments(tmp_path: Path) -> None:
     class Reversed(FineTuned):
         def build_optimizer(self, parameters: Any) -> Any:
             return torch.optim.Adam([*parameters][:1:-1], 0.05)
@@ -88,12 +90,12 @@ def test_another_trial_gets_the_moments_of_its_own_parameters(tmp_path: Path) ->
         assert len(optimizer.state) >= 4
     for parameter, moments in other.trial.optimizer.state.items():
         name = next(n for n, p in other.trial.model.named_parameters() if p is parameter)
-        theirs = dict(first.trial.model.named_parameters())[name]
-        assert torch.equal(moments["exp_avg"], first.trial.optimizer.state[theirs]["exp_avg"])
+        source = dict(first.trial.model.named_parameters())[name]
+        assert torch.equal(moments["exp_avg"], first.trial.optimizer.state[source]["exp_avg"])
     assert len(other.trial.optimizer.param_groups) == 1
 
 
-def test_parameters_of_no_model_are_named_at_the_first_checkpoint() -> None:
+def test_unsaved_parameters_are_named() -> None:
     class Stray(LineTrial):
         def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
             if batch_idx == 0:
@@ -102,11 +104,11 @@ def test_parameters_of_no_model_are_named_at_the_first_checkpoint() -> None:
             return super().train_batch(batch, epoch_idx, batch_idx)
 
     lab = Lab(Stray).train(1)
-    with pytest.raises(InvalidExperimentError, match=r"group 1 of Adam belong to no.*\(7,\)"):
+    with pytest.raises(InvalidExperimentError, match=r"group 1 of Adam do not belong.*\(7,\)"):
         lab.controller.snapshot(Path())
 
 
-def test_a_checkpoint_with_parameters_that_the_model_lacks_is_refused(tmp_path: Path) -> None:
+def test_unknown_optimizer_parameters_are_rejected(tmp_path: Path) -> None:
     class Other(LineTrial):
         def build_model(self) -> Any:
             model = torch.nn.Linear(3, 1)
@@ -151,16 +153,16 @@ class StoppingTrial(LineTrial):
 
 
 @pytest.mark.parametrize("cut", [2, 4, 8])
-def test_attributes_of_callbacks_are_resumed(tmp_path: Path, cut: int) -> None:
-    whole, later = check_resume(StoppingTrial, tmp_path, cut, 2, 4, 6, 8, 10)
-    assert vars(later.trial.callback).keys() == vars(whole.trial.callback).keys()
+def test_callback_attributes_resume(tmp_path: Path, cut: int) -> None:
+    expected, later = check_resume(StoppingTrial, tmp_path, cut, 2, 4, 6, 8, 10)
+    assert vars(later.trial.callback).keys() == vars(expected.trial.callback).keys()
     assert later.trial.callback.reports == 5
-    assert later.trial.callback.history == whole.trial.callback.history
-    assert later.trial.callback.best == whole.trial.callback.best
+    assert later.trial.callback.history == expected.trial.callback.history
+    assert later.trial.callback.best == expected.trial.callback.best
 
 
 class Averaging(LineTrial):
-    """Keeps counters, losses, averages and a copy of the model in attributes of its own."""
+    """Stores counters, losses, averages and a copy of the model in plain attributes."""
 
     def __init__(self, context: Any) -> None:
         super().__init__(context)
@@ -189,17 +191,17 @@ class Averaging(LineTrial):
 
 
 @pytest.mark.parametrize("cut", [2, 7])
-def test_attributes_of_the_trial_are_resumed(
+def test_trial_attributes_resume(
     tmp_path: Path, cut: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole, later = check_resume(Averaging, tmp_path, cut, 10)
+    expected, later = check_resume(Averaging, tmp_path, cut, 10)
     assert later.trial.batches == 10
-    assert later.trial.losses == whole.trial.losses
-    for name, value in whole.trial.slow.state_dict().items():
+    assert later.trial.losses == expected.trial.losses
+    for name, value in expected.trial.slow.state_dict().items():
         assert torch.equal(value, later.trial.slow.state_dict()[name])
-    assert not [each for each in caplog.messages if "training has changed" in each]
-    saved = json.loads((tmp_path / "worker.json").read_text())["attributes"]["trial"]
-    assert saved.keys() == {"average", "batches", "generator", "losses", "rates", "slow"}
+    assert not [warning for warning in caplog.messages if "training has changed" in warning]
+    attributes = json.loads((tmp_path / "worker.json").read_text())["attributes"]["trial"]
+    assert attributes.keys() == {"average", "batches", "generator", "losses", "rates", "slow"}
 
 
 class SparseBuffer(LineTrial):
@@ -240,21 +242,21 @@ class CopyingTrial(LineTrial):
         (CopyingTrial, "trial.", "training has changed trial.best, which a checkpoint cannot hold"),
     ],
 )
-def test_unsaved_attributes_of_the_trial_are_named(
+def test_unsaved_trial_attributes_are_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, trial: Any, topic: str, message: str
 ) -> None:
-    """Also those of models and callbacks, once each."""
+    """Attributes of models and callbacks are also named, once each."""
     lab = Lab(trial).train(1)
     lab.save(tmp_path)
     lab.save(tmp_path)
     lab.close()
-    (warning,) = [each for each in caplog.messages if topic in each]
+    (warning,) = [text for text in caplog.messages if topic in text]
     assert message in warning
     Lab(trial).restore(tmp_path).train(2).close()
 
 
 def reweight(seen: list[float]) -> Any:
-    """Return a loss that counts its calls, and weighs them by the losses before."""
+    """Return a loss that counts its calls, and weights them by the previous losses."""
     calls = 0
 
     def loss(prediction: Any, y: Any) -> Any:
@@ -268,7 +270,7 @@ def reweight(seen: list[float]) -> Any:
 
 
 @pytest.mark.parametrize("cut", [2, 7])
-def test_variables_of_a_loss_are_resumed(tmp_path: Path, cut: int) -> None:
+def test_loss_variables_resume(tmp_path: Path, cut: int) -> None:
     class Reweighted(LineTrial):
         def __init__(self, context: Any) -> None:
             super().__init__(context)

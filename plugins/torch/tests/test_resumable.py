@@ -1,4 +1,4 @@
-"""Loaders of PyTorch's that continue from any position."""
+"""PyTorch loaders that resume from any position."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def make(num_workers: int = 0, **options: Any) -> ResumableLoader:
 
 def take(loader: Any, count: int) -> list[Any]:
     """Take batches, across epochs."""
-    found: list[Any] = []
-    while len(found) < count:
+    batches: list[Any] = []
+    while len(batches) < count:
         for batch in loader:
-            found.append(batch.tolist())
-            if len(found) == count:
+            batches.append(batch.tolist())
+            if len(batches) == count:
                 break
-    return found
+    return batches
 
 
 LOADERS = {
@@ -61,51 +61,51 @@ LOADERS = {
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_a_loader_continues_anywhere_as_if_it_had_not_stopped(kind: str) -> None:
+def test_loader_resumes_at_any_batch(kind: str) -> None:
     options = LOADERS[kind]
-    whole = take(make(**options), 9)
+    expected = take(make(**options), 9)
     for stop in (0, 1, 3, 4, 7):
         first = make(**options)
-        assert take(first, stop) == whole[:stop]
+        assert take(first, stop) == expected[:stop]
         position = json.loads(json.dumps(first.position()))
         again = make(**options)
         again.seek(position)
-        assert take(again, 9 - stop) == whole[stop:]
+        assert take(again, 9 - stop) == expected[stop:]
         first.seek(position)  # the same object as well
-        assert take(first, 2) == whole[stop : stop + 2]
+        assert take(first, 2) == expected[stop : stop + 2]
 
 
-def test_worker_processes_make_the_same_batches() -> None:
-    whole = take(make(), 9)
+def test_worker_processes_yield_same_batches() -> None:
+    expected = take(make(), 9)
     stopped = make(num_workers=2, persistent_workers=True)
-    assert take(stopped, 5) == whole[:5]
-    assert stopped.records().tolist() == [int(record[0]) for record in whole[4]]
+    assert take(stopped, 5) == expected[:5]
+    assert stopped.records().tolist() == [int(record[0]) for record in expected[4]]
     again = make(num_workers=1)
     again.seek(stopped.position())
-    assert take(again, 4) == whole[5:]
-    assert take(stopped, 4) == whole[5:]  # a pass that ended early continues
+    assert take(again, 4) == expected[5:]
+    assert take(stopped, 4) == expected[5:]  # a pass that ended early continues
 
 
-def test_a_rank_draws_other_numbers_for_the_same_records() -> None:
+def test_ranks_draw_different_numbers() -> None:
     loader = PyTorchLoader(Drawing(), 3, shuffle=True)
     first, second = (take(resumable(loader, seed=5, rank=rank), 3) for rank in (0, 1))
     assert [[r[0] for r in batch] for batch in first] == [[r[0] for r in b] for b in second]
     assert not {r[1] for batch in first for r in batch} & {r[1] for b in second for r in b}
 
 
-def test_the_seed_of_the_position_is_used_where_none_was_given() -> None:
+def test_seek_restores_seed_of_position() -> None:
     loader = PyTorchLoader(Drawing(), 3, shuffle=True)
     first = resumable(loader)
-    whole = take(first, 2)
+    expected = take(first, 2)
     torch.manual_seed(torch.initial_seed() + 1)
     again = resumable(loader)
     again.seek({**first.position(), "batch": 0})
-    assert take(again, 2) == whole
+    assert take(again, 2) == expected
     with pytest.raises(DetcoreError, match=r"saved with the seed \d+, and this loader.* seed 6"):
         resumable(loader, seed=6).seek(first.position())
 
 
-def test_loading_leaves_the_generators_of_training_alone() -> None:
+def test_loading_preserves_training_generators() -> None:
     def draw() -> list[float]:
         return [random.random(), np.random.randn(), np.random.rand(), torch.rand(1).item()]
 
@@ -119,40 +119,40 @@ def test_loading_leaves_the_generators_of_training_alone() -> None:
     for num_workers in (0, 1):
         reset()
         loader = make(num_workers)
-        found = []
+        result = []
         for _ in range(3):
             for _batch in loader:
-                found.append(draw())  # every second time half of a pair of normal numbers is left
-        assert found == expected
+                result.append(draw())  # every second draw leaves half of a pair of normal numbers
+        assert result == expected
 
 
 class Seldom(Drawing):
-    """Records of which only some are random."""
+    """Records, some of which are random."""
 
     def __getitem__(self, index: int) -> Any:
-        drawn = {6: random.gauss, 7: np.random.normal, 8: random.uniform}
-        return index, drawn[index](0.0, 1.0) if index in drawn else 0.0
+        draws = {6: random.gauss, 7: np.random.normal, 8: random.uniform}
+        return index, draws[index](0.0, 1.0) if index in draws else 0.0
 
 
-def test_generators_are_seeded_also_if_the_first_batches_draw_nothing() -> None:
+def test_generators_are_seeded_after_idle_batches() -> None:
     def take_pairs(num_workers: int, start: int = 0) -> list[Any]:
         loader = PyTorchLoader(Seldom(), 3, shuffle=True, num_workers=num_workers)
-        made = resumable(loader, seed=5)
-        made.seek({**made.position(), "batch": start})
+        instance = resumable(loader, seed=5)
+        instance.seek({**instance.position(), "batch": start})
         random.seed(1)
         np.random.seed(1)
         state = random.getstate(), repr(np.random.get_state(legacy=False))
-        pairs = [list(zip(*map(torch.Tensor.tolist, batch), strict=True)) for batch in made]
+        pairs = [list(zip(*map(torch.Tensor.tolist, batch), strict=True)) for batch in instance]
         assert (random.getstate(), repr(np.random.get_state(legacy=False))) == state
         return pairs
 
-    whole = take_pairs(0)
-    assert sum(noise != 0 for batch in whole for _, noise in batch) == 3
-    assert take_pairs(2) == whole
-    assert [take_pairs(0, start) for start in range(4)] == [whole[start:] for start in range(4)]
+    expected = take_pairs(0)
+    assert sum(noise != 0 for batch in expected for _, noise in batch) == 3
+    assert take_pairs(2) == expected
+    assert [take_pairs(0, start) for start in range(4)] == [expected[start:] for start in range(4)]
 
 
-def test_an_epoch_may_be_chosen_and_is_not_begun_again_in_its_middle() -> None:
+def test_set_epoch_does_not_restart_current_epoch() -> None:
     epochs = [list(map(torch.Tensor.tolist, loader)) for loader in [make()] * 3]
     loader = make()
     loader.set_epoch(2)
@@ -164,7 +164,7 @@ def test_an_epoch_may_be_chosen_and_is_not_begun_again_in_its_middle() -> None:
     assert (len(loader), loader.batch_size, loader.epoch) == (4, 3, 1)
 
 
-def test_batch_one_million_is_reached_at_once() -> None:
+def test_seek_to_batch_one_million_is_immediate() -> None:
     class Large(torch.utils.data.Dataset):
         def __len__(self) -> int:
             return 50_000_000
@@ -184,7 +184,7 @@ def test_batch_one_million_is_reached_at_once() -> None:
 
 
 class Restarting(Words):
-    """Begins again with each iteration, unless a state was loaded."""
+    """Starts over with each iteration, unless a state was loaded."""
 
     loaded = False
 
@@ -205,28 +205,28 @@ def make_stream(dataset: Any, num_workers: int = 0, **options: Any) -> Resumable
 
 
 @pytest.mark.parametrize("kind", [Words, Restarting, Forgetful])
-def test_a_loop_that_ended_early_continues_in_an_iterable_dataset(kind: Any) -> None:
-    whole = take(make_stream(kind()), 9)
+def test_iterable_dataset_resumes_after_break(kind: Any) -> None:
+    expected = take(make_stream(kind()), 9)
     stream = make_stream(kind())
-    assert [batch for _ in range(9) for batch in take(stream, 1)] == whole
+    assert [batch for _ in range(9) for batch in take(stream, 1)] == expected
 
 
-def test_an_iterable_dataset_continues_in_its_worker_processes(
+def test_iterable_dataset_resumes_in_workers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "detcore.torch")
-    whole = take(make_stream(Words(), 2), 12)
-    assert sorted(r[0] for batch in whole[:8] for r in batch) == list(map(float, range(20)))
+    expected = take(make_stream(Words(), 2), 12)
+    assert sorted(r[0] for batch in expected[:8] for r in batch) == list(map(float, range(20)))
     for stop, num_workers in ((3, 2), (7, 2), (2, 0)):
         first = make_stream(Words(), 2)
         take(first, stop)
         again = make_stream(Words(), num_workers)
         again.seek(json.loads(json.dumps(first.position())))
-        assert take(again, 8 - stop) == whole[stop:8]
-    assert "continues with the 2 loader processes that began it" in caplog.text
+        assert take(again, 8 - stop) == expected[stop:8]
+    assert "continues with the 2 loader processes that started it" in caplog.text
 
 
-def test_what_is_read_again_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_replay_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "detcore.torch")
     first = make_stream(Forgetful())
     take(first, 4)
@@ -236,7 +236,9 @@ def test_what_is_read_again_is_said(caplog: pytest.LogCaptureFixture) -> None:
     assert "process 0 read 4 batches of " in caplog.text
     shorter = make_stream(Forgetful(8))
     shorter.seek(first.position())
-    with pytest.raises(DetcoreError, match=r"ends after 3 batches of epoch 0, and 4 were taken"):
+    with pytest.raises(
+        DetcoreError, match=r"ends after 3 batches of epoch 0, and yielded 4 before"
+    ):
         take(shorter, 1)
 
 
@@ -258,11 +260,11 @@ class Unsaveable(Words):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_failure_names_the_function_and_the_records_and_loses_nothing(num_workers: int) -> None:
+def test_data_error_names_function_and_records(num_workers: int) -> None:
     options = {"batch_size": 3, "num_workers": num_workers}
     loader = resumable(PyTorchLoader(Drawing(), collate_fn=broken, **options), seed=5)
-    said = r"(?s)^collate_fn, .*broken.*records 0, 1, 2: ArithmeticError: no sum.*resume"
-    with pytest.raises(DetcoreError, match=said) as caught:
+    message = r"(?s)^collate_fn, .*broken.*records 0, 1, 2: ArithmeticError: no sum.*resume"
+    with pytest.raises(DetcoreError, match=message) as caught:
         next(iter(loader))
     assert "no sum" in str(caught.value.__cause__)
     assert loader.position()["batch"] == 0
@@ -270,49 +272,49 @@ def test_a_failure_names_the_function_and_the_records_and_loses_nothing(num_work
         next(iter(resumable(PyTorchLoader(Broken(), **options), seed=5)))
 
 
-def test_a_state_that_needs_a_pickle_is_refused_and_named() -> None:
+def test_state_that_needs_pickle_is_rejected() -> None:
     loader = resumable(PyTorchLoader(Unsaveable(), 3), seed=5)
     next(iter(loader))
     with pytest.raises(DetcoreError, match=r"(?s)^Unsaveable.state_dict.*0.file is .*no pickles"):
         loader.position()
 
 
-def test_loaders_that_cannot_be_resumed_are_refused_with_the_reason() -> None:
+def test_loaders_that_cannot_resume_are_rejected() -> None:
     class Own(torch.utils.data.DataLoader):
         def __iter__(self) -> Any:
             return iter(())
 
     data = Drawing()
-    for given, said in (
-        ([1], r"resumable takes a torch.utils.data.DataLoader"),
+    for invalid, message in (
+        ([1], r"resumable accepts a torch.utils.data.DataLoader"),
         (Own(data), "iterates in a way that detcore does not know"),
-        (PyTorchLoader(data, num_workers=1, in_order=False), "in_order=False.*Leave in_order out"),
+        (PyTorchLoader(data, num_workers=1, in_order=False), "in_order=False.*Remove in_order"),
         (PyTorchLoader(Forgetful()), "without state_dict and load_state_dict.*replay=True"),
-        (make(), "resumable already"),
+        (make(), "already resumable"),
     ):
-        with pytest.raises(DetcoreError, match=f"(?s){said}"):
-            resumable(given)
+        with pytest.raises(DetcoreError, match=f"(?s){message}"):
+            resumable(invalid)
     with pytest.raises(DetcoreError, match="are for an IterableDataset"):
         resumable(PyTorchLoader(data), replay=True)
     with pytest.raises(DetcoreError, match="yields no batch in epoch 0"):
         take(make_stream(Words(0)), 1)
 
 
-def test_positions_of_other_data_are_refused() -> None:
+def test_positions_of_other_data_are_rejected() -> None:
     loader = make()
     with pytest.raises(DetcoreError, match="records of the last batch are not known"):
         loader.records()
     take(loader, 1)
     position = loader.position()
-    for changed, said in (
+    for changes, message in (
         ({}, "not a position of version 1"),
         ({**position, "batch": -1}, "not a position of version 1"),
         ({**position, "batch": 5}, "batch 5 of an epoch of 4 batches"),
         ({**position, "batches_per_epoch": 7}, "of 7 batches, and this loader has 4"),
         ({**position, "kind": "stream"}, "'stream' data, and this loader has 'indexed' data"),
     ):
-        with pytest.raises(DetcoreError, match=said):
-            loader.seek(changed)
+        with pytest.raises(DetcoreError, match=message):
+            loader.seek(changes)
     stream = make_stream(Words())
     with pytest.raises(DetcoreError, match="is damaged: KeyError: 'parts'"):
         stream.seek({**position, "kind": "stream", "tensors": {}})
@@ -322,7 +324,7 @@ def test_positions_of_other_data_are_refused() -> None:
 
 
 class PlainTrial(LineTrial):
-    """Returns loaders of PyTorch's."""
+    """Returns PyTorch loaders."""
 
     kind: Any = PyTorchLoader
 
@@ -337,7 +339,7 @@ class DescribedTrial(PlainTrial):
     kind = DataLoader
 
 
-def test_a_trial_takes_a_plain_loader_as_if_it_were_detcores() -> None:
+def test_trial_accepts_plain_pytorch_loader() -> None:
     plain, described = (Lab(kind).train(3, 13) for kind in (PlainTrial, DescribedTrial))
     assert plain.state() == described.state()
     assert plain.controller.validate() == described.controller.validate()

@@ -1,4 +1,4 @@
-"""Loops of the Core API on plain loaders: killed with SIGKILL, and resumed."""
+"""Core API loops on plain loaders, killed with SIGKILL and resumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import two_sources  # noqa: E402  (from the folder above)
 
 
 def run(folder: Path, num_workers: int, num_steps: int, killed_at: int = 0) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(PROGRAM), str(num_workers), str(num_steps), str(killed_at)],
         cwd=folder,
         env={**os.environ, "DETCORE_HOME": str(folder / "home")},
@@ -30,12 +30,12 @@ def run(folder: Path, num_workers: int, num_steps: int, killed_at: int = 0) -> N
         timeout=300,
         check=False,
     )
-    assert done.returncode == (-signal.SIGKILL if killed_at else 0), done.stderr
+    assert process.returncode == (-signal.SIGKILL if killed_at else 0), process.stderr
 
 
 def digests(folder: Path) -> list[str]:
-    found: list[str] = json.loads((folder / "digests.json").read_text())
-    return found
+    result: list[str] = json.loads((folder / "digests.json").read_text())
+    return result
 
 
 def assert_proved(folder: Path, num_steps: int, num_runs: int) -> None:
@@ -46,8 +46,8 @@ def assert_proved(folder: Path, num_steps: int, num_runs: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_killed_loop_continues_with_another_number_of_loader_workers(tmp_path: Path) -> None:
-    run(tmp_path, 2, 24, killed_at=13)  # checkpoints at 5 and 10; 7 batches are an epoch
+def test_killed_loop_resumes_with_other_num_workers(tmp_path: Path) -> None:
+    run(tmp_path, 2, 24, killed_at=13)  # checkpoints at 5 and 10; an epoch has 7 batches
     run(tmp_path, 0, 24)
     assert digests(tmp_path)[0] == two_sources.whole_digests(0, 24)[0]
     assert_proved(tmp_path, 24, 2)
@@ -56,15 +56,15 @@ def test_a_killed_loop_continues_with_another_number_of_loader_workers(tmp_path:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("num_workers", [[0], [2], [0, 2, 3, 1]], ids=str)
-def test_a_loop_that_is_killed_fifty_times(tmp_path: Path, num_workers: list[int]) -> None:
-    draw, num_steps, saved = random.Random(str(num_workers)), 200, 0
+def test_loop_survives_fifty_kills(tmp_path: Path, num_workers: list[int]) -> None:
+    draw, num_steps, num_saved = random.Random(str(num_workers)), 200, 0
     for start in range(50):
-        killed_at = saved + draw.randint(1, 10)
+        killed_at = num_saved + draw.randint(1, 10)
         run(tmp_path, num_workers[start % len(num_workers)], num_steps, killed_at)
-        saved = (killed_at - 1) // two_sources.CHECKPOINT_EVERY * two_sources.CHECKPOINT_EVERY
+        num_saved = (killed_at - 1) // two_sources.CHECKPOINT_EVERY * two_sources.CHECKPOINT_EVERY
     run(tmp_path, num_workers[0], num_steps)
     expected = two_sources.whole_digests(num_workers[0], num_steps)
-    # A stream's order depends on the number of workers; that of records with indices does not.
+    # The order of a stream depends on the number of workers, the order of indexed records does not.
     compared = 2 if len(num_workers) == 1 else 1
     assert digests(tmp_path)[:compared] == expected[:compared]
     assert_proved(tmp_path, num_steps, 51)

@@ -23,7 +23,7 @@ MODEL = Path(__file__).parent / "model"
 
 
 @pytest.mark.cold
-def test_a_worker_that_is_killed_ends_the_others_and_the_trial_starts_again(
+def test_killed_worker_restarts_trial(
     tmp_path: Path,
 ) -> None:
     with DetcoreCommand(tmp_path) as detcore:
@@ -40,12 +40,12 @@ def test_a_worker_that_is_killed_ends_the_others_and_the_trial_starts_again(
             "data_ledger": True,
             "resources": {"slots_per_trial": 2},
         })  # fmt: skip
-        done = detcore("run", config, MODEL, "--json", timeout_s=180)
-        assert done.code == 0, done.output
+        result = detcore("run", config, MODEL, "--json", timeout_s=180)
+        assert result.code == 0, result.output
         assert (tmp_path / "died").exists()
-        assert done.summary["trials"][0]["steps_completed"] == 12
-        assert "rank 1" in done.output, done.output
-        assert "SIGKILL" in done.output, done.output
+        assert result.summary["trials"][0]["steps_completed"] == 12
+        assert "rank 1" in result.output, result.output
+        assert "SIGKILL" in result.output, result.output
         verified = detcore("data", "verify", 1)
         assert verified.code == 0, verified.output
         assert "none twice, none never, across 1 restart" in verified.output
@@ -54,7 +54,7 @@ def test_a_worker_that_is_killed_ends_the_others_and_the_trial_starts_again(
 
 @pytest.fixture
 def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkpoint as a trial leaves it, with the trial's code."""
+    """A checkpoint of a trial, with the trial's code."""
     monkeypatch.syspath_prepend(str(MODEL))
     from model_def import LineTrial as ModelTrial
 
@@ -67,26 +67,26 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_checkpoint_gives_the_trials_model_with_its_weights(checkpoint: Path) -> None:
+def test_load_model_restores_weights(checkpoint: Path) -> None:
     from safetensors.torch import load_file
 
-    saved = load_file(checkpoint / "model.safetensors")
+    state = load_file(checkpoint / "model.safetensors")
     model = load_model_from_checkpoint_path(str(checkpoint), tags=["any"])
     assert not model.training
-    assert all(torch.equal(value, saved[name]) for name, value in model.state_dict().items())
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     trial = load_trial_from_checkpoint_path(checkpoint)
     assert type(trial).__name__ == "LineTrial"
-    own = torch.nn.Linear(3, 1).double()
-    assert load_weights_from_checkpoint_path(checkpoint, own) is own
-    assert torch.equal(own.weight, saved["weight"])
+    local = torch.nn.Linear(3, 1).double()
+    assert load_weights_from_checkpoint_path(checkpoint, local) is local
+    assert torch.equal(local.weight, state["weight"])
 
 
-def test_a_model_is_loaded_onto_the_device_that_is_asked_for(checkpoint: Path) -> None:
+def test_load_model_uses_map_location(checkpoint: Path) -> None:
     model = load_model_from_checkpoint_path(checkpoint, map_location="meta")
     assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
 
 
-def test_folders_that_are_not_checkpoints_of_a_pytorch_trial_are_refused(
+def test_load_model_rejects_other_directories(
     checkpoint: Path,
 ) -> None:
     with pytest.raises(CheckpointNotFoundError, match=r"the directory .* does not exist"):
@@ -110,7 +110,7 @@ STATES = ("optimizer.json", "torch.json", "worker.json")
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Return the files of a checkpoint that hold training state."""
+    """Return the files of a checkpoint with training state."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in [*folder.glob("*.safetensors"), *map(folder.joinpath, STATES)]
@@ -118,10 +118,10 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.long
-def test_a_run_that_is_killed_twice_has_the_same_bits_and_uses_each_record_once(
+def test_run_killed_twice_is_bit_exact(
     tmp_path: Path,
 ) -> None:
-    """With another number of processes that load after each start; see `FullTrial`."""
+    """The number of loader processes differs at each start; see `FullTrial`."""
     with Detcore(tmp_path) as detcore:
         settings = detcore.config(
             entrypoint="model_def:FullTrial",
@@ -144,9 +144,9 @@ def test_a_run_that_is_killed_twice_has_the_same_bits_and_uses_each_record_once(
         assert process.returncode == 0, stderr
         summaries = straight.summary, json.loads(stdout.splitlines()[-1])
         uuids = [summary["trials"][0]["latest_checkpoint"] for summary in summaries]
-        whole, parts = (files_of(detcore.home / "checkpoints" / uuid) for uuid in uuids)
-        assert len(whole) >= 5
-        assert parts == whole
+        expected, parts = (files_of(detcore.home / "checkpoints" / uuid) for uuid in uuids)
+        assert len(expected) >= 5
+        assert parts == expected
         verified = detcore("data", "verify", 2)
         assert verified.code == 0, verified.output
         assert "2 restarts" in verified.output

@@ -1,4 +1,4 @@
-"""Scripts that are started again with other arguments of their library, after `kill -9`."""
+"""Scripts that are restarted with other library arguments, after `kill -9`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def find_error(runs: LoopRuns, *command: object) -> str:
 
 
 @pytest.mark.timeout(300)
-def test_training_arguments_tell_runs_apart(runs: LoopRuns, tmp_path: Path) -> None:
+def test_training_arguments_distinguish_runs(runs: LoopRuns, tmp_path: Path) -> None:
     command: list[Any] = [
         *("python3", EXAMPLE, "--max_train_samples=70", "--max_eval_samples=16", "--use_cpu"),
         *("--per_device_train_batch_size=4", "--eval_steps=6", "--save_steps=2"),
@@ -52,11 +52,11 @@ def test_training_arguments_tell_runs_apart(runs: LoopRuns, tmp_path: Path) -> N
     )  # fmt: skip
     assert runs.newest()[0] == steps
     with runs.database() as database:
-        assert [each.id for each in database.list_experiments()] == [1]
+        assert [experiment.id for experiment in database.list_experiments()] == [1]
 
 
 @pytest.mark.timeout(300)
-def test_misspelled_hyperparameter_is_refused(runs: LoopRuns) -> None:
+def test_misspelled_hyperparameter_is_rejected(runs: LoopRuns) -> None:
     settings = ("hyperparameters.learning_rte=0.1", "hyperparameters.heads=2", "max_restarts=0")
     options = [option for setting in settings for option in ("--set", setting)]
     folder = EXAMPLE.parent
@@ -76,7 +76,7 @@ def test_misspelled_hyperparameter_is_refused(runs: LoopRuns) -> None:
         ("accelerate", "mixed_precision is 'bf16' instead of 'no'."),
     ],
 )
-def test_other_precision_is_refused(runs: LoopRuns, family: str, change: str) -> None:
+def test_other_precision_is_rejected(runs: LoopRuns, family: str, change: str) -> None:
     command = ("python3", SCRIPTS / f"{family}_tasks.py", "--epochs=1000")
     runs.kill_after_checkpoint(*command)
     assert change in find_error(runs, *command, "--bf16")

@@ -1,4 +1,4 @@
-"""Settings of Lightning and Accelerate with which training could not be resumed."""
+"""Settings of Lightning and Accelerate that prevent an exact resume."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from detcore.errors import InvalidExperimentError
 
-# Importing the libraries takes longer than all of these tests.
+# Importing the libraries takes longer than these tests.
 pytestmark = [pytest.mark.soak, pytest.mark.filterwarnings("ignore")]
 
 
@@ -21,7 +21,7 @@ class _Endless(IterableDataset):  # type: ignore[misc]  # PyTorch has no types h
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """There is no state."""
+        """Return an empty state."""
 
     def __iter__(self) -> Any:
         while True:
@@ -44,13 +44,13 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"reload_dataloaders_every_n_epochs": 1}, "reload_dataloaders_every_n_epochs"),
         ({"max_epochs": -1}, "neither max_steps nor max_epochs"),
         ({"max_epochs": 0}, "neither max_steps nor max_epochs"),
-        ({"limit_val_batches": 0}, "makes no validations"),
+        ({"limit_val_batches": 0}, "does not validate"),
         ({"data": DataLoader(_Endless(), 2)}, "has no length"),
-        ({"data": [DataLoader(_rows(), 2)] * 2}, "combine several in a dataset"),
+        ({"data": [DataLoader(_rows(), 2)] * 2}, "Combine several data sets"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_trainer_of_lightning_is_refused(settings: dict[str, Any], message: str) -> None:
+def test_unsupported_lightning_trainer_is_rejected(settings: dict[str, Any], message: str) -> None:
     import lightning
     from lightning.pytorch.demos.boring_classes import BoringModel
 
@@ -64,7 +64,7 @@ def test_a_trainer_of_lightning_is_refused(settings: dict[str, Any], message: st
         fit(trainer, BoringModel(), data, DataLoader(_rows(), 2))
 
 
-def test_data_and_lengths_of_accelerate_are_refused() -> None:
+def test_unsupported_accelerate_setup_is_rejected() -> None:
     from accelerate import Accelerator
 
     from detcore_torch.for_accelerate import training

@@ -1,4 +1,4 @@
-"""PyTorch keeps the contract of a framework plugin."""
+"""PyTorch fulfils the contract of a framework plugin."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class TestTorch(FrameworkSuite):
     )
 
     def read_state(self, checkpoint: Path) -> Mapping[str, np.ndarray]:
-        found = {}
+        result = {}
         for path in sorted(checkpoint.glob("*.safetensors")):
-            found |= {f"{path.name}/{name}": value for name, value in load_file(path).items()}
+            result |= {f"{path.name}/{name}": value for name, value in load_file(path).items()}
         for name in ("optimizer.json", "torch.json", "worker.json"):
             document = json.loads((checkpoint / name).read_text())
-            found[name] = np.frombuffer(json.dumps(document, sort_keys=True).encode(), np.uint8)
-        found["batches"] = np.asarray(document["batches"])
-        return found
+            result[name] = np.frombuffer(json.dumps(document, sort_keys=True).encode(), np.uint8)
+        result["batches"] = np.asarray(document["batches"])
+        return result
 
     def compute_validation(self, checkpoint: Path) -> Mapping[str, float]:
         state = load_file(checkpoint / "model.safetensors")

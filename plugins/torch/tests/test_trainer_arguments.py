@@ -1,4 +1,4 @@
-"""Hyperparameters with the names of `TrainingArguments`: applied after the fact, or refused."""
+"""Hyperparameters named like `TrainingArguments` are applied later, or rejected."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ SAMPLES: dict[str, Any] = {
     "torch_empty_cache_steps": 5, "train_sampling_strategy": "sequential", "warmup_steps": 3,
     "weight_decay": 0.5,
 }  # fmt: skip
-# Fields that the library reads before training, that name files and services, or that choose what
-# detcore does itself. A trial that is to change one of them gives it to TrainingArguments.
+# Fields that the library reads before training, fields for files and services, and fields for tasks
+# of detcore. A trial that changes such a field passes it to TrainingArguments.
 FIXED_FIELDS = {
     "accelerator_config", "activation_checkpointing", "activation_checkpointing_kwargs",
     "auto_find_batch_size", "batch_eval_metrics", "bf16", "bf16_full_eval", "dataloader_in_order",
@@ -66,7 +66,7 @@ def make_trainer(folder: Path, **settings: Any) -> Any:
 
 
 def test_every_argument_is_classified() -> None:
-    """A version of transformers with another argument fails: decide where it belongs."""
+    """This fails for a version of transformers with a new argument, which must be classified."""
     from transformers import TrainingArguments
 
     import detcore_torch.for_transformers  # noqa: F401  # checks the version
@@ -103,14 +103,14 @@ def test_trainer_reads_applied_arguments_later(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_applied_argument_equals_one_given_before(tmp_path: Path, name: str) -> None:
+def test_applied_argument_equals_initial_argument(tmp_path: Path, name: str) -> None:
     from detcore_torch.scripts.trainer_arguments import apply_hyperparameters
 
-    given = make_trainer(tmp_path, **{name: SAMPLES[name]})
+    arguments = make_trainer(tmp_path, **{name: SAMPLES[name]})
     applied = make_trainer(tmp_path)
     apply_hyperparameters(applied, {name: SAMPLES[name], "width": 3})
-    assert dataclasses.asdict(applied.args) == dataclasses.asdict(given.args)
-    assert applied._train_batch_size == given._train_batch_size
+    assert dataclasses.asdict(applied.args) == dataclasses.asdict(arguments.args)
+    assert applied._train_batch_size == arguments._train_batch_size
 
 
 @pytest.mark.parametrize(
@@ -122,14 +122,14 @@ def test_applied_argument_equals_one_given_before(tmp_path: Path, name: str) -> 
             "=hyperparameters(label_smoothing_factor=...)[",
         ),
         ("bf16", True, "TrainingArguments(..., bf16="),
-        ("neftune_noise_alpha", 5.0, "has read this argument already"),
-        ("seed", 7, "has read this argument already"),
-        ("report_to", "tensorboard", "has read this argument already"),
-        ("lr_scheduler_type", "reduce_lr_on_plateau", "has read this argument already"),
+        ("neftune_noise_alpha", 5.0, "has already read this argument"),
+        ("seed", 7, "has already read this argument"),
+        ("report_to", "tensorboard", "has already read this argument"),
+        ("lr_scheduler_type", "reduce_lr_on_plateau", "has already read this argument"),
         ("max_steps", 100, "Set searcher.max_length in the experiment file"),
     ],
 )
-def test_argument_that_was_read_is_refused(
+def test_argument_already_read_is_rejected(
     tmp_path: Path, name: str, value: object, advice: str
 ) -> None:
     from detcore_torch.scripts.trainer_arguments import apply_hyperparameters
@@ -138,7 +138,7 @@ def test_argument_that_was_read_is_refused(
         apply_hyperparameters(make_trainer(tmp_path), {name: value})
 
 
-def test_argument_that_the_script_has_set_is_accepted(tmp_path: Path) -> None:
+def test_argument_set_by_script_is_accepted(tmp_path: Path) -> None:
     from detcore_torch.scripts.trainer_arguments import apply_hyperparameters
 
     values = {"bf16": True, "seed": 7, "report_to": "none", "save_strategy": "epoch"}
@@ -156,7 +156,7 @@ def test_argument_that_the_script_has_set_is_accepted(tmp_path: Path) -> None:
         ("group_by_length", "train_sampling_strategy"),
     ],
 )
-def test_name_near_an_argument_is_refused(tmp_path: Path, name: str, field: str) -> None:
+def test_name_close_to_argument_is_rejected(tmp_path: Path, name: str, field: str) -> None:
     from detcore_torch.scripts.trainer_arguments import apply_hyperparameters
 
     trainer = make_trainer(tmp_path)
@@ -166,7 +166,7 @@ def test_name_near_an_argument_is_refused(tmp_path: Path, name: str, field: str)
     apply_hyperparameters(trainer, {name: 1}, script_hparams=[name])
 
 
-def test_other_names_are_the_scripts_own(tmp_path: Path) -> None:
+def test_unrelated_names_are_accepted(tmp_path: Path) -> None:
     from detcore_torch.scripts.trainer_arguments import apply_hyperparameters
 
     names = ("width", "batch_size", "optimizer", "dataset", "head_learning_rate", "beta1")

@@ -1,4 +1,4 @@
-"""Features of the `Trainer` of transformers in scripts that are killed at three moments."""
+"""Features of the transformers `Trainer` in scripts that are killed at three moments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("libraries")]
 
 
 def check_equal_to_library(whole: Script, case: str) -> None:
-    """Check that detcore changes nothing; it draws other numbers from PyTorch's generator."""
+    """Check that detcore changes nothing except the numbers from PyTorch's generator."""
     alone = Script(SCRIPT, whole.folder.parent / "alone", [f"--case={case}", "--alone"])
     results = alone.finish().result()
     expected = {name: digest for name, digest in results.items() if name != "torch"}
@@ -28,31 +28,31 @@ def check_equal_to_library(whole: Script, case: str) -> None:
         pytest.param("best_at_end", [3, 7, 9], marks=pytest.mark.soak),
         pytest.param("save_best", [7, 8, 9], marks=pytest.mark.soak),
         ("callbacks", [2, 4, 4]),
-        # A group of parameters is added at step 5.
+        # A parameter group is added at step 5.
         pytest.param("unfreeze", [3, 7, 9], marks=pytest.mark.soak),
     ],
 )
-def test_trainer_ends_as_the_library_alone(tmp_path: Path, case: str, stops: list[int]) -> None:
+def test_trainer_ends_like_plain_library(tmp_path: Path, case: str, stops: list[int]) -> None:
     """Early stopping, the best model, and attributes of callbacks."""
-    whole, _ = check_resume(SCRIPT, tmp_path, [f"--case={case}"], stops=stops)
-    check_equal_to_library(whole, case)
-    assert "cannot hold" not in whole.output()
+    expected, _ = check_resume(SCRIPT, tmp_path, [f"--case={case}"], stops=stops)
+    check_equal_to_library(expected, case)
+    assert "cannot contain" not in expected.output()
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("case", ["early_stopping", "best_at_end", "plateau", "callbacks"])
 @pytest.mark.parametrize("stop", [KillAtEnd(), Signal(4, signal.SIGTERM)], ids=["end", "preempted"])
-def test_trainer_that_is_stopped_ends_as_without(
+def test_interrupted_trainer_ends_like_uninterrupted(
     tmp_path: Path, case: str, stop: KillAtEnd | Signal
 ) -> None:
     check_resume(SCRIPT, tmp_path, [f"--case={case}"], stops=[stop])
 
 
 @pytest.mark.soak
-def test_each_rank_restores_its_own_callbacks(tmp_path: Path) -> None:
+def test_each_rank_restores_callbacks(tmp_path: Path) -> None:
     stops = [Signal(step, needs_checkpoint=True) for step in (3, 4)]
-    whole, _ = check_resume(SCRIPT, tmp_path, ["--case=callbacks"], stops=stops, ranks=2)
-    result = whole.result()
+    expected, _ = check_resume(SCRIPT, tmp_path, ["--case=callbacks"], stops=stops, ranks=2)
+    result = expected.result()
     assert result["model"] == result["model of rank 1"]
     assert result["summary"] != result["summary of rank 1"]
 
@@ -75,12 +75,12 @@ def test_shuffled_stream_continues(tmp_path: Path, workers: int) -> None:
     assert ledger.is_proved, ledger.sentence()
 
 
-def test_short_stream_is_refused(tmp_path: Path) -> None:
-    """A stream without a length, which ends before the place of the checkpoint."""
+def test_short_stream_is_rejected(tmp_path: Path) -> None:
+    """A stream without a length, which ends before the position of the checkpoint."""
     script = Script(SCRIPT, tmp_path / "run", ["--case=short_stream"])
     script.interrupt(13)
     assert script.run() == 3
-    assert "the training data ended before the place of step" in script.output()
+    assert "the training data ended before step" in script.output()
 
 
 def test_unsaved_attributes_are_named(tmp_path: Path) -> None:

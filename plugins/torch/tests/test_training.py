@@ -22,13 +22,13 @@ from detcore_torch import (
     PyTorchTrial,
     Reducer,
 )
-from detcore_torch.data.data_loader import checked_loader
+from detcore_torch.data.data_loader import check_trial_loader
 
 
 def plain_loop(
     num_batches: int, *, every: int = 1, divisor: int = 1, clip: float = 0.0
 ) -> list[Any]:
-    """Train what `LineTrial` trains with PyTorch alone; return weights and losses."""
+    """Train the model of `LineTrial` in plain PyTorch; return weights and losses."""
     torch.manual_seed(SEED)
     model = torch.nn.Linear(3, 1).double()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
@@ -56,7 +56,7 @@ def outcome(lab: Lab) -> list[Any]:
     return [state["0.weight"], state["0.bias"], losses]
 
 
-def test_training_is_that_of_a_plain_loop_bit_for_bit() -> None:
+def test_training_equals_plain_loop_bit_for_bit() -> None:
     lab = Lab().train(4, 10)
     assert outcome(lab) == plain_loop(10)
     (steps, metrics, batches, n_records), _ = lab.clock.reports
@@ -65,7 +65,7 @@ def test_training_is_that_of_a_plain_loop_bit_for_bit() -> None:
 
 
 @pytest.mark.parametrize("average", [True, False])
-def test_gradients_of_several_batches_make_one_step(average: bool) -> None:
+def test_gradients_accumulate_into_one_step(average: bool) -> None:
     lab = Lab(aggregation_frequency=3, average_aggregated_gradients=average).train(10)
     assert outcome(lab) == plain_loop(10, every=3, divisor=3 if average else 1)
 
@@ -83,7 +83,7 @@ class ClippedTrial(LineTrial):
         return loss
 
 
-def test_clipping_comes_after_gradients_were_added_up() -> None:
+def test_clipping_follows_gradient_accumulation() -> None:
     lab = Lab(ClippedTrial, aggregation_frequency=2).train(8)
     assert outcome(lab) == plain_loop(8, every=2, divisor=2, clip=0.1)
 
@@ -100,37 +100,35 @@ def test_clipping_comes_after_gradients_were_added_up() -> None:
         ("MANUAL_STEP", 1, 0),
     ],
 )
-def test_schedulers_are_stepped_as_their_mode_says(
-    mode: str, frequency: int, expected: int
-) -> None:
+def test_schedulers_follow_their_step_mode(mode: str, frequency: int, expected: int) -> None:
     class ScheduledTrial(LineTrial):
         def __init__(self, context: Any) -> None:
             super().__init__(context)
             self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.5)
-            given = context.wrap_lr_scheduler(
+            wrapped = context.wrap_lr_scheduler(
                 self.scheduler, LRScheduler.StepMode[mode], frequency=frequency
             )
-            assert given is self.scheduler
+            assert wrapped is self.scheduler
 
     lab = Lab(ScheduledTrial, aggregation_frequency=2).train(12)  # two epochs of six batches
     assert lab.trial.scheduler.last_epoch == expected
     assert lab.state()["lr.0"] == [pytest.approx(0.05 * 0.5**expected)]
 
 
-def test_a_batch_knows_where_it_is() -> None:
-    seen = []
+def test_context_reports_batch_and_epoch() -> None:
+    positions = []
 
     class Asking(LineTrial):
         def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
             context = self.context
             assert context.current_train_epoch() == epoch_idx
             assert context.current_train_batch() == batch_idx
-            seen.append((epoch_idx, context.is_epoch_start(), context.is_epoch_end()))
+            positions.append((epoch_idx, context.is_epoch_start(), context.is_epoch_end()))
             return super().train_batch(batch, epoch_idx, batch_idx)
 
     Lab(Asking).train(7)
     inner = [(0, False, False)] * 4
-    assert seen == [(0, True, False), *inner, (0, False, True), (1, True, False)]
+    assert positions == [(0, True, False), *inner, (0, False, True), (1, True, False)]
 
 
 class Dropped(LineTrial):
@@ -164,25 +162,25 @@ class Dropped(LineTrial):
 
 @pytest.mark.parametrize("cut", [1, 5, 6, 11])
 @pytest.mark.parametrize("behind", [False, True])
-def test_a_resumed_training_ends_with_the_same_bits(tmp_path: Path, cut: int, behind: bool) -> None:
-    whole = Lab(Dropped, aggregation_frequency=3).train(3, 14)
+def test_resumed_training_is_bit_exact(tmp_path: Path, cut: int, behind: bool) -> None:
+    expected = Lab(Dropped, aggregation_frequency=3).train(3, 14)
     first = Lab(Dropped, aggregation_frequency=3).train(cut)
     if behind:
         write = first.controller.snapshot(tmp_path)
-        first.train(cut + 2)  # what is written is as it was
+        first.train(cut + 2)  # the written state is the captured state
         write()
     else:
         first.save(tmp_path)
     later = Lab(Dropped, aggregation_frequency=3, steps_completed=cut, seed=SEED)
-    torch.rand(cut)  # the process did something else meanwhile
+    torch.rand(cut)  # other work in the process
     later.restore(tmp_path)
     before = later.controller.validate()
     later.train(14)
-    assert later.state() == whole.state()
-    assert later.controller.validate() == whole.controller.validate() != before
+    assert later.state() == expected.state()
+    assert later.controller.validate() == expected.controller.validate() != before
 
 
-def test_a_checkpoint_names_its_tensors_and_holds_tied_ones_once(tmp_path: Path) -> None:
+def test_checkpoint_lists_tensors_and_saves_tied_once(tmp_path: Path) -> None:
     lab = Lab(Dropped).train(2)
     lab.save(tmp_path)
     infos = {(info.file, info.name): info for info in lab.controller.tensors()}
@@ -193,7 +191,7 @@ def test_a_checkpoint_names_its_tensors_and_holds_tied_ones_once(tmp_path: Path)
     assert not [path for path in tmp_path.iterdir() if path.suffix not in (".json", ".safetensors")]
 
 
-def test_a_checkpoint_of_another_model_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+def test_checkpoint_of_another_model_is_rejected(tmp_path: Path) -> None:
     class Wider(LineTrial):
         def build_model(self) -> Any:
             return torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
@@ -207,7 +205,7 @@ def test_a_checkpoint_of_another_model_is_refused_and_changes_nothing(tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "torch.json", "worker.safetensors"])
-def test_a_damaged_checkpoint_is_refused_with_the_file(tmp_path: Path, name: str) -> None:
+def test_damaged_file_is_named(tmp_path: Path, name: str) -> None:
     Lab().train(1).save(tmp_path)
     data = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(data[: len(data) // 2])
@@ -221,7 +219,7 @@ def test_a_damaged_checkpoint_is_refused_with_the_file(tmp_path: Path, name: str
     assert lab.state() == before
 
 
-def test_another_trials_checkpoint_gives_weights_and_moments_but_no_settings(
+def test_start_from_other_trial_keeps_own_settings(
     tmp_path: Path,
 ) -> None:
     first = Lab().train(5)
@@ -241,7 +239,7 @@ def test_another_trials_checkpoint_gives_weights_and_moments_but_no_settings(
 # -- validation -----------------------------------------------------------------------------------
 
 
-def test_the_mean_over_batches_is_that_over_records() -> None:
+def test_mean_is_weighted_by_records() -> None:
     lab = Lab()  # ten records in batches of 3, 3, 3 and 1
     x, y = line_data(10).tensors
     result = lab.controller.validate()
@@ -252,7 +250,7 @@ def test_the_mean_over_batches_is_that_over_records() -> None:
     assert result.n_records == 10
 
 
-def test_reducers_other_than_the_mean() -> None:
+def test_sum_min_and_max_reducers() -> None:
     class Extremes(LineTrial):
         def evaluate_batch(self, batch: Any) -> Any:
             return dict.fromkeys(("sum", "max", "min", "avg"), batch[0].shape[0])
@@ -264,7 +262,7 @@ def test_reducers_other_than_the_mean() -> None:
     assert metrics == {"sum": 10, "max": 3, "min": 1, "avg": 2.8}
 
 
-def test_the_whole_dataset_can_be_evaluated_at_once() -> None:
+def test_evaluate_full_dataset() -> None:
     class Whole(LineTrial):
         evaluate_batch = LineTrial.__mro__[1].evaluate_batch  # as if it were not there
 
@@ -297,7 +295,7 @@ class CountRecords(MetricReducer):
         return {"counted": sum(per_slot_metrics)}
 
 
-def test_reducers_of_the_trials_own() -> None:
+def test_custom_reducers() -> None:
     class Reduced(LineTrial):
         def __init__(self, context: Any) -> None:
             super().__init__(context)
@@ -347,7 +345,7 @@ class NotedTrial(LineTrial):
         return {"noting": self.callback}
 
 
-def test_callbacks_are_called_in_order_and_keep_their_state(tmp_path: Path) -> None:
+def test_callbacks_run_in_order_and_keep_state(tmp_path: Path) -> None:
     lab = Lab(NotedTrial)
     lab.controller.validate()
     lab.train(4, 6)
@@ -372,14 +370,14 @@ def test_callbacks_are_called_in_order_and_keep_their_state(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("value", [object(), np.array(["a"]), np.array([object()])])
-def test_a_value_that_a_checkpoint_cannot_hold_is_named(value: Any) -> None:
+def test_unsaveable_value_is_named(value: Any) -> None:
     lab = Lab(NotedTrial).train(1)
     lab.trial.callback.state = {"deep": [0, {"er": value}]}
     with pytest.raises(InvalidExperimentError, match=r"callbacks\.noting\.deep\.1\.er is "):
         lab.controller.snapshot(Path())
 
 
-def test_tensors_of_similar_places_are_kept_apart(tmp_path: Path) -> None:
+def test_tensors_with_equal_paths_stay_distinct(tmp_path: Path) -> None:
     first, second, third = (torch.full((2,), float(n)) for n in range(3))
     lab = Lab(NotedTrial).train(1)
     lab.trial.callback.state = {"a": {"b": first}, "a.b": second, 1: third, "1": np.float32(4)}
@@ -411,7 +409,7 @@ def trial_with_callback(method: str) -> type[LineTrial]:
                 "build_training_data_loader",
                 torch.utils.data.DataLoader(line_data(), num_workers=1, in_order=False),
             ),
-            "in_order=False.*Leave in_order out",
+            "in_order=False.*Remove in_order",
         ),
         (trial_that("build_validation_data_loader", [1]), "Return a torch.utils.data.DataLoader"),
         (trial_that("evaluate_full_dataset", {}), "both of evaluate_batch"),
@@ -432,7 +430,7 @@ def trial_with_callback(method: str) -> type[LineTrial]:
         ),
     ],
 )
-def test_a_wrong_trial_is_refused_before_it_trains(trial: type[LineTrial], said: str) -> None:
+def test_invalid_trial_is_rejected_before_training(trial: type[LineTrial], said: str) -> None:
     with pytest.raises(DetcoreError, match=f"(?s){said}"):
         Lab(trial)
 
@@ -442,12 +440,12 @@ def test_a_wrong_trial_is_refused_before_it_trains(trial: type[LineTrial], said:
     [(None, "train_batch returned None"), ({"a": "x"}, "'a' is 'x'"),
      ({"a": torch.ones(2)}, r"'a' is a tensor of shape \(2,\)")],
 )  # fmt: skip
-def test_metrics_that_are_no_numbers_are_named(returned: Any, said: str) -> None:
+def test_non_numeric_metrics_are_named(returned: Any, said: str) -> None:
     with pytest.raises(MetricError, match=said):
         Lab(trial_that("train_batch", returned)).train(1)
 
 
-def test_wrapping_mistakes_say_what_to_do() -> None:
+def test_wrapping_errors_name_the_fix() -> None:
     lab = Lab(aggregation_frequency=2)
     context, trial = lab.context, lab.trial
     stranger = torch.nn.Linear(1, 1)
@@ -481,7 +479,7 @@ def test_wrapping_mistakes_say_what_to_do() -> None:
         context.wrap_lr_scheduler(plateau, LRScheduler.StepMode.STEP_EVERY_EPOCH)
 
 
-def test_a_method_that_the_trial_lacks_is_named() -> None:
+def test_missing_method_is_named() -> None:
     class Lacking(LineTrial):
         train_batch = PyTorchTrial.train_batch
 
@@ -489,7 +487,7 @@ def test_a_method_that_the_trial_lacks_is_named() -> None:
         Lab(Lacking).train(1)
 
 
-def test_data_moves_to_the_device_in_the_structure_it_has() -> None:
+def test_to_device_keeps_structure() -> None:
     context = Lab().context
     data = {"a": [torch.ones(1), (torch.zeros(2), "text")], "b": 3}
     moved = context.to_device(data)
@@ -497,7 +495,7 @@ def test_data_moves_to_the_device_in_the_structure_it_has() -> None:
     assert (moved["b"], moved["a"][1][1]) == (3, "text")
 
 
-def test_data_that_moves_itself_keeps_its_type() -> None:
+def test_to_device_keeps_type_of_movable_objects() -> None:
     class Encoding(collections.UserDict):  # as tokenizers return it
         moved_to = None
 
@@ -514,7 +512,7 @@ def test_data_that_moves_itself_keeps_its_type() -> None:
     assert torch.equal(sequence.data, packed.data)
 
 
-def test_a_loader_that_cannot_be_resumed_is_refused() -> None:
+def test_loader_that_cannot_resume_is_rejected() -> None:
     class Endless(torch.utils.data.IterableDataset):
         def __iter__(self) -> Any:
             return iter(())
@@ -522,19 +520,19 @@ def test_a_loader_that_cannot_be_resumed_is_refused() -> None:
     divided = torch.utils.data.DistributedSampler([1, 2], num_replicas=2, rank=0)
     batches = torch.utils.data.BatchSampler(divided, 1, False)
     for arguments, message in (
-        ({"dataset": Endless()}, "no numbers, so a resumed run could not return"),
+        ({"dataset": Endless()}, "no indices, so a resumed run could not restore"),
         ({"dataset": 7}, "no __len__ and __getitem__"),
         ({"sampler": [0], "shuffle": True}, "shuffle=True contradicts it"),
-        ({"batch_sampler": [[0]], "drop_last": True}, "cannot be given with it"),
+        ({"batch_sampler": [[0]], "drop_last": True}, "cannot be used with it"),
         ({"batch_size": 0}, "at least 1"),
-        ({"sampler": divided}, r"1 of 2 parts.*\n.*detcore divides batches"),
+        ({"sampler": divided}, r"1 of 2 parts.*\n.*detcore would divide that part"),
         ({"batch_sampler": batches}, "1 of 2 parts"),
     ):
         with pytest.raises(DetcoreError, match=message):
-            checked_loader(DataLoader(**{"dataset": [1, 2], **arguments}), "build_loader")
+            check_trial_loader(DataLoader(**{"dataset": [1, 2], **arguments}), "build_loader")
 
 
-def test_views_of_one_memory_are_saved_and_restored(tmp_path: Path) -> None:
+def test_shared_views_are_restored(tmp_path: Path) -> None:
     class Viewed(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -550,15 +548,15 @@ def test_views_of_one_memory_are_saved_and_restored(tmp_path: Path) -> None:
 
     lab = Lab(trial_that("build_model", Viewed())).train(2)
     lab.save(tmp_path)
-    saved = lab.state()
+    state = lab.state()
     lab.train(4)
-    assert lab.state() != saved
+    assert lab.state() != state
     lab.restore(tmp_path)
-    assert lab.state() == saved
+    assert lab.state() == state
 
 
 @pytest.mark.parametrize("every", [1, 2])
-def test_a_scaled_loss_is_unscaled_before_it_is_clipped(tmp_path: Path, every: int) -> None:
+def test_gradients_are_unscaled_before_clipping(tmp_path: Path, every: int) -> None:
     class Scaled(LineTrial):
         def __init__(self, context: Any) -> None:
             super().__init__(context)
@@ -575,7 +573,7 @@ def test_a_scaled_loss_is_unscaled_before_it_is_clipped(tmp_path: Path, every: i
                 self.scaler.update()
             return loss
 
-    cut = 5 * every - 1  # in the middle of adding gradients up, if they are added up
+    cut = 5 * every - 1  # in the middle of gradient accumulation, if it is enabled
     lab = Lab(Scaled, aggregation_frequency=every).train(cut)
     assert outcome(lab) == plain_loop(cut, every=every, divisor=every, clip=0.1)
     lab.save(tmp_path)
@@ -584,7 +582,7 @@ def test_a_scaled_loss_is_unscaled_before_it_is_clipped(tmp_path: Path, every: i
     assert later.train(8 * every).state() == lab.train(8 * every).state()
 
 
-def test_a_schedule_that_follows_a_metric_is_resumed(tmp_path: Path) -> None:
+def test_plateau_scheduler_resumes(tmp_path: Path) -> None:
     class Stepping(PyTorchCallback):
         def __init__(self, scheduler: Any) -> None:
             self.scheduler = scheduler
@@ -595,7 +593,7 @@ def test_a_schedule_that_follows_a_metric_is_resumed(tmp_path: Path) -> None:
     class Plateau(LineTrial):
         def __init__(self, context: Any) -> None:
             super().__init__(context)
-            # "max": a loss that falls is no improvement.
+            # With "max", a decreasing loss is not an improvement.
             self.scheduler = context.wrap_lr_scheduler(
                 torch.optim.lr_scheduler.ReduceLROnPlateau(
                     self.optimizer, "max", factor=0.5, patience=1
@@ -611,8 +609,8 @@ def test_a_schedule_that_follows_a_metric_is_resumed(tmp_path: Path) -> None:
             lab.controller.validate()
         return lab
 
-    whole = train_on(Lab(Plateau), 2, 4, 6, 8)
+    expected = train_on(Lab(Plateau), 2, 4, 6, 8)
     train_on(Lab(Plateau), 2, 4).save(tmp_path)
     later = train_on(Lab(Plateau, steps_completed=4).restore(tmp_path), 6, 8)
-    assert later.state() == whole.state()
-    assert whole.state()["lr.0"] == [0.025]
+    assert later.state() == expected.state()
+    assert expected.state()["lr.0"] == [0.025]

@@ -1,4 +1,4 @@
-"""Validation metrics of scripts, for any number of workers: 17 records, in batches of 8."""
+"""Validation metrics of scripts for any number of workers, with 17 records in batches of 8."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from _killed_scripts import ADAPTERS, SCRIPTS, Script
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("family", ADAPTERS)
 def test_metrics_do_not_depend_on_the_number_of_workers(family: str, tmp_path: Path) -> None:
-    """`test_workers.py` has the same of `PyTorchTrial`."""
-    found = []
+    """`test_workers.py` has the same test for `PyTorchTrial`."""
+    results = []
     for ranks in (1, 2, 3):
         arguments = ["--task=text", "--rate=0", f"--ranks={ranks}"]
         script = Script(SCRIPTS / f"{family}_tasks.py", tmp_path / str(ranks), arguments, ranks)
-        found.append([metrics for _, metrics in script.finish().metrics("validation")])
-    first = found[0][0]
+        results.append([metrics for _, metrics in script.finish().metrics("validation")])
+    first = results[0][0]
     assert first
-    for each in (metrics for of_ranks in found for metrics in of_ranks):
-        assert each == pytest.approx(first, rel=1e-6)
+    for item in (metrics for of_ranks in results for metrics in of_ranks):
+        assert item == pytest.approx(first, rel=1e-6)

@@ -1,4 +1,4 @@
-"""WebDatasets keep the contract of a data source."""
+"""WebDatasets fulfil the data source contract."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from detcore.errors import DetcoreError
 from detcore_testing import DataSourceSuite
 from detcore_torch import ResumableLoader, resumable
 
-# WebDataset leaves the shard open whose reader stops early.
+# WebDataset does not close a shard whose reader stops early.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 
 NUM_RECORDS = 10
@@ -27,7 +27,7 @@ NUM_RECORDS = 10
 
 @functools.cache
 def shards() -> list[str]:
-    """Return the names of four shards, of 3, 3, 3 and 1 records."""
+    """Return the names of four shards with 3, 3, 3 and 1 records."""
     folder = Path(tempfile.mkdtemp())
     names = [str(folder / f"{index}.tar") for index in range(4)]
     for first, name in enumerate(names):
@@ -104,12 +104,12 @@ class TestShuffledSamplesInProcesses(TestShuffledSamples):
 
 
 def web_loader(data: Any) -> ResumableLoader:
-    made = resumable(torch.utils.data.DataLoader(data, 2), seed=3)
-    assert isinstance(made, ResumableLoader)
-    return made
+    instance = resumable(torch.utils.data.DataLoader(data, 2), seed=3)
+    assert isinstance(instance, ResumableLoader)
+    return instance
 
 
-def test_only_the_samples_of_one_shard_are_read_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_resume_rereads_samples_of_one_shard(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "detcore.torch")
     read: list[str] = []
 
@@ -138,7 +138,7 @@ def test_only_the_samples_of_one_shard_are_read_again(caplog: pytest.LogCaptureF
     assert "process 0 read 1 batches of " in caplog.text
 
 
-def test_each_epoch_of_a_webdataset_has_an_order_of_its_own() -> None:
+def test_webdataset_order_differs_per_epoch() -> None:
     data = webdataset.WebDataset(shards(), shardshuffle=4).shuffle(4).decode().to_tuple("cls")
     loader = web_loader(data)
     epochs = [[int(i) for (batch,) in loader for i in batch] for _ in range(2)]
@@ -146,13 +146,13 @@ def test_each_epoch_of_a_webdataset_has_an_order_of_its_own() -> None:
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(NUM_RECORDS))
 
 
-def test_webdatasets_that_are_not_the_same_in_each_run_are_refused() -> None:
-    for data, said in (
+def test_inexact_webdatasets_are_rejected() -> None:
+    for data, message in (
         (
             webdataset.WebDataset(shards(), resampled=True, shardshuffle=False),
             "draws shards with replacement",
         ),
         (webdataset.WebDataset(shards(), shardshuffle=False).with_epoch(3), "repeats itself"),
     ):
-        with pytest.raises(DetcoreError, match=said):
+        with pytest.raises(DetcoreError, match=message):
             resumable(torch.utils.data.DataLoader(data, 2))

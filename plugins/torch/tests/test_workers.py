@@ -21,7 +21,7 @@ from detcore_torch.process_group import WorkerGroup, settle_buckets
 
 
 class ReducedTrial(ClippedTrial):
-    """Clips, and has metrics of its own; 48 records in batches of 12 over all workers."""
+    """Clips gradients and has custom metrics, with 48 records in batches of 12 over all workers."""
 
     num_records = 48
 
@@ -46,9 +46,9 @@ def train_reduced(distributed: Any) -> tuple[dict[str, Any], Any, Any]:
     lab.train(6, 9)
     result = lab.controller.validate()
     reports = [(steps, metrics, n) for steps, metrics, _, n in lab.clock.reports]
-    found = lab.state(), reports, (dict(result.metrics), result.n_records)
+    outcome = lab.state(), reports, (dict(result.metrics), result.n_records)
     lab.close()
-    return found
+    return outcome
 
 
 def flat(state: Mapping[str, Any]) -> np.ndarray:
@@ -56,29 +56,29 @@ def flat(state: Mapping[str, Any]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_workers_come_to_the_weights_and_metrics_of_one(size: int) -> None:
+def test_workers_match_single_worker(size: int) -> None:
     (alone,) = run_ranks(train_reduced, 1)
-    found = run_ranks(train_reduced, size)
+    result = run_ranks(train_reduced, size)
     state, reports, validation = alone
     assert [report[1]["counted"] for report in reports] == [72, 36]
-    for other, told, validated in found:
-        assert other == found[0][0]  # all workers have the same bits
+    for other, told, validated in result:
+        assert other == result[0][0]  # all workers have equal bits
         np.testing.assert_allclose(flat(other), flat(state), rtol=1e-12, atol=1e-14)
-        assert validated == found[0][2]
+        assert validated == result[0][2]
         assert validated[1] == validation[1] == 10
         assert validated[0]["counted"] == 10
         assert validated[0]["last_size"] == 1  # the batch that comes last in the data
         assert validated[0]["val_loss"] == pytest.approx(validation[0]["val_loss"], rel=1e-12)
         assert [report[1]["counted"] for report in told] == [72, 36]
         assert [report[2] for report in told] == [72 // size, 36 // size]
-    losses = [np.mean([told[0][1]["loss"] for _, told, _ in found])]
+    losses = [np.mean([told[0][1]["loss"] for _, told, _ in result])]
     assert losses == pytest.approx([reports[0][1]["loss"]], rel=1e-12)
 
 
 def train_dropped(
     directory: Path | None, cut: int, distributed: Any
 ) -> tuple[dict[str, Any], float, str]:
-    """Train to batch 11, all at once or as two controllers; return what shows every difference."""
+    """Train to batch 11 with one or two controllers; return the complete final state."""
     batch_size = 2 * distributed.size
     make = functools.partial(
         Lab, Dropped, distributed=distributed, batch_size=batch_size, aggregation_frequency=3
@@ -92,24 +92,22 @@ def train_dropped(
         torch.rand(7)
         lab.restore(directory)
     lab.train(11)
-    found = lab.state(), lab.controller.validate().metrics["val_loss"], str(torch.rand(2))
+    result = lab.state(), lab.controller.validate().metrics["val_loss"], str(torch.rand(2))
     lab.close()
-    return found
+    return result
 
 
 @pytest.mark.parametrize(("size", "cut"), [(2, 4), (2, 6), (3, 4)])
-def test_workers_that_are_resumed_end_with_the_same_bits(
-    tmp_path: Path, size: int, cut: int
-) -> None:
-    """PyTorch would sum the terms of three in another order in a process's first step."""
-    whole = run_ranks(functools.partial(train_dropped, None, cut), size)
+def test_resumed_workers_are_bit_exact(tmp_path: Path, size: int, cut: int) -> None:
+    """PyTorch would sum the terms of three workers in another order in a process's first step."""
+    expected = run_ranks(functools.partial(train_dropped, None, cut), size)
     again = run_ranks(functools.partial(train_dropped, tmp_path, cut), size)
-    assert again == whole
-    assert len({random for _, _, random in whole}) == size  # each worker is seeded
+    assert again == expected
+    assert len({random for _, _, random in expected}) == size  # each worker is seeded
 
 
 class Mixed(torch.nn.Module):  # type: ignore[misc]  # no types here
-    """Has parameters of many kinds: sparse, complex, frozen, infinite, empty, of one number."""
+    """Has parameters of many kinds: sparse, complex, frozen, infinite, empty, scalar."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +129,7 @@ def noted(exchanges: list[int], bucket: Any) -> Any:
 def settle_mixed(distributed: Any) -> list[Any]:
     group = WorkerGroup(distributed)
     group.open()
-    found = []
+    result = []
     for more in ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}):
         model = Mixed()
         wrapped = torch.nn.parallel.DistributedDataParallel(model, **more)
@@ -146,19 +144,19 @@ def settle_mixed(distributed: Any) -> list[Any]:
         assert wrapped.module is model
         assert [name for name, p in model.named_parameters() if p.grad is not None] == ["short"]
         assert model.short.grad.tolist() == [5.0, 5.0]
-        found.append(sum(exchanges))
+        result.append(sum(exchanges))
     group.close()
-    return found
+    return result
 
 
-def test_settling_the_order_changes_nothing_else() -> None:
-    """It exchanges each of 8 parameters twice, or none, where PyTorch keeps one order."""
-    for found in run_ranks(settle_mixed, 2):
-        assert found == [16, 16, 0]
+def test_settle_buckets_changes_only_order() -> None:
+    """It exchanges each of 8 parameters twice, or nothing if PyTorch's order is fixed."""
+    for result in run_ranks(settle_mixed, 2):
+        assert result == [16, 16, 0]
 
 
 class AddingTrial(LineTrial):
-    """The same on any number of workers."""
+    """Equal metrics for any number of workers."""
 
     num_records = 48
 
@@ -176,16 +174,16 @@ def train_part(directory: Path, start: int, end: int, distributed: Any) -> dict[
     return state
 
 
-def test_another_number_of_workers_goes_on_in_the_middle_of_adding_up(tmp_path: Path) -> None:
+def test_other_world_size_resumes_mid_accumulation(tmp_path: Path) -> None:
     run_ranks(functools.partial(train_part, tmp_path, 0, 6), 3)
     parts = run_ranks(functools.partial(train_part, tmp_path, 6, 13), 2)
-    (whole,) = run_ranks(functools.partial(train_part, tmp_path / "b", 0, 13), 1)
+    (expected,) = run_ranks(functools.partial(train_part, tmp_path / "b", 0, 13), 1)
     assert parts[0] == parts[1]
-    np.testing.assert_allclose(flat(parts[0]), flat(whole), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(flat(parts[0]), flat(expected), rtol=1e-12, atol=1e-14)
 
 
 class CountingTrial(LineTrial):
-    """Its buffer is another one on each worker; evaluating it says whose was used."""
+    """Its buffer differs on each worker, and evaluation returns the buffer that was used."""
 
     def __init__(self, context: Any) -> None:
         super().__init__(context)
@@ -212,16 +210,16 @@ def train_counting(distributed: Any) -> list[Any]:
     gradient = lab.trial.inner.weight.grad.tolist()
     generators = torch.get_rng_state().tolist()
     rank = lab.controller.validate().metrics["rank"]
-    kept = torch.get_rng_state().tolist() == generators
-    found = [[batch["before"] for batch in lab.clock.reports[0][2]], rank, kept, gradient]
+    is_preserved = torch.get_rng_state().tolist() == generators
+    result = [[batch["before"] for batch in lab.clock.reports[0][2]], rank, is_preserved, gradient]
     lab.close()
-    return found
+    return result
 
 
-def test_all_workers_use_the_chiefs_buffers_and_exchange_gradients_once_per_update() -> None:
+def test_buffers_and_gradients_are_exchanged_once() -> None:
     first, second = run_ranks(train_counting, 2)
     assert first[:3] == second[:3] == [[0.0, 1.0, 1.0], 1.0, True]
-    assert first[3] != second[3]  # of the third batch, which made no update yet
+    assert first[3] != second[3]  # of the third batch, which is not yet applied
 
 
 def leave(distributed: Any) -> None:
@@ -238,14 +236,14 @@ def leave(distributed: Any) -> None:
         lab.close()
 
 
-def test_a_worker_that_fails_ends_the_others() -> None:
+def test_failed_worker_ends_other_workers() -> None:
     with pytest.raises(RankError, match="rank 1 has enough") as caught:
         run_ranks(leave, 2)
     assert caught.value.rank == 1
 
 
 class DividedTrial(LineTrial):
-    """Gives each worker other data."""
+    """Returns different data on each worker."""
 
     def build_training_data_loader(self) -> Any:
         return DataLoader(line_data(24 + 4 * self.context.distributed.rank), 4)
@@ -255,12 +253,12 @@ def divide(distributed: Any) -> None:
     Lab(DividedTrial, distributed=distributed)
 
 
-def test_workers_with_different_data_are_refused() -> None:
+def test_workers_with_different_data_are_rejected() -> None:
     with pytest.raises(RankError, match=r"(?s)rank 0: 6 and 4; rank 1: 7 and 4.*all of the data"):
         run_ranks(divide, 2)
 
 
-def test_workers_on_several_machines_are_refused() -> None:
+def test_workers_on_several_machines_are_rejected() -> None:
     class Far:
         rank, size, cross_size = 0, 4, 2
 

@@ -29,7 +29,7 @@ _PRIMITIVE = (str, int, float, bool, type(None))
 
 
 class OptunaSettings(RandomSettings):
-    """Trials whose hyperparameters Optuna suggests."""
+    """Settings of the search method ``optuna``."""
 
     sampler: str | dict[str, Any] = Field(
         "TPESampler", description="An Optuna sampler: its name, or 'name' and arguments."
@@ -40,15 +40,15 @@ class OptunaSettings(RandomSettings):
     pruning_period: int = Field(
         0,
         ge=0,
-        description="Ask the pruner this often, in the unit of 'max_length'; 0 = only at the end.",
+        description="Interval of pruner calls, in the unit of 'max_length'; 0 = only at the end.",
     )
 
 
 class OptunaSearch(ReplacingQueue):
-    """Trials whose hyperparameters an Optuna sampler suggests, and which a pruner may stop.
+    """Trials with hyperparameters from an Optuna sampler, which a pruner may stop.
 
-    The study lives in memory and its sampler has the experiment's seed: a new study that receives
-    the same events in the same order makes the same suggestions.
+    The study is in memory and its sampler has the experiment's seed. A new study that receives the
+    same events in the same order therefore makes the same suggestions.
 
     Raises:
         SearchError: If Optuna lacks the sampler or pruner.
@@ -60,14 +60,14 @@ class OptunaSearch(ReplacingQueue):
         self._period = int(settings["pruning_period"]) or setup.max_length
         self._space = _Space(setup.hyperparameters)
         self._trials: list[Any] = []
-        super().__init__(setup, self._ask, first_length=min(self._period, setup.max_length))
+        super().__init__(setup, self._suggest, first_length=min(self._period, setup.max_length))
         if settings["pruner"] != "NopPruner":
             self.planned_length = 0
-        with _quiet():
-            sampler = _make(optuna.samplers, "sampler", settings["sampler"], setup.seed)
-            pruner = _make(optuna.pruners, "pruner", settings["pruner"], None)
+        with _suppress_logs():
+            sampler = _create_component(optuna.samplers, "sampler", settings["sampler"], setup.seed)
+            pruner = _create_component(optuna.pruners, "pruner", settings["pruner"], None)
             self._study = optuna.create_study(
-                # Hyperband derives brackets from it.
+                # Hyperband derives brackets from the name.
                 study_name="detcore",
                 sampler=sampler,
                 pruner=pruner,
@@ -75,18 +75,18 @@ class OptunaSearch(ReplacingQueue):
             )
 
     def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
-        """Report to the study; close the trial if it is done or pruned, else continue it."""
-        asked = self._trials[trial]
-        asked.report(metric, length)
+        """Report to the study; close the trial if it is complete or pruned, or continue it."""
+        optuna_trial = self._trials[trial]
+        optuna_trial.report(metric, length)
         is_done = length >= self._setup.max_length
-        if not is_done and not asked.should_prune():
+        if not is_done and not optuna_trial.should_prune():
             self._invalid.record_accepted()
             return [TrainTo(trial, min(length + self._period, self._setup.max_length))]
         state = optuna.trial.TrialState
         if is_done:
-            self._study.tell(asked, metric)
+            self._study.tell(optuna_trial, metric)
         else:
-            self._study.tell(asked, state=state.PRUNED)
+            self._study.tell(optuna_trial, state=state.PRUNED)
         return super().validated(trial, length, metric)
 
     def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
@@ -94,10 +94,10 @@ class OptunaSearch(ReplacingQueue):
         self._study.tell(self._trials[trial], state=optuna.trial.TrialState.FAIL)
         return super().exited(trial, reason)
 
-    def _ask(self) -> dict[str, Any]:
-        asked = self._study.ask(self._space.distributions)
-        self._trials.append(asked)
-        return self._space.hparams(asked.params)
+    def _suggest(self) -> dict[str, Any]:
+        optuna_trial = self._study.ask(self._space.distributions)
+        self._trials.append(optuna_trial)
+        return self._space.build_hparams(optuna_trial.params)
 
 
 class _Space:
@@ -106,15 +106,16 @@ class _Space:
     def __init__(self, hyperparameters: Mapping[str, Any]) -> None:
         self._hyperparameters = hyperparameters
         self._ranges = {
-            ".".join(map(str, place)): (place, r) for place, r in ranges(hyperparameters)
+            ".".join(map(str, place)): (place, options)
+            for place, options in ranges(hyperparameters)
         }
         self.distributions = {
-            name: _distribution(value)
+            name: _make_distribution(value)
             for name, (_, value) in self._ranges.items()
             if value["type"] != "const"
         }
 
-    def hparams(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    def build_hparams(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return plain hyperparameters, nested as in the experiment file."""
         values = {}
         for name, (place, value) in self._ranges.items():
@@ -127,7 +128,7 @@ class _Space:
         return place_values(self._hyperparameters, values)
 
 
-def _distribution(value: Mapping[str, Any]) -> Any:
+def _make_distribution(value: Mapping[str, Any]) -> Any:
     distributions = optuna.distributions
     kind = value["type"]
     if kind == "categorical":
@@ -153,7 +154,7 @@ def _is_choice_list(values: Sequence[Any]) -> bool:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _suppress_logs() -> Iterator[None]:
     """Suppress Optuna's log messages and its warnings about experimental features."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -165,32 +166,34 @@ def _quiet() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def _make(module: Any, what: str, wanted: str | Mapping[str, Any], seed: int | None) -> Any:
-    """Make a sampler or pruner by name; nested ones among its arguments are made first."""
-    options: dict[str, Any] = {"name": wanted} if isinstance(wanted, str) else dict(wanted)
+def _create_component(
+    module: Any, kind: str, choice: str | Mapping[str, Any], seed: int | None
+) -> Any:
+    """Create a sampler or pruner by name, with nested samplers or pruners in its arguments."""
+    options: dict[str, Any] = {"name": choice} if isinstance(choice, str) else dict(choice)
     name = str(options.pop("name", ""))
-    known = sorted(
-        each
-        for each in module.__all__
-        if each.endswith(what.capitalize()) and not each.startswith("Base")
+    names = sorted(
+        attribute
+        for attribute in module.__all__
+        if attribute.endswith(kind.capitalize()) and not attribute.startswith("Base")
     )
-    if name not in known:
+    if name not in names:
         raise SearchError(
-            f"searcher.{what} is {name!r}; Optuna has: {', '.join(known)}.\n"
-            "Name one of these, alone or as {name: ..., and its arguments}."
+            f"unknown searcher.{kind} {name!r}; Optuna has: {', '.join(names)}.\n"
+            "Use one of these names, or a mapping with its name and arguments."
         )
-    made = getattr(module, name)
+    factory = getattr(module, name)
     for key, value in options.items():
-        if isinstance(value, Mapping) and value.get("name") in known:
-            options[key] = _make(module, what, value, seed)
+        if isinstance(value, Mapping) and value.get("name") in names:
+            options[key] = _create_component(module, kind, value, seed)
     if "seed" in options:
         raise SearchError(
-            f"searcher.{what} has a separate seed.\n"
-            "Everything is drawn with reproducibility.experiment_seed; leave seed out."
+            f"searcher.{kind} has a separate seed.\n"
+            "Remove it. The seed is reproducibility.experiment_seed."
         )
-    if seed is not None and "seed" in inspect.signature(made).parameters:
+    if seed is not None and "seed" in inspect.signature(factory).parameters:
         options["seed"] = seed
     try:
-        return made(**options)
+        return factory(**options)
     except (TypeError, ValueError, ImportError) as error:
-        raise SearchError(f"searcher.{what}: {name} cannot be made: {error}") from error
+        raise SearchError(f"searcher.{kind}: {name} cannot be created: {error}") from error

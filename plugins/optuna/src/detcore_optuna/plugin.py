@@ -1,4 +1,4 @@
-"""Hook implementations; imports Optuna when a search begins."""
+"""Hook implementations; Optuna is imported when a search starts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Trials of detcore on a Ray cluster.
+"""Run detcore trials on a Ray cluster.
 
-Names are imported on first use: finding the plugin must not cost what using it costs.
+Names are imported on first use, so that finding the plugin does not import Ray.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Messages between the runner and the process that speaks to Ray.
+"""Messages between the runner and the driver process.
 
-A socket carries the descriptors of each trial that starts; the first of them is a socket for
-that trial, on which both send JSON objects, one a line.
+A control socket transfers the descriptors of each starting trial. The first descriptor is the
+trial's socket, on which both sides send JSON objects, one per line.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 _MAX_DESCRIPTORS = 64
 
 
-class Line:
-    """One end of a trial's socket. Any thread may send; one thread listens.
+class Channel:
+    """One end of a trial's socket. Any thread may send messages; only one thread may read them.
 
     Args:
-        connection: The socket; closed with this.
+        connection: The socket, which `close` closes.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -28,46 +28,46 @@ class Line:
         self._file = connection.makefile("rb")
         self._lock = threading.Lock()
 
-    def say(self, kind: str, **fields: Any) -> None:
-        """Send a message; if the other end is gone, only `heard` notices."""
-        data = json.dumps({"kind": kind, **fields}, default=_plain).encode() + b"\n"
+    def send_message(self, kind: str, **fields: Any) -> None:
+        """Send a message. If the other end has exited, only `read_messages` notices."""
+        data = json.dumps({"kind": kind, **fields}, default=_to_json).encode() + b"\n"
         with self._lock, contextlib.suppress(OSError):
             self._socket.sendall(data)
 
-    def heard(self) -> Iterator[dict[str, Any]]:
-        """Yield the other end's messages, until it is closed or gone."""
+    def read_messages(self) -> Iterator[dict[str, Any]]:
+        """Yield the other end's messages until it closes the channel or exits."""
         while True:
             try:
                 data = self._file.readline()
             except OSError:
                 return
-            # A message without its end comes from a process that was killed.
+            # An incomplete message comes from a process that was killed.
             if not data.endswith(b"\n"):
                 return
             yield json.loads(data)
 
     def hang_up(self) -> None:
-        """Say that no more comes: the other end's `heard` ends."""
+        """Stop sending, so that the other end's `read_messages` ends."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Release it."""
+        """Close the socket."""
         self._file.close()
         self._socket.close()
 
 
 def send_descriptors(control: socket.socket, descriptors: Sequence[int]) -> None:
-    """Hand descriptors over; the other process gets its own copies.
+    """Send descriptors to the other process, which receives copies.
 
     Raises:
-        OSError: If the other process is gone.
+        OSError: If the other process has exited.
     """
     socket.send_fds(control, [b"+"], list(descriptors))
 
 
 def receive_descriptors(control: socket.socket) -> list[int] | None:
-    """Wait for descriptors; None when the other process is gone."""
+    """Wait for descriptors; return None when the other process has exited."""
     try:
         data, descriptors, _, _ = socket.recv_fds(control, 1, _MAX_DESCRIPTORS)
     except OSError:
@@ -75,8 +75,8 @@ def receive_descriptors(control: socket.socket) -> list[int] | None:
     return list(descriptors) if data else None
 
 
-def _plain(value: object) -> Any:
-    """Convert a value that JSON cannot represent to one that it can."""
+def _to_json(value: object) -> Any:
+    """Convert a value that JSON cannot represent."""
     to_list = getattr(value, "tolist", None)  # NumPy's
     if callable(to_list):
         return to_list()

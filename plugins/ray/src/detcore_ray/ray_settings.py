@@ -19,41 +19,42 @@ STRATEGIES = {
     "PACK": "on as few nodes as possible",
     "SPREAD": "on as many nodes as possible",
     "STRICT_PACK": "all on one node",
-    "STRICT_SPREAD": "each on a node of its own",
+    "STRICT_SPREAD": "each on a separate node",
 }
 
 
-def _as_text(value: object) -> object:
-    """Return a number or boolean as text, since YAML has no quotes around ``1``."""
+def _to_string(value: object) -> object:
+    """Convert a number or boolean to a string, because ``1`` is not quoted in YAML."""
     return str(value) if isinstance(value, int | float) else value
 
 
 _Amount = Annotated[float, Field(ge=0)]
-_Text = Annotated[str, BeforeValidator(_as_text)]
+_String = Annotated[str, BeforeValidator(_to_string)]
 
 
 class RaySettings(BaseModel):
-    """How trials are placed; an experiment file has these names beside ``name: ray``.
+    """Placement of trials, as written beside ``name: ray`` in an experiment file.
 
     Attributes:
-        address: ``"auto"``, ``"HOST:PORT"`` of a running cluster's head node, or ``"local"``: a
-            cluster of this machine is started and ends with the run. Default: the variable
-            ``RAY_ADDRESS``, else ``"local"``.
-        strategy: Where the workers of one trial go: ``PACK`` on as few nodes as possible,
-            ``SPREAD`` on as many, ``STRICT_PACK`` all on one, ``STRICT_SPREAD`` each on its own.
-        cpus_per_slot: CPUs that each worker takes.
-        gpus_per_slot: GPUs that each worker takes, and sees.
-        resources: More of what Ray counts, for each worker.
-        runtime_env: Ray's runtime environment of the workers. Without ``working_dir``, nodes on
-            other machines get a copy of the folder of the trial's code.
-        variables: More variables for the workers.
-        wait_for_nodes: Whether a trial waits for nodes that are not there yet, as with Ray's
-            autoscaler. Otherwise a trial that the cluster cannot hold is an error.
-        lease_s: After how many seconds a worker ends that hears nothing of the runner; >= 2. A
-            trial starts again on other nodes no earlier than that.
+        address: ``"auto"``, ``"HOST:PORT"`` of a running cluster's head node, or ``"local"`` to
+            start a cluster on this machine for the run. Default: the variable ``RAY_ADDRESS``, or
+            ``"local"`` if it is not set.
+        strategy: Placement of a trial's workers: ``PACK`` on as few nodes as possible, ``SPREAD``
+            on as many as possible, ``STRICT_PACK`` on one node, ``STRICT_SPREAD`` each on a
+            separate node.
+        cpus_per_slot: CPUs per worker.
+        gpus_per_slot: GPUs per worker. A worker sees only its GPUs.
+        resources: Custom Ray resources per worker.
+        runtime_env: Ray runtime environment of the workers. Without ``working_dir``, nodes on other
+            machines receive a copy of the trial's code directory.
+        variables: Additional environment variables of the workers.
+        wait_for_nodes: Whether a trial waits for new nodes, such as from Ray's autoscaler.
+            Otherwise a trial that does not fit the cluster is an error.
+        lease_s: Seconds without a message from the runner after which a worker exits; >= 2. A trial
+            restarts on other nodes only after this time.
     """
 
-    # A runtime environment may hold secrets.
+    # A runtime environment may contain secrets.
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, hide_input_in_errors=True
     )
@@ -62,55 +63,59 @@ class RaySettings(BaseModel):
         default=None, description="auto, HOST:PORT of the head node, or local."
     )
     strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = Field(
-        default="PACK", description="How the workers of a trial are spread over the nodes."
+        default="PACK", description="Placement of a trial's workers on the nodes."
     )
-    cpus_per_slot: _Amount = Field(default=1, description="CPUs that each worker takes.")
-    gpus_per_slot: _Amount = Field(default=0, description="GPUs that each worker takes, and sees.")
+    cpus_per_slot: _Amount = Field(default=1, description="CPUs per worker.")
+    gpus_per_slot: _Amount = Field(
+        default=0, description="GPUs per worker. A worker sees only its GPUs."
+    )
     resources: dict[str, _Amount] = Field(
-        default={}, description="More of what Ray counts, for each worker."
+        default={}, description="Custom Ray resources per worker."
     )
     runtime_env: dict[str, Any] = Field(
-        default={}, description="Ray's runtime environment of the workers."
+        default={}, description="Ray runtime environment of the workers."
     )
-    variables: dict[str, _Text] = Field(default={}, description="More variables for the workers.")
+    variables: dict[str, _String] = Field(
+        default={}, description="Additional environment variables of the workers."
+    )
     wait_for_nodes: bool = Field(
-        default=False, description="Whether a trial waits for nodes that are to come."
+        default=False, description="Wait for new nodes if a trial does not fit the cluster."
     )
     lease_s: float = Field(
         default=30.0,
         ge=2,
-        description="Seconds after which a worker ends that hears nothing of the run.",
+        description="Seconds without a message from the run after which a worker exits.",
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _null_is_default(cls, value: object) -> object:
+    def _drop_nulls(cls, value: object) -> object:
         if not isinstance(value, Mapping):
             return value
-        return {name: each for name, each in value.items() if each is not None}
+        return {name: setting for name, setting in value.items() if setting is not None}
 
     @field_validator("address")
     @classmethod
-    def _is_of_a_cluster(cls, address: str | None) -> str | None:
+    def _check_address(cls, address: str | None) -> str | None:
         if address is not None and address.startswith("ray://"):
             raise ValueError(
-                f"{address!r} is the address of a Ray client server. The runner joins the cluster "
-                "itself: run it on a node of the cluster with launcher.address: auto, or give "
-                "HOST:PORT of the head node"
+                f"{address!r} is the address of a Ray client server, but the runner joins the "
+                "cluster itself. Run it on a node of the cluster with launcher.address: auto, or "
+                "set HOST:PORT of the head node"
             )
         return address
 
     @model_validator(mode="after")
-    def _takes_something(self) -> Self:
+    def _check_bundle(self) -> Self:
         if not self.bundle:
             raise ValueError(
-                "a slot that needs nothing cannot be placed: give cpus_per_slot, gpus_per_slot or "
+                "a slot without resources cannot be placed. Set cpus_per_slot, gpus_per_slot or "
                 "resources"
             )
         return self
 
     @property
     def bundle(self) -> dict[str, float]:
-        """Resources of each worker, by Ray's names; without those that are 0."""
+        """Nonzero resources per worker, by Ray's names."""
         amounts = {"CPU": self.cpus_per_slot, "GPU": self.gpus_per_slot, **self.resources}
         return {name: float(amount) for name, amount in amounts.items() if amount}

@@ -1,4 +1,4 @@
-"""`PyTorchCallback`, and the calls of the user's callbacks in order."""
+"""`PyTorchCallback`, and the class that calls the user's callbacks in order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PyTorchCallback:
     """
 
     def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
-        """Called once per process, first of all.
+        """Called once per process, before all other hooks.
 
         Args:
             first_batch_idx: Batches trained before this process started.
@@ -28,13 +28,13 @@ class PyTorchCallback:
         """
 
     def on_trial_shutdown(self) -> None:
-        """Called once per process, last of all, also after an error."""
+        """Called once per process, after all other hooks and also after an error."""
 
     def on_training_start(self) -> None:
         """Called once per process, before its first batch."""
 
     def on_training_epoch_start(self, epoch_idx: int) -> None:
-        """Called before the first batch of an epoch; not again after a resume within the epoch."""
+        """Called before the first batch of an epoch, but not after a resume within the epoch."""
 
     def on_training_epoch_end(self, epoch_idx: int) -> None:
         """Called after the last batch of an epoch."""
@@ -46,7 +46,7 @@ class PyTorchCallback:
 
         Args:
             avg_metrics: This worker's means over its batches since the last report.
-            batch_metrics: The metrics of each of these.
+            batch_metrics: The metrics of each of these batches.
         """
 
     def on_validation_start(self) -> None:
@@ -68,10 +68,10 @@ class PyTorchCallback:
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
         """Called when this worker's files of a checkpoint are written, before it is committed.
 
-        With such a callback training waits until the files are written.
+        If a callback overrides this, training waits until the files are written.
 
         Args:
-            checkpoint_dir: The folder; files that are added to it become part of the checkpoint.
+            checkpoint_dir: The directory. Files added to it become part of the checkpoint.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -90,9 +90,9 @@ class Callbacks:
         ignored_objects: Objects that are saved elsewhere, such as models.
 
     Raises:
-        InvalidDataTypeError: If it is not a mapping of `PyTorchCallback`.
-        InvalidExperimentError: If one has a method ``on_...`` that detcore never calls, or only one
-            of ``state_dict`` and ``load_state_dict``.
+        InvalidDataTypeError: If `callbacks` is not a mapping of `PyTorchCallback`.
+        InvalidExperimentError: If a callback has a method ``on_...`` that detcore never calls, or
+            only one of ``state_dict`` and ``load_state_dict``.
     """
 
     def __init__(self, callbacks: Any, ignored_objects: Iterable[object] = ()) -> None:
@@ -111,31 +111,33 @@ class Callbacks:
         self._callbacks: dict[str, PyTorchCallback] = dict(callbacks)
         self._attributes = UserAttributes(self._callbacks, ignored_objects=ignored_objects)
 
-    def call(self, hook: str, *arguments: Any) -> None:
+    def call_hook(self, hook: str, *arguments: Any) -> None:
         """Call a hook of all callbacks, in order."""
         for callback in self._callbacks.values():
             getattr(callback, hook)(*arguments)
 
     @property
     def reads_checkpoints(self) -> bool:
-        """Whether a callback sees the files of checkpoints."""
+        """Whether a callback reads the files of checkpoints."""
         default = PyTorchCallback.on_checkpoint_write_end
-        found = (type(each).on_checkpoint_write_end for each in self._callbacks.values())
-        return any(method is not default for method in found)
+        methods = (type(callback).on_checkpoint_write_end for callback in self._callbacks.values())
+        return any(method is not default for method in methods)
 
     def start_training(self) -> None:
-        """Call ``on_training_start``, after which changed attributes are as in the checkpoint."""
-        self.call("on_training_start")
+        """Call ``on_training_start``, then restore the checkpoint's attributes again."""
+        self.call_hook("on_training_start")
         self._attributes.restore_again()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the callbacks' states by name, and the attributes that they have changed."""
         states = {name: callback.state_dict() for name, callback in self._callbacks.items()}
         attributes = self._attributes.capture()
-        return states | {_ATTRIBUTES: {name: each for name, each in attributes.items() if each}}
+        return states | {
+            _ATTRIBUTES: {name: changes for name, changes in attributes.items() if changes}
+        }
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
-        """Give the callbacks their states; a callback that is new has none."""
+        """Restore the callbacks' states; a new callback has no state."""
         self._attributes.restore(states.get(_ATTRIBUTES, {}))
         for name, callback in self._callbacks.items():
             if name in states:
@@ -145,14 +147,17 @@ class Callbacks:
 def _check_hooks(name: str, callback: PyTorchCallback) -> None:
     hooks = [hook for hook in vars(PyTorchCallback) if hook.startswith("on_")]
     unknown = [
-        each for each in dir(callback) if each.startswith("on_") and each not in hooks
-        and callable(getattr(callback, each))
-    ]  # fmt: skip
+        attribute
+        for attribute in dir(callback)
+        if attribute.startswith("on_")
+        and attribute not in hooks
+        and callable(getattr(callback, attribute))
+    ]
     if unknown:
         raise InvalidExperimentError(
             f"the callback {name!r} ({type(callback).__name__}) has {', '.join(unknown)}, which "
             f"detcore never calls.\nHooks are: {', '.join(hooks)}.\n"
-            "Rename the method; other methods must not begin with on_."
+            "Rename the method: the names of other methods must not start with on_."
         )
     _check_state_methods(name, callback)
 

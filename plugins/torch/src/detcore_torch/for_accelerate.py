@@ -1,4 +1,4 @@
-"""Train with a loop of one's own and Accelerate, with detcore's checkpoints and searches.
+"""Train with a custom Accelerate loop, with detcore's checkpoints and searches.
 
 ```python
 from detcore_torch.for_accelerate import training
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from detcore.errors import InvalidExperimentError, describe
 from detcore.trial import Step
 from detcore_torch.data.resumable_loader import ResumableLoader, resumable_loader
-from detcore_torch.libraries import supported, torch
+from detcore_torch.libraries import import_supported, torch
 from detcore_torch.process_group import settle_buckets
 from detcore_torch.scripts.script_run import (
     Plan,
@@ -41,7 +41,7 @@ from detcore_torch.state.shared_state import attributes_in
 from detcore_torch.state.state_files import read_state
 from detcore_torch.state.training_state import TrainingState
 
-supported("accelerate", (1, 12), (2,), "accelerate")
+import_supported("accelerate", (1, 12), (2,), "accelerate")
 
 from accelerate.data_loader import DataLoaderShard  # noqa: E402  # after the check
 from accelerate.utils import DistributedType  # noqa: E402
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["Training", "hyperparameters", "training"]
 
 _FRAMEWORK = "accelerate"
-# Arguments on which the result of training depends.
+# Arguments that affect the result of training.
 _RESULT_ARGUMENTS = ("gradient_accumulation_steps", "mixed_precision")
 _SUPPORTED = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 
@@ -74,33 +74,34 @@ def training(
 ) -> contextlib.AbstractContextManager[Training]:
     """Restore the state of the prepared objects, and provide the batches to train on.
 
-    Under ``detcore run``, the experiment file says how far to train and when to report, validate
-    and save. It counts steps: batches after which the accelerator lets optimizers make an update.
-    A script by itself follows the arguments, and continues if it is started again after an
+    Under ``detcore run``, the experiment file determines how long to train and when to report,
+    validate and save. It counts steps: batches after which the accelerator lets optimizers update.
+    A standalone script follows the arguments, and resumes if it is started again after an
     interruption.
 
     Args:
         accelerator: The ``Accelerator``, after ``prepare``.
         train_loader: The training data, prepared.
         validate: Returns the validation metrics by name; it may switch models to evaluation.
-        epochs: Passes over the data that a script by itself trains.
-        max_steps: Steps that a script by itself trains; one of the two is needed.
-        report_every: Steps between reports; default: as often as it validates.
+        epochs: Passes over the data that a standalone script trains.
+        max_steps: Steps that a standalone script trains. Either `epochs` or `max_steps` is
+            required.
+        report_every: Steps between reports; default: `validate_every`.
         validate_every: Steps between validations; default: an epoch.
-        save_every: Steps between checkpoints, besides those of the best validations and the last;
-            0 for none; default: as often as it validates.
-        hparams: Hyperparameters to record for a script by itself.
-        metric: The validation metric that chooses the best checkpoint of a script by itself.
-        smaller_is_better: Its direction.
-        checkpoint_storage: Path or URL for a script by itself; default: ``DETCORE_HOME``.
+        save_every: Steps between checkpoints, in addition to the best and the last checkpoint; 0
+            for none; default: `validate_every`.
+        hparams: Hyperparameters to record for a standalone script.
+        metric: Validation metric that selects the best checkpoint of a standalone script.
+        smaller_is_better: Whether a smaller metric is better.
+        checkpoint_storage: Path or URL for a standalone script; default: ``DETCORE_HOME``.
 
     Raises:
         SystemExit: With code 75, if the trial was preempted and has saved a checkpoint.
-        RunError: If a script by itself would continue a run that started with other arguments.
-        InvalidExperimentError: If training could not be resumed with the accelerator or the data.
+        RunError: If a standalone script would resume a run that started with other arguments.
+        InvalidExperimentError: If training with the accelerator or the data could not be resumed.
         InvalidCheckpointError: If the checkpoint does not fit the models.
     """
-    _check(accelerator, train_loader)
+    _check_arguments(accelerator, train_loader)
     steps_per_epoch = count_steps_per_epoch(train_loader, accelerator.gradient_accumulation_steps)
     length, period = _find_lengths(steps_per_epoch, epochs, max_steps, validate_every)
     plan = Plan(
@@ -141,12 +142,12 @@ def _open_training(
 
 
 class Training:
-    """The batches to train on, and their metrics; made by `training`.
+    """The batches to train on, and their metrics; created by `training`.
 
-    The state is that of all models, optimizers and schedulers given to ``accelerator.prepare``, of
-    the objects given to ``accelerator.register_for_checkpointing``, and of the gradient scaler.
-    `detcore_torch.resumable` makes the batches, in an order that depends on the seed of
-    ``set_seed`` and differs from PyTorch's own.
+    Checkpoints contain the state of all models, optimizers and schedulers passed to
+    ``accelerator.prepare``, of the objects passed to ``accelerator.register_for_checkpointing``,
+    and of the gradient scaler. `detcore_torch.resumable` loads the batches, in an order that
+    depends on the seed of ``set_seed`` and differs from PyTorch's order.
 
     Attributes:
         original: The loader that the accelerator prepared.
@@ -168,35 +169,35 @@ class Training:
         self._metrics: dict[str, list[Any]] = {}
         self._is_updated = False  # whether an optimizer has made an update since the last batch
         self._hooks = [
-            each.optimizer.register_step_post_hook(self._note_update)
-            for each in accelerator._optimizers
+            optimizer.optimizer.register_step_post_hook(self._note_update)
+            for optimizer in accelerator._optimizers
         ]
         self._resume: list[Callable[[], None]] = []
         self.original = train_loader.base_dataloader
         chiefs_seed = run.context.distributed.broadcast(torch.initial_seed())
         is_resumed = run.checkpoint is not None
-        # A resumed run takes the seed of its checkpoint.
+        # A resumed run uses the seed of its checkpoint.
         self._data = _TrackedLoader(
             resumable_loader(self.original, seed=None if is_resumed else chiefs_seed)
         )
         train_loader.base_dataloader = self._data
-        for wrapper in _wrappers(accelerator):
+        for wrapper in _find_wrappers(accelerator):
             settle_buckets(wrapper)
         self._attributes = ModelAttributes([
             accelerator.unwrap_model(model) for model in accelerator._models
         ])  # fmt: skip
         if run.checkpoint is not None:
             document = read_state(run.checkpoint, _FRAMEWORK)
-            self._state({}).restore(run.checkpoint)
+            self._make_state({}).restore(run.checkpoint)
             self._load_registered(document["registered"])
             self._data.seek(document["position"])
-            # The script may change modes or draw numbers before it takes the first batch.
+            # The script may change modes or draw numbers before it reads the first batch.
             self._resume = [
                 attributes_in(self._attributes.models, run.checkpoint),
                 generators_in(self._clock, run.checkpoint, self._attributes.models),
             ]
         run.release()
-        self._created = self._state({}).list_objects()
+        self._created = self._make_state({}).list_objects()
 
     @property
     def step(self) -> int:
@@ -209,14 +210,14 @@ class Training:
         return int(self._data.position["epoch"])
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield batches until training ends; between them, do the work that is due."""
-        if self._finish_step():  # such as a validation for which there was no time
+        """Yield batches until training ends; do the work that is due between batches."""
+        if self._finish_step():  # such as a validation that an interruption prevented
             self._restore_rest()
             return
         while True:
             self._loader.set_epoch(self._data.loader.epoch)
             for batch in self._loader:
-                self._data.take()
+                self._data.advance_position()
                 self._restore_rest()
                 self._is_updated = False
                 yield batch
@@ -226,10 +227,10 @@ class Training:
                         return
 
     def report(self, **metrics: float | torch.Tensor) -> None:
-        """Add training metrics of the present batch; a report contains their means."""
+        """Add training metrics of the current batch; a report contains their means."""
         for name, value in metrics.items():
-            kept = value.detach() if isinstance(value, torch.Tensor) else value
-            self._metrics.setdefault(name, []).append(kept)
+            number = value.detach() if isinstance(value, torch.Tensor) else value
+            self._metrics.setdefault(name, []).append(number)
 
     def finish(self) -> None:
         """Save the state if the script ended training before its length."""
@@ -239,7 +240,7 @@ class Training:
             self._finish_step()
 
     def close(self) -> None:
-        """Give the loader and the optimizers back."""
+        """Restore the loader and remove the optimizer hooks."""
         self._loader.base_dataloader = self.original
         for hook in self._hooks:
             hook.remove()
@@ -248,7 +249,7 @@ class Training:
         self._is_updated = True
 
     def _restore_rest(self) -> None:
-        """Restore the attributes of models and the generators of the checkpoint, once."""
+        """Restore the checkpoint's model attributes and generators, once."""
         while self._resume:
             self._resume.pop(0)()
 
@@ -256,44 +257,46 @@ class Training:
         """Do the work that is due; return whether training ends here."""
         while (decision := self._clock.due(self._step)).step is not Step.TRAIN:
             if decision.step is Step.REPORT:
-                self._clock.reported(self._means())
+                self._clock.reported(self._average_metrics())
             elif decision.step is Step.VALIDATE:
-                self._clock.validated(self._validated())
+                self._clock.validated(self._run_validation())
             elif decision.step is Step.CHECKPOINT:
-                registered = [each.state_dict() for each in self._accelerator._custom_objects]
-                rest = {"registered": registered, "position": self._data.position}
-                state = self._state(rest)
+                registered = [
+                    instance.state_dict() for instance in self._accelerator._custom_objects
+                ]
+                document = {"registered": registered, "position": self._data.position}
+                state = self._make_state(document)
                 state.check_objects(self._created)
                 self._clock.save(state)
             else:
                 if self._clock.stopped == "preempted":
-                    self._run.finish()  # exits
+                    self._run.check_completed()  # exits
                 return True
         return False
 
-    def _means(self) -> dict[str, float]:
-        found, self._metrics = self._metrics, {}
+    def _average_metrics(self) -> dict[str, float]:
+        values_by_name, self._metrics = self._metrics, {}
         return {
-            name: float(torch.stack([torch.as_tensor(each).float() for each in values]).mean())
-            for name, values in found.items()
+            name: float(torch.stack([torch.as_tensor(value).float() for value in values]).mean())
+            for name, values in values_by_name.items()
         }
 
-    def _validated(self) -> dict[str, float]:
-        """Validate; the training that follows is as if there had been no validation."""
-        modules = [each for model in self._accelerator._models for each in model.modules()]
-        modes = [each.training for each in modules]
+    def _run_validation(self) -> dict[str, float]:
+        """Validate without affecting the training that follows."""
+        modules = [module for model in self._accelerator._models for module in model.modules()]
+        modes = [module.training for module in modules]
         with preserved_generators():
             metrics = self._validate()
         for module, mode in zip(modules, modes, strict=True):
             module.training = mode
         return {name: float(value) for name, value in metrics.items()}
 
-    def _state(self, rest: Mapping[str, object]) -> TrainingState:
+    def _make_state(self, rest: Mapping[str, object]) -> TrainingState:
         accelerator = self._accelerator
         return TrainingState(
             attributes=self._attributes,
-            optimizers=[each.optimizer for each in accelerator._optimizers],
-            schedulers=[each.scheduler for each in accelerator._schedulers],
+            optimizers=[wrapper.optimizer for wrapper in accelerator._optimizers],
+            schedulers=[wrapper.scheduler for wrapper in accelerator._schedulers],
             scalers=[] if accelerator.scaler is None else [accelerator.scaler],
             rank=self._run.context.distributed.rank,
             extra=lambda files: files.add_state(_FRAMEWORK, rest),
@@ -306,18 +309,18 @@ class Training:
             raise InvalidExperimentError(
                 f"the script has registered {len(objects)} objects with "
                 f"register_for_checkpointing, and the checkpoint has {len(states)}.\n"
-                "Use the code that the checkpoint was made with, or start a new run."
+                "Use the code of the checkpoint, or start a new run."
             )
-        for each, state in zip(objects, states, strict=True):
-            each.load_state_dict(state)
+        for instance, state in zip(objects, states, strict=True):
+            instance.load_state_dict(state)
 
 
 class _TrackedLoader:
-    """A loader that knows its position although the accelerator reads a batch ahead.
+    """A loader that tracks its position although the accelerator reads one batch ahead.
 
     Attributes:
         loader: The loader.
-        position: Its position after the last batch that training took.
+        position: Its position after the last batch that training used.
     """
 
     def __init__(self, loader: ResumableLoader) -> None:
@@ -337,8 +340,8 @@ class _TrackedLoader:
             self._read.append(self.loader.position())
             yield batch
 
-    def take(self) -> None:
-        """Advance the position by one batch, which training takes now."""
+    def advance_position(self) -> None:
+        """Advance the position by one batch, which training uses now."""
         self.position = self._read.popleft()
 
     def seek(self, position: Mapping[str, object]) -> None:
@@ -347,7 +350,7 @@ class _TrackedLoader:
         self.position = dict(position)
 
 
-def _check(accelerator: Accelerator, loader: DataLoaderShard) -> None:
+def _check_arguments(accelerator: Accelerator, loader: DataLoaderShard) -> None:
     if accelerator.distributed_type not in _SUPPORTED:
         raise InvalidExperimentError(
             f"the accelerator's distributed_type is {accelerator.distributed_type}, which this "
@@ -356,34 +359,34 @@ def _check(accelerator: Accelerator, loader: DataLoaderShard) -> None:
     if type(loader) is not DataLoaderShard:
         raise InvalidExperimentError(
             f"the training data is {describe(loader)}.\n"
-            "training takes a DataLoader that accelerator.prepare returned, without "
-            "dispatch_batches.\nPrepare the loader; for an IterableDataset, set "
+            "training accepts a DataLoader that accelerator.prepare returned, without "
+            "dispatch_batches.\nPrepare the loader. For an IterableDataset, set "
             "DataLoaderConfiguration(dispatch_batches=False)."
         )
     if loader.use_stateful_dataloader:
         raise InvalidExperimentError(
-            "the accelerator has use_stateful_dataloader=True, and detcore continues the data "
-            "itself.\nRemove it."
+            "the accelerator has use_stateful_dataloader=True, but detcore restores the position "
+            "in the data itself.\nRemove the option."
         )
     is_stream = isinstance(loader.dataset, torch.utils.data.IterableDataset)
     if accelerator.num_processes > 1 and is_stream:
         raise InvalidExperimentError(
-            "the training data is an IterableDataset, of which each of "
-            f"{accelerator.num_processes} processes would need its own position.\n"
+            "the training data is an IterableDataset, which has only one position for "
+            f"{accelerator.num_processes} processes.\n"
             "Use a dataset with __getitem__ and __len__, or one process."
         )
 
 
-def _wrappers(accelerator: Accelerator) -> list[torch.nn.Module]:
-    """Return the ``DistributedDataParallel`` of each model, which only the script has.
+def _find_wrappers(accelerator: Accelerator) -> list[torch.nn.Module]:
+    """Return the ``DistributedDataParallel`` wrapper of each model.
 
-    The accelerator notes a model before it wraps it, and a model does not know its wrapper.
+    Only the script has the wrappers: the accelerator records a model before wrapping it.
     """
     if accelerator.num_processes == 1:
         return []
     kind = torch.nn.parallel.DistributedDataParallel
     # isinstance is slow for a class of ABCMeta, and trusts an object's __class__.
-    wrappers = [each for each in gc.get_objects() if kind in type(each).__mro__]
+    wrappers = [instance for instance in gc.get_objects() if kind in type(instance).__mro__]
     return [
         wrapper
         for model in accelerator._models  # in the same order on all workers
@@ -398,17 +401,17 @@ def _find_lengths(
     max_steps: int | None,
     validate_every: int | None,
 ) -> tuple[int, int]:
-    """Return the steps that a script by itself trains, and those between two validations.
+    """Return a standalone script's training length and validation period, in steps.
 
     Raises:
-        InvalidExperimentError: If the arguments do not give both.
+        InvalidExperimentError: If the arguments do not determine both.
     """
     period = validate_every or steps_per_epoch
     length = max_steps or (math.ceil(epochs * steps_per_epoch) if epochs and steps_per_epoch else 0)
     if not length or not period:
         raise InvalidExperimentError(
-            f"epochs={epochs}, max_steps={max_steps} and validate_every={validate_every} give "
-            "training no length or no validations.\n"
-            "Set epochs; for data without a length, set max_steps and validate_every."
+            f"epochs={epochs}, max_steps={max_steps} and validate_every={validate_every} do not "
+            "determine the training length and the validation period.\n"
+            "Set epochs. For data without a length, set max_steps and validate_every."
         )
     return length, period

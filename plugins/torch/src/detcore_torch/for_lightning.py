@@ -7,9 +7,9 @@ trainer = Trainer(max_epochs=3)
 fit(trainer, model, train_loader, val_loader)  # instead of trainer.fit(...)
 ```
 
-Lightning validates inside a batch and calls hooks between epochs, so the state is complete at two
-places only: when it asks the data for the next batch, and before an epoch starts. There, at a
-*boundary*, detcore does the work that is due.
+Lightning validates inside a batch and calls hooks between epochs, so the state is complete at only
+two points: when it requests the next batch, and before an epoch starts. At such a *boundary*,
+detcore does the work that is due.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from detcore.errors import InvalidExperimentError
 from detcore.trial import Step
-from detcore_torch.libraries import supported, torch
+from detcore_torch.libraries import import_supported, torch
 from detcore_torch.scripts.lightning_clock import PreemptedError, added_callbacks
 from detcore_torch.scripts.lightning_data import TrainingData, exact_validation, training_data
 from detcore_torch.scripts.lightning_state import FRAMEWORK, StateIO
@@ -35,8 +35,8 @@ from detcore_torch.scripts.script_run import (
 from detcore_torch.state.random_generators import preserved_generators
 from detcore_torch.state.state_files import read_state
 
-# The same library has two distributions.
-supported(
+# Two distributions contain the same library.
+import_supported(
     "lightning" if importlib.util.find_spec("lightning") else "pytorch_lightning",
     (2, 5),
     (3,),
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fit", "hyperparameters"]
 
-# Arguments on which the result of training depends, besides its length.
+# Arguments that affect the result of training, besides its length.
 _RESULT_ARGUMENTS = (
     "accumulate_grad_batches", "gradient_clip_algorithm", "gradient_clip_val",
     "limit_train_batches", "precision",
@@ -71,12 +71,13 @@ def fit(
 ) -> None:
     """Train as ``trainer.fit(...)`` does, under detcore.
 
-    Under ``detcore run``, the experiment file says how far to train and when to report, validate
-    and save. It counts steps: batches after which an optimizer made an update. A script by itself
-    follows its trainer, and continues if it is started again after an interruption.
+    Under ``detcore run``, the experiment file determines how long to train and when to report,
+    validate and save. It counts steps: batches after which an optimizer updates. A standalone
+    script follows its trainer, and resumes if it is started again after an interruption.
 
-    Training data is one ``DataLoader`` with a length. `detcore_torch.resumable` makes its batches,
-    in an order that depends on the seed of ``seed_everything`` and differs from PyTorch's own.
+    The training data is one ``DataLoader`` with a length. `detcore_torch.resumable` loads its
+    batches, in an order that depends on the seed of ``seed_everything`` and differs from PyTorch's
+    order.
 
     Args:
         trainer: The ``Trainer``.
@@ -84,18 +85,18 @@ def fit(
         train_dataloaders: Training data, or a ``LightningDataModule``, as for ``Trainer.fit``.
         val_dataloaders: Validation data, as for ``Trainer.fit``.
         datamodule: As for ``Trainer.fit``.
-        hparams: Hyperparameters to record for a script by itself.
-        metric: The validation metric that chooses the best checkpoint of a script by itself.
-        smaller_is_better: Its direction.
-        save_every: Steps between checkpoints of a script by itself, besides those of the best
-            validations and the last; 0 for none; None: as often as it validates.
-        checkpoint_storage: Path or URL for a script by itself; default: ``DETCORE_HOME``.
+        hparams: Hyperparameters to record for a standalone script.
+        metric: Validation metric that selects the best checkpoint of a standalone script.
+        smaller_is_better: Whether a smaller metric is better.
+        save_every: Steps between checkpoints of a standalone script, in addition to the best and
+            the last checkpoint; 0 for none; None: the validation period.
+        checkpoint_storage: Path or URL for a standalone script; default: ``DETCORE_HOME``.
 
     Raises:
         SystemExit: With code 75, if the trial was preempted and has saved a checkpoint.
         InvalidExperimentError: If the trainer is configured in a way that cannot be resumed, or
             ends training before the experiment's length.
-        RunError: If a script by itself would continue a run that started with other arguments.
+        RunError: If a standalone script would resume a run that started with other arguments.
         InvalidCheckpointError: If the checkpoint does not fit the model.
     """
     if hasattr(train_dataloaders, "train_dataloader"):
@@ -115,7 +116,7 @@ def fit(
         sources: dict[str, object] = {"datamodule": datamodule}
         if datamodule is None:
             sources = {"train_dataloaders": data, "val_dataloaders": val_dataloaders}
-        _fit(trainer, model, data, sources, plan, steps)
+        _run_fit(trainer, model, data, sources, plan, steps)
 
 
 def _make_plan(
@@ -128,7 +129,7 @@ def _make_plan(
     hparams: Mapping[str, object] | None,
     storage: str | None,
 ) -> Plan:
-    """Return the plan of a script by itself, from its trainer, with `steps` in an epoch."""
+    """Return the plan of a standalone script, from its trainer, with `steps` per epoch."""
     validate_every = _find_validation_period(trainer, steps)
     return Plan(
         metric=metric,
@@ -144,7 +145,7 @@ def _make_plan(
     )
 
 
-def _fit(
+def _run_fit(
     trainer: Trainer,
     model: LightningModule,
     data: TrainingData,
@@ -159,7 +160,7 @@ def _fit(
         steps_per_epoch=steps,
         world_size=("trainer.world_size", trainer.world_size),
     ) as run:
-        # Learning rate schedules that the model derives from the trainer use these.
+        # Learning rate schedules that the model derives from the trainer use these limits.
         length = run.length
         trainer.fit_loop.epoch_loop.max_steps = -1 if length is None else length
         trainer.fit_loop.max_epochs = -1 if length is None else math.ceil(length / steps)
@@ -168,11 +169,11 @@ def _fit(
         try:
             with exact_validation(trainer):
                 is_new = run.clock.steps_completed == 0
-                if is_new and not _begin(trainer, model, sources, run, folder):
+                if is_new and not _validate_first(trainer, model, sources, run, folder):
                     return
                 if run.checkpoint is not None:
                     data.loader.seek(read_state(run.checkpoint, FRAMEWORK)["position"])
-                    trainer.num_sanity_val_steps = 0  # Lightning's own rule where it resumes
+                    trainer.num_sanity_val_steps = 0  # as Lightning does when it resumes
                 callbacks = added_callbacks(trainer, data, run, files)
                 with callbacks, contextlib.suppress(PreemptedError):
                     trainer.fit(model, ckpt_path=folder, **sources)
@@ -180,63 +181,67 @@ def _fit(
             trainer.strategy.checkpoint_io = files.original
 
 
-def _begin(
+def _validate_first(
     trainer: Trainer,
     model: LightningModule,
     sources: Mapping[str, object],
     run: ScriptRun,
     folder: str | None,
 ) -> bool:
-    """Validate, if that is due before the first step; return whether there is any training."""
-    given = {name: value for name, value in sources.items() if name != "train_dataloaders"}
-    if "val_dataloaders" in given:
-        given["dataloaders"] = given.pop("val_dataloaders")
+    """Validate if that is due before the first step; return whether any training remains."""
+    arguments = {name: value for name, value in sources.items() if name != "train_dataloaders"}
+    if "val_dataloaders" in arguments:
+        arguments["dataloaders"] = arguments.pop("val_dataloaders")
     with preserved_generators():
         while (decision := run.clock.due(run.clock.steps_completed)).step is Step.VALIDATE:
-            results = trainer.validate(model, ckpt_path=folder, verbose=False, **given)
-            run.clock.validated({name: v for each in results for name, v in each.items()})
+            results = trainer.validate(model, ckpt_path=folder, verbose=False, **arguments)
+            run.clock.validated(
+                {name: value for metrics in results for name, value in metrics.items()}
+            )
     return decision.step is not Step.STOP
 
 
 def _check_trainer(trainer: Trainer, model: LightningModule) -> None:
-    """Refuse settings with which training could not be resumed.
+    """Check that training with these settings can be resumed.
 
     Raises:
         InvalidExperimentError: The message names the setting.
     """
 
-    def refuse(name: str, reason: str) -> None:
+    def reject_setting(name: str, reason: str) -> None:
         raise InvalidExperimentError(f"the trainer has {name}, {reason}")
 
     strategy = type(trainer.strategy).__name__
     if strategy not in ("SingleDeviceStrategy", "DDPStrategy"):
-        refuse(
+        reject_setting(
             f"the strategy {strategy}",
             "which this adapter cannot save.\nTrain on one device or with DDPStrategy.",
         )
     if trainer.fast_dev_run or trainer.overfit_batches:
-        refuse("fast_dev_run or overfit_batches", "which are for trainer.fit.\nRemove them.")
+        reject_setting(
+            "fast_dev_run or overfit_batches", "which only trainer.fit supports.\nRemove them."
+        )
     if trainer.reload_dataloaders_every_n_epochs:
-        refuse("reload_dataloaders_every_n_epochs", "so the position is lost.\nRemove it.")
+        reject_setting("reload_dataloaders_every_n_epochs", "so the position is lost.\nRemove it.")
     if getattr(trainer, "_val_check_time_interval", None) is not None:
-        refuse(
-            "a val_check_interval in time", "which differs from run to run.\nGive it in batches."
+        reject_setting(
+            "a val_check_interval in time", "which differs from run to run.\nSet it in batches."
         )
     for callback in trainer.callbacks:
         if type(callback).__name__ in ("BatchSizeFinder", "LearningRateFinder"):
-            refuse(
+            reject_setting(
                 type(callback).__name__,
-                "which trains before training.\nUse Tuner(trainer) in a script of its own.",
+                "which trains before training.\nUse Tuner(trainer) in a separate script.",
             )
     if not model.automatic_optimization and trainer.max_steps > 0:
-        refuse(
+        reject_setting(
             "max_steps, and the model optimizes manually",
             "so each update of an optimizer counts.\nSet max_epochs instead.",
         )
 
 
 def _count_steps(trainer: Trainer, batches: int) -> int:
-    """Return the updates of the optimizer in an epoch of some batches."""
+    """Return the number of optimizer updates in an epoch of `batches`."""
     limit = trainer.limit_train_batches
     batches = min(limit, batches) if isinstance(limit, int) else int(limit * batches)
     accumulated: int = trainer.accumulate_grad_batches
@@ -244,10 +249,10 @@ def _count_steps(trainer: Trainer, batches: int) -> int:
 
 
 def _plan_steps(trainer: Trainer, steps: int) -> int:
-    """Return the steps that the trainer itself would train, with `steps` in an epoch.
+    """Return the steps that the trainer itself would train, with `steps` per epoch.
 
     Raises:
-        InvalidExperimentError: If it has no limit.
+        InvalidExperimentError: If the trainer has no limit.
     """
     limits = [trainer.max_steps] if trainer.max_steps > 0 else []
     epochs = 1000 if trainer.max_epochs is None and not limits else trainer.max_epochs
@@ -262,7 +267,7 @@ def _plan_steps(trainer: Trainer, steps: int) -> int:
 
 
 def _find_validation_period(trainer: Trainer, steps: int) -> int:
-    """Return the steps between two validations, at least 1, with `steps` in an epoch."""
+    """Return the steps between validations, at least 1, with `steps` per epoch."""
     interval, epochs = trainer.val_check_interval, trainer.check_val_every_n_epoch
     accumulated: int = trainer.accumulate_grad_batches
     if isinstance(interval, int):

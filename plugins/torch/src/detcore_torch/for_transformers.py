@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from detcore.errors import InvalidExperimentError
-from detcore_torch.libraries import supported
+from detcore_torch.libraries import import_supported
 from detcore_torch.scripts.script_run import (
     Plan,
     ScriptRun,
@@ -27,7 +27,7 @@ from detcore_torch.scripts.script_run import (
 )
 from detcore_torch.state.random_generators import preserved_generators
 
-supported("transformers", (5, 20), (6,), "transformers")
+import_supported("transformers", (5, 20), (6,), "transformers")
 
 from transformers import Trainer  # noqa: E402  # after the check
 from transformers.trainer_utils import IntervalStrategy, TrainOutput  # noqa: E402
@@ -61,30 +61,31 @@ def train(
 ) -> TrainOutput:
     """Train as ``trainer.train()`` does, under detcore.
 
-    Under ``detcore run``, the experiment file says how far to train and when to report, validate
-    and save, in steps (updates of the optimizer), and hyperparameters with the names of fields of
-    ``TrainingArguments`` replace their values. A script by itself follows its
-    ``TrainingArguments``, and continues if it is started again after an interruption.
+    Under ``detcore run``, the experiment file determines how long to train and when to report,
+    validate and save, in steps (optimizer updates). Hyperparameters named like fields of
+    ``TrainingArguments`` replace their values. A standalone script follows its
+    ``TrainingArguments``, and resumes if it is started again after an interruption.
 
     Args:
         trainer: The ``Trainer``.
-        hparams: Hyperparameters to record for a script by itself.
-        metric: The validation metric that chooses the best checkpoint of a script by itself;
+        hparams: Hyperparameters to record for a standalone script.
+        metric: Validation metric that selects the best checkpoint of a standalone script;
             default: ``metric_for_best_model`` of the ``TrainingArguments``, or ``eval_loss``.
-        smaller_is_better: Its direction; default: that of ``metric_for_best_model``, or true.
-        checkpoint_storage: Path or URL for a script by itself; default: ``DETCORE_HOME``.
+        smaller_is_better: Whether a smaller metric is better; default: as for
+            ``metric_for_best_model``, or true.
+        checkpoint_storage: Path or URL for a standalone script; default: ``DETCORE_HOME``.
 
     Returns:
-        The ``TrainOutput`` of the trainer. Its metrics are those since the last start.
+        The ``TrainOutput`` of the trainer, with the metrics since the last start.
 
     Raises:
         SystemExit: With code 75, if the trial was preempted and has saved a checkpoint.
         InvalidExperimentError: If the trainer is configured in a way that cannot be resumed, has
             no data to validate on, ends training before the experiment's length, or has read an
-            argument that a hyperparameter of the trial is to replace; or if a hyperparameter is
-            nearly named as an argument, or as one of transformers 4.
-        InvalidDataTypeError: If ``get_train_dataloader`` returns no loader of PyTorch's.
-        RunError: If a script by itself would continue a run that started with other arguments.
+            argument that a hyperparameter of the trial is to replace; or if the name of a
+            hyperparameter is close to that of an argument, or is an argument of transformers 4.
+        InvalidDataTypeError: If ``get_train_dataloader`` does not return a PyTorch loader.
+        RunError: If a standalone script would resume a run that started with other arguments.
         DataError: If a loader's batches come in the order in which its processes finish.
         InvalidCheckpointError: If the checkpoint does not fit the model.
     """
@@ -94,7 +95,7 @@ def train(
         loader = trainer.get_train_dataloader()
     check_training_loader(trainer, loader)
     steps_per_epoch = count_steps_per_epoch(loader, trainer.args.gradient_accumulation_steps)
-    plan = _plan(
+    plan = _make_plan(
         trainer.args,
         steps_per_epoch,
         metric=metric,
@@ -108,10 +109,10 @@ def train(
         steps_per_epoch=steps_per_epoch,
         world_size=("args.world_size of the trainer", trainer.args.world_size),
     ) as run:
-        return _train(trainer, run, plan)
+        return _run_training(trainer, run, plan)
 
 
-def _train(trainer: Trainer, run: ScriptRun, plan: Plan) -> TrainOutput:
+def _run_training(trainer: Trainer, run: ScriptRun, plan: Plan) -> TrainOutput:
     if run.length is not None:
         trainer.args.max_steps = run.length
     data = EpochData(trainer, run)
@@ -125,9 +126,9 @@ def _train(trainer: Trainer, run: ScriptRun, plan: Plan) -> TrainOutput:
     trainer.add_callback(callback)
     replaced = {
         "get_train_dataloader": data.make_loader,
-        # Called where the trainer would write its own files, several of which are pickles.
+        # Called when the trainer would write its files, several of which are pickles.
         "_save_checkpoint": callback.save_if_requested,
-        # Called where the trainer would read them.
+        # Called when the trainer would read its files.
         "_load_best_model": callback.load_best,
         "_determine_best_metric": callback.finish_validation,
         "prediction_step": exact_prediction_step(trainer),
@@ -146,7 +147,7 @@ def _train(trainer: Trainer, run: ScriptRun, plan: Plan) -> TrainOutput:
     return output
 
 
-def _plan(
+def _make_plan(
     args: TrainingArguments,
     steps_per_epoch: int | None,
     *,
@@ -155,17 +156,17 @@ def _plan(
     hparams: Mapping[str, object] | None,
     storage: str | None,
 ) -> Plan:
-    """Return the plan of a script by itself, from its training arguments."""
+    """Return the plan of a standalone script, from its training arguments."""
     length = args.max_steps
     if length <= 0:
         if steps_per_epoch is None:
             raise InvalidExperimentError(
-                "the training data has no length, and TrainingArguments no max_steps.\n"
+                "the training data has no length, and TrainingArguments has no max_steps.\n"
                 "Set max_steps."
             )
         length = math.ceil(args.num_train_epochs * steps_per_epoch)
 
-    def period(strategy: IntervalStrategy, steps: float | None) -> int:
+    def find_period(strategy: IntervalStrategy, steps: float | None) -> int:
         if strategy == IntervalStrategy.EPOCH:
             return steps_per_epoch or 0
         if strategy != IntervalStrategy.STEPS or not steps:
@@ -180,9 +181,9 @@ def _plan(
         metric=metric or best,
         smaller_is_better=smaller_is_better,
         length=length,
-        report_every=period(args.logging_strategy, args.logging_steps) or length,
-        validate_every=period(args.eval_strategy, args.eval_steps),
-        save_every=period(args.save_strategy, args.save_steps),
+        report_every=find_period(args.logging_strategy, args.logging_steps) or length,
+        validate_every=find_period(args.eval_strategy, args.eval_steps),
+        save_every=find_period(args.save_strategy, args.save_steps),
         seed=args.seed,
         hparams=hparams,
         arguments=list_result_arguments(args),

@@ -1,6 +1,6 @@
-"""Import PyTorch and check its version, in this module only; check those of other libraries.
+"""Import PyTorch and check its version; check the versions of other libraries.
 
-All other modules import it from here: ``from detcore_torch.libraries import torch``.
+All other modules import PyTorch from here: ``from detcore_torch.libraries import torch``.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ from detcore.errors import PluginError, PluginNotFoundError
 if TYPE_CHECKING:
     from types import ModuleType
 
-_OLDEST = (2, 2)
+_MIN_VERSION = (2, 2)
 
 try:
     import torch as torch  # the other modules import it from here
 except ModuleNotFoundError as error:
     raise PluginNotFoundError(
         f"detcore-torch needs PyTorch, but {error.name!r} is not installed.\n"
-        "PyTorch is not installed with the plugin, because its version and its CPU or GPU form "
-        "are yours to choose.\n"
+        "The plugin does not install PyTorch, so that you can choose the version and the CPU or "
+        "GPU build.\n"
         '  pip install "torch>=2.2"'
     ) from error
 
-if tuple(int(part) for part in torch.__version__.split(".")[:2]) < _OLDEST:
+if tuple(int(part) for part in torch.__version__.split(".")[:2]) < _MIN_VERSION:
     raise PluginError(
         f"detcore-torch needs PyTorch 2.2 or newer; this environment has {torch.__version__}.\n"
         '  pip install "torch>=2.2"'
     )
 
 
-def supported(
+def import_supported(
     name: str, oldest: tuple[int, ...], before: tuple[int, ...], extra: str
 ) -> ModuleType:
     """Import a library and check its version.
 
     Args:
-        name: Its module.
+        name: Module of the library.
         oldest: The oldest supported version.
         before: The first version that is not supported.
         extra: The extra of detcore-torch that installs it.
 
     Raises:
-        PluginNotFoundError: If it is not installed.
+        PluginNotFoundError: If the library is not installed.
         PluginError: If its version is not supported.
     """
-    first, last = (".".join(map(str, version)) for version in (oldest, before))
-    wanted = f"{name}>={first},<{last}"
+    first, last = (".".join(map(str, bound)) for bound in (oldest, before))
+    requirement = f"{name}>={first},<{last}"
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -57,11 +57,12 @@ def supported(
             f'  pip install "detcore-torch[{extra}]"'
         ) from error
     parts = str(module.__version__).split(".")
-    found = tuple(int(part) for part in parts[:2] if part.isdigit())
-    if not oldest <= found < before:
+    version = tuple(int(part) for part in parts[:2] if part.isdigit())
+    if not oldest <= version < before:
         raise PluginError(
-            f"detcore-torch supports {wanted}; this environment has {name} {module.__version__}.\n"
+            f"detcore-torch supports {requirement}; "
+            f"this environment has {name} {module.__version__}.\n"
             "Other versions call their callbacks in another order, so a resumed run could differ "
-            f'unnoticed.\n  pip install "{wanted}"'
+            f'unnoticed.\n  pip install "{requirement}"'
         )
     return module

@@ -1,4 +1,4 @@
-"""Load a model from a checkpoint, for prediction or further work."""
+"""Load a model from a checkpoint, such as for prediction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from detcore_torch.state.shared_state import load_models
 
 _FRAMEWORK = "torch"
 _INSTEAD = """\
-Make the model yourself, and load the weights into it:
+Create the model yourself, and load the weights into it:
   detcore_torch.load_weights_from_checkpoint_path(path, model)"""
 
 
@@ -24,10 +24,10 @@ def load_model_from_checkpoint_path(
     **This runs code from the checkpoint**: see `load_trial_from_checkpoint_path`.
 
     Args:
-        path: The checkpoint's folder.
+        path: Directory of the checkpoint.
         tags: Not used; accepted for compatibility.
-        map_location: The device of the model, such as ``"cpu"``; None: this process's GPU if there
-            is one, else the CPU.
+        map_location: Device of the model, such as ``"cpu"``; None for this process's GPU, or the
+            CPU without a GPU.
 
     Returns:
         The model that the trial wrapped, in evaluation mode; a tuple if it wrapped several.
@@ -41,22 +41,22 @@ def load_model_from_checkpoint_path(
 
 
 def load_trial_from_checkpoint_path(path: str | os.PathLike[str]) -> Any:
-    """Make the trial of a checkpoint, with the weights of the checkpoint in its models.
+    """Create the trial of a checkpoint, and load the checkpoint's weights into its models.
 
-    **This runs code from the checkpoint**: the trial class in its folder ``code/`` is imported, and
-    its ``__init__`` called. Load only checkpoints of people you trust, or use
-    `load_weights_from_checkpoint_path` with your own model, which runs no such code.
+    **This runs code from the checkpoint**: it imports the trial class in the directory ``code/``
+    and calls ``__init__``. Load only checkpoints from people you trust, or use
+    `load_weights_from_checkpoint_path` with your own model, which does not run such code.
 
     Args:
-        path: The checkpoint's folder, such as ``detcore checkpoint download`` makes.
+        path: Directory of the checkpoint, such as ``detcore checkpoint download`` creates.
 
     Returns:
-        The trial. Its optimizers are fresh.
+        The trial. Its optimizers are in their initial state.
 
     Raises:
-        CheckpointNotFoundError: If there is no such folder.
+        CheckpointNotFoundError: If the directory does not exist.
         InvalidCheckpointError: If it is not a checkpoint of a ``PyTorchTrial``, or does not fit the
-            models that its code makes.
+            models that its code creates.
     """
     folder = find_checkpoint_directory(path)
     record = read_trial_file(folder, _FRAMEWORK)
@@ -69,21 +69,21 @@ def load_trial_from_checkpoint_path(path: str | os.PathLike[str]) -> Any:
 
 
 def load_weights_from_checkpoint_path(path: str | os.PathLike[str], model: Any) -> Any:
-    """Load the weights of a checkpoint into a model of the caller.
+    """Load the weights of a checkpoint into the caller's model.
 
-    Runs no code from the checkpoint.
+    This does not run code from the checkpoint.
 
     Args:
-        path: The checkpoint's folder.
+        path: Directory of the checkpoint.
         model: A model like the trial's; a sequence of models if the trial wrapped several.
 
     Returns:
         The same model or models.
 
     Raises:
-        CheckpointNotFoundError: If there is no such folder.
-        InvalidCheckpointError: If it is not a checkpoint of a ``PyTorchTrial``, or does not fit;
-            then the model stays unchanged.
+        CheckpointNotFoundError: If the directory does not exist.
+        InvalidCheckpointError: If it is not a checkpoint of a ``PyTorchTrial``, or does not fit the
+            model, which is then unchanged.
     """
     folder = find_checkpoint_directory(path)
     load_models(model if isinstance(model, list | tuple) else [model], folder)

@@ -1,4 +1,4 @@
-"""Learning rate schedulers, and when they are stepped."""
+"""Learning rate schedulers, and the moments at which they are stepped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StepMode(enum.Enum):
         STEP_EVERY_BATCH: Once for each batch. If gradients of several batches are aggregated,
             as many times as there were batches, after the optimizer's step.
         STEP_EVERY_OPTIMIZER_STEP: Once after each batch that steps optimizers.
-        MANUAL_STEP: By the trial.
+        MANUAL_STEP: The trial steps the scheduler.
     """
 
     STEP_EVERY_EPOCH = 1
@@ -27,12 +27,12 @@ class StepMode(enum.Enum):
     STEP_EVERY_OPTIMIZER_STEP = 4
 
 
-_Mode = StepMode  # in the class below, the other name is its attribute
+_Mode = StepMode  # the class below has an attribute named StepMode
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LRScheduler:
-    """A scheduler of PyTorch, and when it is stepped: ``LRScheduler.StepMode.STEP_EVERY_EPOCH``.
+    """A PyTorch scheduler and its step mode, such as ``LRScheduler.StepMode.STEP_EVERY_EPOCH``.
 
     Attributes:
         scheduler: The scheduler.
@@ -49,7 +49,7 @@ class LRScheduler:
     def __post_init__(self) -> None:
         if not isinstance(self.step_mode, StepMode):
             raise InvalidExperimentError(
-                f"step_mode is {self.step_mode!r}; it is one of "
+                f"step_mode is {self.step_mode!r}; expected "
                 f"{', '.join(f'LRScheduler.StepMode.{mode.name}' for mode in StepMode)}"
             )
         if not isinstance(self.frequency, int) or self.frequency < 1:
@@ -68,17 +68,20 @@ class LRScheduler:
 
         Args:
             batch_index: The batch, from 0.
-            aggregation: Batches whose gradients make one step of an optimizer.
+            aggregation: Batches whose gradients are combined into one optimizer step.
             epoch_length: Batches in an epoch.
         """
-        done = batch_index + 1
+        num_batches = batch_index + 1
         due = 0
         if self.step_mode is StepMode.STEP_EVERY_EPOCH:
-            due = done % epoch_length == 0 and (done // epoch_length) % self.frequency == 0
-        elif done % aggregation == 0:
+            due = (
+                num_batches % epoch_length == 0
+                and (num_batches // epoch_length) % self.frequency == 0
+            )
+        elif num_batches % aggregation == 0:
             if self.step_mode is StepMode.STEP_EVERY_BATCH:
-                due = done // self.frequency - (done - aggregation) // self.frequency
+                due = num_batches // self.frequency - (num_batches - aggregation) // self.frequency
             elif self.step_mode is StepMode.STEP_EVERY_OPTIMIZER_STEP:
-                due = (done // aggregation) % self.frequency == 0
+                due = (num_batches // aggregation) % self.frequency == 0
         for _ in range(due):
             self.scheduler.step()

@@ -1,4 +1,4 @@
-"""Reduction of the metrics of many batches, on one or several workers, to one number."""
+"""Reducers that combine the metrics of many batches, on one or more workers."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Reducer(enum.Enum):
     Attributes:
         AVG: The mean over records: a batch's weight is its number of records.
         SUM: The sum.
-        MAX: The largest.
-        MIN: The smallest.
+        MAX: The maximum.
+        MIN: The minimum.
     """
 
     AVG = 1
@@ -35,7 +35,7 @@ class Reducer(enum.Enum):
 
 
 class MetricReducer(abc.ABC):
-    """A metric that is more than a mean over batches; registered by ``context.wrap_reducer``.
+    """A metric that is not a mean over batches; registered with ``context.wrap_reducer``.
 
     The trial passes values to a method that the subclass adds (such as ``update``) from
     ``train_batch`` or ``evaluate_batch``.
@@ -62,7 +62,7 @@ class FunctionReducer(MetricReducer):
     """A reducer that calls a function with the values of all batches, in the data's order.
 
     Args:
-        function: Takes the list of the values that were passed to `update`.
+        function: Called with the list of the values that were passed to `update`.
     """
 
     def __init__(self, function: Callable[[list[Any]], Any]) -> None:
@@ -88,29 +88,29 @@ class FunctionReducer(MetricReducer):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WrappedReducer:
-    """A reducer, the name of its metric, and when it is used."""
+    """A reducer with its metric's name and uses."""
 
     reducer: MetricReducer
     name: str | None
     for_training: bool
     for_validation: bool
 
-    def reduce(self, per_slot_metrics: list[Any]) -> dict[str, float]:
+    def combine_workers(self, per_slot_metrics: list[Any]) -> dict[str, float]:
         """Return the metrics over all workers, by name.
 
         Raises:
             MetricError: If they are not numbers.
         """
-        found = self.reducer.cross_slot_reduce(per_slot_metrics)
+        result = self.reducer.cross_slot_reduce(per_slot_metrics)
         if self.name is not None:
-            return {self.name: as_number(self.name, found)}
-        if not isinstance(found, Mapping):
+            return {self.name: as_number(self.name, result)}
+        if not isinstance(result, Mapping):
             raise InvalidExperimentError(
                 f"{type(self.reducer).__name__} was wrapped without a name, and its "
-                f"cross_slot_reduce returned {describe(found)}.\n"
+                f"cross_slot_reduce returned {describe(result)}.\n"
                 'Give it a name (context.wrap_reducer(reducer, "name")), or return metrics by name.'
             )
-        return {str(name): as_number(str(name), value) for name, value in found.items()}
+        return {str(name): as_number(str(name), value) for name, value in result.items()}
 
 
 def reduce_over_workers(
@@ -119,16 +119,16 @@ def reduce_over_workers(
     """Return the metrics of reducers over all workers, by name, and reset the reducers."""
     if not reducers:
         return {}
-    states = distributed.allgather([each.reducer.per_slot_reduce() for each in reducers])
+    states = distributed.allgather([reducer.reducer.per_slot_reduce() for reducer in reducers])
     metrics: dict[str, float] = {}
-    for each, parts in zip(reducers, zip(*states, strict=True), strict=True):
-        metrics.update(each.reduce(list(parts)))
-        each.reducer.reset()
+    for reducer, parts in zip(reducers, zip(*states, strict=True), strict=True):
+        metrics.update(reducer.combine_workers(list(parts)))
+        reducer.reducer.reset()
     return metrics
 
 
 def batch_reducer(reducer: Reducer) -> BatchReducer:
-    """Return the reducer of one metric of one validation."""
+    """Return the reducer of one metric for one validation."""
     if reducer is Reducer.AVG:
         return Mean()
     if reducer is Reducer.SUM:

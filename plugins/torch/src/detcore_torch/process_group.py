@@ -1,4 +1,4 @@
-"""The process group over which `DistributedDataParallel` averages gradients."""
+"""The process group in which `DistributedDataParallel` averages gradients."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
-# Texts of Gloo's errors about a connection that ended.
-_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+# Error messages of Gloo for a closed connection.
+_LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 
 
 class WorkerGroup:
-    """PyTorch's default process group, made of the workers of one machine.
+    """PyTorch's default process group for the workers of one machine.
 
-    They meet in a file of a folder that only their user may enter, so no port accepts strangers;
-    Gloo's own connections stay on the loopback interface. With GPUs, NCCL is used.
+    The workers find each other through a file in a directory that only their user can access, so no
+    port accepts other users. Gloo's connections stay on the loopback interface. With GPUs, NCCL is
+    used.
 
     Args:
         distributed: The workers.
@@ -38,11 +39,11 @@ class WorkerGroup:
         self._is_open = False
 
     def open(self) -> None:
-        """Join the other workers; all of them call this. Does nothing if it is open already.
+        """Join the other workers. All workers must call this. No-op if the group is open.
 
         Raises:
             InvalidExperimentError: If there are several machines.
-            PeerLostError: If a worker is gone.
+            PeerLostError: If a worker has exited.
         """
         place = self._distributed
         if self._is_open or place.size == 1:
@@ -54,7 +55,7 @@ class WorkerGroup:
             )
         folder = tempfile.mkdtemp(prefix="detcore-torch-") if place.rank == 0 else ""
         try:
-            path = Path(place.broadcast(folder)) / "meeting"
+            path = Path(place.broadcast(folder)) / "rendezvous"
             with _on_loopback():
                 torch.distributed.init_process_group(
                     "nccl" if torch.cuda.is_available() else "gloo",
@@ -75,15 +76,15 @@ class WorkerGroup:
         self._is_open = False
 
     def broadcast_from_chief(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Give tensors the chief's values, in place, if the group is open."""
+        """Copy the chief's values into tensors, in place, if the group is open."""
         if self._is_open:
             broadcast_from_chief(tensors)
 
 
 def broadcast_from_chief(tensors: Iterable[torch.Tensor]) -> None:
-    """Give tensors the values of rank 0 of the default process group, in place.
+    """Copy rank 0's values into tensors, in place, over the default process group.
 
-    All workers call this. There is one exchange for each element type and device.
+    All workers must call this. There is one exchange per element type and device.
     """
     by_type: dict[object, list[torch.Tensor]] = {}
     for tensor in tensors:
@@ -98,16 +99,17 @@ def broadcast_from_chief(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def settle_buckets(model: torch.nn.Module) -> None:
-    """Have each ``DistributedDataParallel`` in a model order the gradients it exchanges now.
+    """Make each ``DistributedDataParallel`` in a model fix its order of gradients now.
 
-    It orders them again after the first step of a process, by when they were ready. A step would be
-    the first of a resumed process and a later one of another, and with three workers or more, the
-    place of a number in the exchange decides in which order the workers' terms are summed. Steps
-    with zeros that detcore makes here give an order that all processes have from their first step.
+    It otherwise reorders the gradients after the first step of a process, by when they became
+    ready. In a resumed process, that step would be a later step of training. With three or more
+    workers, the position of a number in the exchange decides in which order the
+    workers' terms are summed. detcore performs steps with zero gradients here, so that all
+    processes have the same order from their first step.
 
-    All workers call this. Nothing else changes: parameters, gradients, buffers and generators stay.
-    With ``find_unused_parameters`` the order never changes. With ``static_graph`` PyTorch takes
-    the first step for a description of all others, so it has to be one of the user's.
+    All workers must call this. Parameters, gradients, buffers and generators do not change. With
+    ``find_unused_parameters`` the order never changes. With ``static_graph`` PyTorch assumes that
+    all steps are like the first, so the first step must be the user's.
     """
     for wrapped in model.modules():
         if not isinstance(wrapped, torch.nn.parallel.DistributedDataParallel):
@@ -118,11 +120,11 @@ def settle_buckets(model: torch.nn.Module) -> None:
         gradients = [(parameter, parameter.grad) for parameter in inner.parameters()]
         try:
             wrapped.module = _ZeroLoss(inner)
-            for _ in range(2):  # the second orders them by the first
+            for _ in range(2):  # the second step uses the order of the first
                 for parameter, _ in gradients:
                     parameter.grad = None
                 with torch.enable_grad():
-                    # With a GPU, it fails when it is called without an argument.
+                    # On a GPU, calling it without an argument fails.
                     torch.autograd.backward(wrapped(None))
         finally:
             wrapped.module = inner
@@ -131,7 +133,7 @@ def settle_buckets(model: torch.nn.Module) -> None:
 
 
 class _ZeroLoss(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
-    """A loss of zero, from which all parameters of a module get gradients of zero, last ones first.
+    """A loss of zero that gives all parameters of a module zero gradients, in reverse order.
 
     Args:
         module: The module.
@@ -139,15 +141,15 @@ class _ZeroLoss(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
-        self.named_buffers = module.named_buffers  # those that a forward pass may exchange
-        self._trained = [each for each in module.parameters() if each.requires_grad]
+        self.named_buffers = module.named_buffers  # buffers that a forward pass may exchange
+        self._trained = [part for part in module.parameters() if part.requires_grad]
         embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
         self._sparse = {
-            each.weight for each in module.modules() if isinstance(each, embeddings) and each.sparse
+            part.weight for part in module.modules() if isinstance(part, embeddings) and part.sparse
         }
 
     def forward(self, _: None) -> torch.Tensor:
-        """Return the loss; it reads no parameter, which may be infinite."""
+        """Return the loss without reading parameters, which may be infinite."""
         device = self._trained[0].device
         total = torch.zeros((), device=device, requires_grad=True)
         for parameter in self._trained:
@@ -162,15 +164,15 @@ class _ZeroLoss(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
 
 @contextlib.contextmanager
 def lost_peers_raised(distributed: DistributedContext) -> Iterator[None]:
-    """Translate Gloo's errors about ended connections into detcore's.
+    """Translate Gloo's connection errors into `PeerLostError`.
 
     Raises:
-        PeerLostError: If another worker is gone.
+        PeerLostError: If another worker has exited.
     """
     try:
         yield
     except RuntimeError as error:
-        if distributed.size > 1 and any(sign in str(error) for sign in _LOST):
+        if distributed.size > 1 and any(sign in str(error) for sign in _LOST_CONNECTION):
             raise PeerLostError(
                 f"rank {distributed.rank} lost another worker: the connection ended while "
                 "gradients were averaged.\nThe output of the other workers shows the reason."
@@ -180,7 +182,7 @@ def lost_peers_raised(distributed: DistributedContext) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Have Gloo use the loopback interface, unless the user has chosen one."""
+    """Make Gloo use the loopback interface, unless the user has chosen an interface."""
     name = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
     if name is None or read_variables([_INTERFACE]):
         yield

@@ -1,4 +1,4 @@
-"""`PyTorchTrialContext`, with which a `PyTorchTrial` wraps models, optimizers and schedulers."""
+"""`PyTorchTrialContext`, which wraps the models, optimizers and schedulers of a `PyTorchTrial`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PyTorchTrialContext(TrialContext):
     Attributes:
         models: The models that were passed to `wrap_model`, in order.
         optimizers: The optimizers, in order.
-        lr_schedulers: The schedulers, in order, with when they are stepped.
+        lr_schedulers: The schedulers with their step modes, in order.
         scalers: The gradient scalers, in order.
         reducers: The reducers of metrics, in order.
         group: The workers' process group.
@@ -38,10 +38,10 @@ class PyTorchTrialContext(TrialContext):
 
     def __init__(self, setup: TrialSetup) -> None:
         super().__init__(setup)
-        wanted = setup.settings.gradients
-        self._aggregation = wanted.aggregation_frequency
-        self._average = wanted.average_aggregated_gradients
-        self._compress = wanted.gradient_compression
+        gradients = setup.settings.gradients
+        self._aggregation = gradients.aggregation_frequency
+        self._average = gradients.average_aggregated_gradients
+        self._compress = gradients.gradient_compression
         self.models: list[Any] = []
         self.optimizers: list[Any] = []
         self.lr_schedulers: list[LRScheduler] = []
@@ -56,16 +56,16 @@ class PyTorchTrialContext(TrialContext):
 
     @functools.cached_property
     def device(self) -> Any:
-        """This worker's device: its GPU if there are GPUs, else the CPU."""
+        """This worker's device: its GPU, or the CPU on a machine without GPUs."""
         if torch.cuda.is_available():
             return torch.device("cuda", torch.cuda.current_device())
         return torch.device("cpu")
 
     def to_device(self, data: Any) -> Any:
-        """Return data on this worker's device: tensors, and those in dicts, lists and tuples.
+        """Move tensors, also in dicts, lists and tuples, to this worker's device.
 
-        Other objects with a method ``to``, such as a ``PackedSequence`` or a batch of a tokenizer,
-        move themselves.
+        For other objects with a method ``to``, such as a ``PackedSequence`` or a tokenizer batch,
+        that method is called.
         """
         if isinstance(data, torch.Tensor):
             return data.to(self.device, non_blocking=True)
@@ -80,9 +80,9 @@ class PyTorchTrialContext(TrialContext):
         return data
 
     def wrap_model(self, model: Any, *, find_unused_parameters: bool = False) -> Any:
-        """Move a model to the device; with several workers, average its gradients over them.
+        """Move a model to the device, and average its gradients over the workers.
 
-        Call it in ``__init__``, before the optimizer is made, for every model that is trained or
+        Call this in ``__init__``, before creating the optimizer, for every model that is trained or
         saved in checkpoints.
 
         Args:
@@ -91,12 +91,13 @@ class PyTorchTrialContext(TrialContext):
                 ``torch.nn.parallel.DistributedDataParallel``.
 
         Returns:
-            The model to call: a ``DistributedDataParallel`` of it if there are several workers and
-            it has parameters to train, else the model itself. Checkpoints hold the model's state.
+            The model to call: a ``DistributedDataParallel`` wrapper if there are several workers
+            and trainable parameters, otherwise the model itself. Checkpoints contain the model's
+            state.
 
         Raises:
-            InvalidModelError: If it is not a ``torch.nn.Module``.
-            ContextStateError: If it was wrapped before, or training has begun.
+            InvalidModelError: If `model` is not a ``torch.nn.Module``.
+            ContextStateError: If the model was wrapped before, or training has started.
         """
         self._check_wrapping(model, torch.nn.Module, "wrap_model", self.models)
         model = model.to(self.device)
@@ -122,26 +123,26 @@ class PyTorchTrialContext(TrialContext):
         """Register an optimizer, so that its state is part of checkpoints.
 
         Args:
-            optimizer: Over parameters of a model that `wrap_model` returned.
-            backward_passes_per_step: Accepted for compatibility: any number works.
+            optimizer: An optimizer over parameters of a model that `wrap_model` returned.
+            backward_passes_per_step: Ignored; accepted for compatibility.
 
         Returns:
             The same optimizer.
         """
         self._check_wrapping(optimizer, torch.optim.Optimizer, "wrap_optimizer", self.optimizers)
-        known = {id(p) for model in self.models for p in model.parameters()}
-        strangers = [
+        parameter_ids = {id(p) for model in self.models for p in model.parameters()}
+        unknown_groups = [
             index
             for index, group in enumerate(optimizer.param_groups)
-            if any(id(parameter) not in known for parameter in group["params"])
+            if any(id(parameter) not in parameter_ids for parameter in group["params"])
         ]
-        if strangers:
+        if unknown_groups:
             raise InvalidExperimentError(
-                f"parameter group {strangers[0]} of {type(optimizer).__name__} has parameters of "
-                "a model that was not wrapped.\n"
-                "They would not be in checkpoints, and differ between workers.\n"
-                "Call context.wrap_model first, and make the optimizer from the parameters of the "
-                "model that it returns."
+                f"parameter group {unknown_groups[0]} of {type(optimizer).__name__} has parameters "
+                "of a model that was not wrapped.\n"
+                "They would not be in checkpoints, and would differ between workers.\n"
+                "Call context.wrap_model first, and create the optimizer from the parameters of "
+                "the model that it returns."
             )
         if self._aggregation > 1:
             optimizer.register_step_pre_hook(self._refuse_direct_step)
@@ -155,7 +156,7 @@ class PyTorchTrialContext(TrialContext):
         """Register a learning rate scheduler, so that it is stepped and part of checkpoints.
 
         Args:
-            lr_scheduler: Of an optimizer that `wrap_optimizer` returned.
+            lr_scheduler: A scheduler for an optimizer that `wrap_optimizer` returned.
             step_mode: An ``LRScheduler.StepMode``.
             frequency: Step it only at every `frequency`-th of these moments.
 
@@ -165,15 +166,18 @@ class PyTorchTrialContext(TrialContext):
         if not hasattr(lr_scheduler, "step") or not hasattr(lr_scheduler, "state_dict"):
             raise InvalidModelError(
                 f"wrap_lr_scheduler was given {describe(lr_scheduler)}, which is not a scheduler.\n"
-                "Pass one of torch.optim.lr_scheduler, or an object with step() and state_dict()."
+                "Pass a torch.optim.lr_scheduler, or an object with step() and state_dict()."
             )
         optimizer = getattr(lr_scheduler, "optimizer", None)
-        if optimizer is not None and not any(optimizer is known for known in self.optimizers):
+        if optimizer is not None and not any(
+            optimizer is registered for registered in self.optimizers
+        ):
             raise InvalidExperimentError(
                 f"the optimizer of {type(lr_scheduler).__name__} was not wrapped.\n"
-                "Call context.wrap_optimizer first, and make the scheduler from what it returns."
+                "Call context.wrap_optimizer first, and create the scheduler for the optimizer "
+                "that it returns."
             )
-        schedulers = [known.scheduler for known in self.lr_schedulers]
+        schedulers = [registered.scheduler for registered in self.lr_schedulers]
         self._check_wrapping(lr_scheduler, object, "wrap_lr_scheduler", schedulers)
         self.lr_schedulers.append(LRScheduler(lr_scheduler, step_mode, frequency))
         return lr_scheduler
@@ -199,16 +203,17 @@ class PyTorchTrialContext(TrialContext):
         for_training: bool = True,
         for_validation: bool = True,
     ) -> Any:
-        """Register a metric that is more than a mean over batches.
+        """Register a metric that is not a mean over batches.
 
         Args:
-            reducer: A `MetricReducer`, or a function that takes the list of values of all batches.
-            name: Name of the metric; None: the reducer returns metrics by name.
+            reducer: A `MetricReducer`, or a function of the list of values of all batches.
+            name: Name of the metric; None if the reducer returns metrics by name.
             for_training: Whether it is part of training metrics.
             for_validation: Whether it is part of validation metrics.
 
         Returns:
-            The reducer; for a function, one whose ``update(value)`` takes the value of a batch.
+            The reducer. For a function, it is a reducer whose ``update(value)`` adds a batch's
+            value.
         """
         if not isinstance(reducer, MetricReducer):
             if not callable(reducer):
@@ -218,8 +223,8 @@ class PyTorchTrialContext(TrialContext):
                     "Pass an instance of a subclass, or a function of the list of all values."
                 )
             reducer = FunctionReducer(reducer)
-        known = [wrapped.reducer for wrapped in self.reducers]
-        self._check_wrapping(reducer, MetricReducer, "wrap_reducer", known)
+        reducers = [wrapped.reducer for wrapped in self.reducers]
+        self._check_wrapping(reducer, MetricReducer, "wrap_reducer", reducers)
         self.reducers.append(WrappedReducer(reducer, name, for_training, for_validation))
         return reducer
 
@@ -230,7 +235,7 @@ class PyTorchTrialContext(TrialContext):
         retain_graph: bool = False,
         create_graph: bool = False,
     ) -> None:
-        """Add the gradients of a loss to those of the parameters; as ``loss.backward``.
+        """Add the gradients of a loss to the parameters, as ``loss.backward`` does.
 
         Args:
             loss: Usually a scalar tensor.
@@ -260,12 +265,12 @@ class PyTorchTrialContext(TrialContext):
 
         Args:
             optimizer: An optimizer that `wrap_optimizer` returned.
-            clip_grads: Called with the optimizer's parameters before the update, when their
-                gradients are unscaled and combined over batches and workers.
+            clip_grads: Called with the optimizer's parameters before the update. Their gradients
+                are then unscaled and combined over batches and workers.
             auto_zero_grads: Whether to reset gradients after the update.
             scaler: The scaler that `wrap_scaler` returned, if the loss was scaled with it.
         """
-        if not any(optimizer is known for known in self.optimizers):
+        if not any(optimizer is registered for registered in self.optimizers):
             raise InvalidExperimentError(
                 f"step_optimizer was given {describe(optimizer)}, which was not wrapped.\n"
                 "Pass the optimizer that context.wrap_optimizer returned in __init__."
@@ -296,40 +301,40 @@ class PyTorchTrialContext(TrialContext):
 
     def current_train_batch(self) -> int:
         """Return the number of the batch that is being trained, from 0, over all starts."""
-        return self._training()[0]
+        return self._read_position()[0]
 
     def current_train_epoch(self) -> int:
         """Return the epoch that is being trained, from 0."""
-        batch_index, epoch_length = self._training()
+        batch_index, epoch_length = self._read_position()
         return batch_index // epoch_length
 
     def is_epoch_start(self) -> bool:
         """Return whether the batch that is being trained is the first of its epoch."""
-        batch_index, epoch_length = self._training()
+        batch_index, epoch_length = self._read_position()
         return batch_index % epoch_length == 0
 
     def is_epoch_end(self) -> bool:
         """Return whether the batch that is being trained is the last of its epoch."""
-        batch_index, epoch_length = self._training()
+        batch_index, epoch_length = self._read_position()
         return (batch_index + 1) % epoch_length == 0
 
     def finish_wrapping(self) -> None:
-        """Check that a model and an optimizer are wrapped; no more can be. For the controller.
+        """Check that a model and an optimizer are wrapped, and reject further wrapping.
 
         Raises:
             InvalidExperimentError: If no model or no optimizer was wrapped.
         """
-        for what, found in (("model", self.models), ("optimizer", self.optimizers)):
-            if not found:
+        for kind, objects in (("model", self.models), ("optimizer", self.optimizers)):
+            if not objects:
                 raise InvalidExperimentError(
-                    f"the trial has wrapped no {what}, so it has nothing to train or to save.\n"
-                    f"Call self.{what} = context.wrap_{what}(...) in __init__."
+                    f"the trial has wrapped no {kind}, so it cannot train or save anything.\n"
+                    f"Call self.{kind} = context.wrap_{kind}(...) in __init__."
                 )
         self._is_ready = True
 
     @contextlib.contextmanager
     def training_batch(self, batch_index: int, epoch_length: int) -> Iterator[None]:
-        """Train one batch in the block. For the controller.
+        """Train one batch in the block.
 
         Args:
             batch_index: The batch, from 0.
@@ -338,15 +343,17 @@ class PyTorchTrialContext(TrialContext):
         self._batch_index, self._epoch_length = batch_index, epoch_length
         with contextlib.ExitStack() as stack:
             if not self.is_update_batch:
-                # Workers average gradients once per update; forward passes must know it, too.
+                # Workers average gradients once per update. Forward passes must also know it.
                 self._without_exchange(stack)
             yield
-        for each in self.lr_schedulers:
-            each.after_batch(batch_index, aggregation=self._aggregation, epoch_length=epoch_length)
+        for scheduler in self.lr_schedulers:
+            scheduler.after_batch(
+                batch_index, aggregation=self._aggregation, epoch_length=epoch_length
+            )
 
     @contextlib.contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Evaluate in the block: no gradients, models in evaluation mode. For the controller."""
+    def evaluation_mode(self) -> Iterator[None]:
+        """Evaluate in the block: gradients are off and models are in evaluation mode."""
         modules = [module for model in (*self.models, *self._wrapped) for module in model.modules()]
         modes = [(module, module.training) for module in modules]
         batch_index, self._batch_index = self._batch_index, None
@@ -364,7 +371,7 @@ class PyTorchTrialContext(TrialContext):
                 module.training = mode
 
     def list_saved_objects(self) -> list[object]:
-        """Return all objects whose state is part of checkpoints, and their parts, once each."""
+        """Return all objects whose state is part of checkpoints, and their parts."""
         models = (*self.models, *self._wrapped)
         return [
             *(module for model in models for module in model.modules()),
@@ -372,23 +379,23 @@ class PyTorchTrialContext(TrialContext):
             *(buffer for model in models for buffer in model.buffers()),
             *self.optimizers,
             *self.lr_schedulers,
-            *(each.scheduler for each in self.lr_schedulers),
+            *(wrapped.scheduler for wrapped in self.lr_schedulers),
             *self.scalers,
-            *(each.reducer for each in self.reducers),
+            *(wrapped.reducer for wrapped in self.reducers),
         ]
 
     def share_buffers(self) -> None:
-        """Give all workers the chief's buffers (statistics of batch normalization, ...)."""
+        """Copy the chief's buffers to all workers (statistics of batch normalization, ...)."""
         self.group.broadcast_from_chief(b for model in self.models for b in model.buffers())
 
     def _without_exchange(self, stack: contextlib.ExitStack) -> None:
         for wrapped in self._wrapped:
             stack.enter_context(wrapped.no_sync())
 
-    def _training(self) -> tuple[int, int]:
+    def _read_position(self) -> tuple[int, int]:
         if self._batch_index is None or self._epoch_length is None:
             raise ContextStateError(
-                "no batch is being trained, so there is no current batch or epoch.\n"
+                "the current batch and epoch are unknown: no batch is being trained.\n"
                 "Call this method in train_batch."
             )
         return self._batch_index, self._epoch_length
@@ -407,25 +414,26 @@ class PyTorchTrialContext(TrialContext):
                 f"{method} was given {describe(given)}, not a {kind.__module__}.{kind.__name__}.\n"
                 f"Pass an instance of that class to context.{method}."
             )
-        if any(given is each for each in known):
+        if any(given is registered for registered in known):
             raise ContextStateError(
-                f"{method} was called twice with one {type(given).__name__}.\n"
+                f"{method} was called twice with the same {type(given).__name__}.\n"
                 "Call it once, and keep the object that it returns."
             )
         if self._is_ready:
             raise ContextStateError(
-                f"{method} was called after the trial was made.\n"
-                "Wrapped objects are restored before training, so they have to exist by then.\n"
+                f"{method} was called after the trial was created.\n"
+                "Wrapped objects are restored before training, so they must exist by then.\n"
                 f"Call context.{method} in the trial's __init__."
             )
 
 
 def _without_buffers() -> dict[str, bool]:
-    """Return the argument with which forward passes exchange no buffers.
+    """Return the argument that disables the exchange of buffers in forward passes.
 
-    The controller broadcasts the chief's before each batch: exchanges in forward passes would also
-    happen in validations, where workers are not in step. PyTorch 2.13 renamed the argument.
+    The controller broadcasts the chief's buffers before each batch. Exchanges in forward passes
+    would also happen in validations, where workers have different numbers of batches. PyTorch 2.13
+    renamed the argument.
     """
-    known = inspect.signature(torch.nn.parallel.DistributedDataParallel).parameters
-    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    parameters = inspect.signature(torch.nn.parallel.DistributedDataParallel).parameters
+    name = "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"
     return {name: False}

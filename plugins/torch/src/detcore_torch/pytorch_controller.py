@@ -1,4 +1,4 @@
-"""The controller of a `PyTorchTrial`, which trains batch by batch up to the clock's boundaries."""
+"""The controller of a `PyTorchTrial`, which trains batch by batch up to each clock boundary."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from detcore.errors import DataError, InvalidExperimentError, MetricError, descr
 from detcore.metrics import weighted_mean
 from detcore.trial import ValidationResult
 from detcore_torch.callbacks import Callbacks
-from detcore_torch.data.data_loader import BatchStream, DataLoader, checked_loader
+from detcore_torch.data.data_loader import BatchStream, DataLoader, check_trial_loader
 from detcore_torch.libraries import torch
 from detcore_torch.metric_reducers import as_number, reduce_over_workers
 from detcore_torch.process_group import lost_peers_raised
 from detcore_torch.state.model_attributes import ModelAttributes
 from detcore_torch.state.random_generators import preserved_generators, seed_from, seed_generators
 from detcore_torch.state.shared_state import start_from_other
-from detcore_torch.state.state_digests import as_arrays, name_state
+from detcore_torch.state.state_digests import list_arrays, name_state
 from detcore_torch.state.training_state import TrainingState
 from detcore_torch.state.user_attributes import UserAttributes
 from detcore_torch.state.worker_state import WorkerState
@@ -42,7 +42,7 @@ class TorchController:
     """A `detcore.trial.LoopingController` for PyTorch.
 
     Args:
-        trial: The user's trial; it has wrapped its models and optimizers.
+        trial: The user's trial, with wrapped models and optimizers.
         context: Its context.
 
     Raises:
@@ -55,8 +55,10 @@ class TorchController:
         self._place = context.distributed
         context.finish_wrapping()
         attributes = ModelAttributes(context.models)
-        loader = checked_loader(trial.build_training_data_loader(), "build_training_data_loader")
-        held_out = checked_loader(
+        loader = check_trial_loader(
+            trial.build_training_data_loader(), "build_training_data_loader"
+        )
+        held_out = check_trial_loader(
             trial.build_validation_data_loader(), "build_validation_data_loader"
         )
         seed = context.get_trial_seed()
@@ -66,20 +68,20 @@ class TorchController:
         self._feed = BatchStream(
             loader, order, seed=seed, rank=self._place.rank, world_size=self._place.size
         )
-        saved = [context, *context.list_saved_objects()]
+        saved_objects = [context, *context.list_saved_objects()]
         callbacks = trial.build_callbacks()
-        self._callbacks = Callbacks(callbacks, [trial, *saved])
-        saved += [*callbacks.values(), loader, held_out]
+        self._callbacks = Callbacks(callbacks, [trial, *saved_objects])
+        saved_objects += [*callbacks.values(), loader, held_out]
         models = {f"model {index}": model for index, model in enumerate(context.models)}
         self._attributes = UserAttributes(
             {"trial": trial},
             functions={"trial": trial, **callbacks, **models},
-            ignored_objects=[*saved, *_list_containers(trial, saved)],
+            ignored_objects=[*saved_objects, *_list_containers(trial, saved_objects)],
         )
         self._state = TrainingState(
             attributes=attributes,
             optimizers=context.optimizers,
-            schedulers=[each.scheduler for each in context.lr_schedulers],
+            schedulers=[scheduler.scheduler for scheduler in context.lr_schedulers],
             scalers=context.scalers,
             rank=self._place.rank,
             callbacks=self._callbacks,
@@ -103,7 +105,7 @@ class TorchController:
     def run(self, clock: Clock) -> None:
         """Train until the clock ends training."""
         self._announce_start()
-        if not self._state.batches:  # a resumed trial has frozen modules as they were
+        if not self._state.batches:  # a resumed trial restores the modes of its modules
             for model in self._context.models:
                 model.train()
         with self._preserved_if_resumed():
@@ -114,22 +116,22 @@ class TorchController:
                 pass
 
     def validate(self) -> ValidationResult:
-        """Evaluate the models; the result is over all workers, and the same on all."""
+        """Evaluate the models over all workers; the result is the same on each worker."""
         self._announce_start()
         with preserved_generators(), lost_peers_raised(self._place):
             return self._evaluation.run()
 
     def save(self, directory: Path) -> None:
-        """Write the training state; workers other than the chief write the part that differs."""
+        """Write the training state; workers other than the chief write only their own part."""
         self._announce_start()
         self._state.save(directory)
-        self._callbacks.call("on_checkpoint_write_end", str(directory))
+        self._callbacks.call_hook("on_checkpoint_write_end", str(directory))
 
     def snapshot(self, directory: Path) -> Callable[[], None]:
         """Copy the state that `save` would write; return a function that writes the copy."""
         if self._callbacks.reads_checkpoints:
             self.save(directory)
-            return lambda: None  # the files are written already
+            return lambda: None  # the files have already been written
         self._announce_start()
         return self._state.snapshot(directory)
 
@@ -145,11 +147,11 @@ class TorchController:
         """Restore the state that `save` wrote.
 
         Raises:
-            InvalidCheckpointError: If it does not fit.
+            InvalidCheckpointError: If the checkpoint does not fit.
         """
-        own = self._context.worker_directory(directory)
-        worker = WorkerState(own or directory)
-        folders = [] if own is not None else sorted((directory / "workers").glob("*"))
+        worker_dir = self._context.worker_directory(directory)
+        worker = WorkerState(worker_dir or directory)
+        folders = [] if worker_dir is not None else sorted((directory / "workers").glob("*"))
         self._state.restore(directory)
         self._state.batches = worker.batches
         self._feed.seek(self._state.batches)
@@ -157,31 +159,31 @@ class TorchController:
         worker.restore_callbacks(self._callbacks)
         self._attributes.restore(worker.attributes)
         self._is_resumed = True
-        if own is not None:
+        if worker_dir is not None:
             worker.restore_metrics(self._context.models)
             worker.restore_generators()
             return
         self._seed_this_worker()
         _logger.info(
-            "the checkpoint was saved by another number of workers: training continues at batch "
-            "%d, in the order in which %d worker(s) take the data",
+            "the checkpoint was saved by another number of workers: training resumes at batch "
+            "%d, with the data divided among %d worker(s)",
             self._state.batches,
             self._place.size,
         )
 
     def start_from(self, directory: Path) -> None:
-        """Restore weights and optimizers' states only; the rest starts as in any new trial.
+        """Restore only weights and optimizer states; everything else starts as in a new trial.
 
         Raises:
-            InvalidCheckpointError: If it does not fit.
+            InvalidCheckpointError: If the checkpoint does not fit.
         """
         start_from_other(self._state, directory)
 
     def close(self) -> None:
-        """End the processes that load data, and leave the process group."""
+        """Stop the loader processes, and leave the process group."""
         try:
             if self._has_started:
-                self._callbacks.call("on_trial_shutdown")
+                self._callbacks.call_hook("on_trial_shutdown")
         finally:
             self._feed.close()
             self._context.group.close()
@@ -194,64 +196,64 @@ class TorchController:
             if clock.interrupt_requested:
                 break
         batches = unit.batch_metrics()
-        reducers = [each for each in self._context.reducers if each.for_training]
-        metrics = {**unit.means(batches), **reduce_over_workers(reducers, self._place)}
-        self._callbacks.call("on_training_workload_end", metrics, batches)
+        reducers = [reducer for reducer in self._context.reducers if reducer.for_training]
+        metrics = {**unit.average_metrics(batches), **reduce_over_workers(reducers, self._place)}
+        self._callbacks.call_hook("on_training_workload_end", metrics, batches)
         return clock.boundary(self._state.batches, metrics, batches, n_records=unit.num_records)
 
     def _train_batch(self, unit: TrainedUnit) -> None:
         number = self._state.batches
         epoch, within = divmod(number, self._epoch_length)
         if within == 0:
-            self._callbacks.call("on_training_epoch_start", epoch)
-        batch = self._feed.take()
+            self._callbacks.call_hook("on_training_epoch_start", epoch)
+        batch = self._feed.take_batch()
         if self._context.ledger is not None:
             stream = self._place.rank + number * self._place.size
             of_records = stream // self._ledger_epoch_length
             self._context.ledger.log(number + 1, of_records, batch.records)
         if self._digests is not None:
-            self._digests.log(number + 1, batch.records, lambda: as_arrays(batch.data))
+            self._digests.log(number + 1, batch.records, lambda: list_arrays(batch.data))
         self._context.share_buffers()
         with self._context.training_batch(number, self._epoch_length):
             returned = self._trial.train_batch(self._context.to_device(batch.data), epoch, number)
-        unit.add(returned, len(batch.records))
+        unit.add_batch(returned, len(batch.records))
         self._state.batches += 1
         if within + 1 == self._epoch_length:
-            self._callbacks.call("on_training_epoch_end", epoch)
+            self._callbacks.call_hook("on_training_epoch_end", epoch)
 
     def _announce_start(self) -> None:
-        """Call ``on_trial_startup`` of the callbacks, once."""
+        """Call the callbacks' ``on_trial_startup``, once."""
         if self._has_started:
             return
         self._has_started = True
         info = self._context.info
         uuid = info.latest_checkpoint if info and self._is_resumed else None
         with self._preserved_if_resumed():
-            self._callbacks.call("on_trial_startup", self._state.batches, uuid)
+            self._callbacks.call_hook("on_trial_startup", self._state.batches, uuid)
 
     def _preserved_if_resumed(self) -> contextlib.AbstractContextManager[None]:
-        """Preserve the generators around a call that an uninterrupted run makes only once."""
+        """Preserve the generators during a call that an uninterrupted run makes only once."""
         return preserved_generators() if self._is_resumed else contextlib.nullcontext()
 
     def _seed_this_worker(self) -> None:
-        """Seed dropout and the like differently on each worker; models have equal weights."""
+        """Seed the generators differently on each worker, after models got equal weights."""
         rank = self._place.rank
-        if rank or self._state.batches:  # the chief, too, draws other numbers than at its start
+        if rank or self._state.batches:  # a resumed chief must not repeat its first numbers
             seed_generators(seed_from(self._context.get_trial_seed(), rank, self._state.batches))
 
     def _check_same_data(self, num_batches: int) -> None:
-        """Check that all workers have the same data, of which each takes its share."""
+        """Check that all workers have the same data, before it is divided."""
         counts = self._place.allgather((num_batches, self._evaluation.num_batches))
         if len(set(counts)) > 1:
-            told = "; ".join(
+            listing = "; ".join(
                 f"rank {rank}: {training} and {validation}"
                 for rank, (training, validation) in enumerate(counts)
             )
             raise DataError(
-                "the workers have different data. Batches of an epoch, and of a validation: "
-                f"{told}.\n"
-                "Each worker takes every N-th batch by itself: return all of the data on each, "
-                "not divided by rank."
+                "the workers have different data. Batches per epoch and per validation: "
+                f"{listing}.\n"
+                "detcore divides the batches among the workers. Return all of the data on each "
+                "worker, not divided by rank."
             )
 
     def _describe_records(self, loader: DataLoader) -> None:
@@ -261,8 +263,8 @@ class TorchController:
         if loader.sampler is not None or loader.batch_sampler is not None:
             raise InvalidExperimentError(
                 "data_ledger is true, and the training data has a sampler.\n"
-                "The ledger proves that each epoch uses every record once, and a sampler may omit "
-                "or repeat some.\nSet data_ledger: false, or use shuffle=True without a sampler."
+                "The ledger proves that each epoch uses every record once, but a sampler may omit "
+                "or repeat records.\nSet data_ledger: false, or use shuffle=True without a sampler."
             )
         num_records = len(loader.dataset)
         left_over = num_records % (loader.batch_size or 1) if loader.drop_last else 0
@@ -274,8 +276,8 @@ def _gpu_name() -> str | None:
 
 
 def _list_containers(trial: PyTorchTrial, saved: Collection[object]) -> Iterator[torch.nn.Module]:
-    """Yield the modules in attributes that contain a saved model, such as one with its loss."""
-    identities = {id(each) for each in saved if isinstance(each, torch.nn.Module)}
+    """Yield the trial's modules that contain a saved model, such as a model with its loss."""
+    identities = {id(instance) for instance in saved if isinstance(instance, torch.nn.Module)}
     for value in vars(trial).values():
         modules = value.modules() if isinstance(value, torch.nn.Module) else ()
         if any(id(module) in identities for module in modules):
@@ -285,18 +287,18 @@ def _list_containers(trial: PyTorchTrial, saved: Collection[object]) -> Iterator
 class TrainedUnit:
     """The metrics that ``train_batch`` returned for each batch.
 
-    Tensors become numbers when the metrics are read, so that no batch waits for a GPU.
+    Tensors are converted when the metrics are read, so that training does not wait for a GPU.
     """
 
     def __init__(self) -> None:
         self._batches: list[dict[str, Any]] = []
         self._counts: list[int] = []
 
-    def add(self, returned: Any, num_records: int) -> None:
+    def add_batch(self, returned: Any, num_records: int) -> None:
         """Add the value that ``train_batch`` returned for a batch.
 
         Raises:
-            MetricError: If it is neither a tensor nor a mapping.
+            MetricError: If the value is neither a tensor nor a mapping.
         """
         if isinstance(returned, torch.Tensor):
             returned = {"loss": returned}
@@ -323,10 +325,10 @@ class TrainedUnit:
             for batch in self._batches
         ]
 
-    def means(self, batches: list[dict[str, float]]) -> dict[str, float]:
-        """Return the means over the batches, each counting as often as it has records.
+    def average_metrics(self, batches: list[dict[str, float]]) -> dict[str, float]:
+        """Return the means over the batches, weighted by their numbers of records.
 
-        A metric that only some batches have is the mean over those.
+        A metric that only some batches have is averaged over these batches.
         """
         names = dict.fromkeys(name for batch in batches for name in batch)
         pairs = list(zip(batches, self._counts, strict=True))
@@ -344,13 +346,14 @@ def prepare_worker(options: PrepareOptions) -> None:
 
     | ``reproducibility.deterministic_ops`` | on a CPU | on a GPU |
     | --- | --- | --- |
-    | not set | one thread per operation; others give a warning | as PyTorch |
-    | true | one thread per operation; others are errors | others are errors |
+    | not set | one thread per operation; other operations cause a warning | as PyTorch |
+    | true | one thread per operation; other operations are errors | other operations are errors |
     | false | as PyTorch | as PyTorch |
 
-    Others: operations that have no deterministic form. The number of threads of an operation
-    decides the order of its additions, so a run that is resumed on other cores would differ in the
-    last bits. A trial that calls ``torch.set_num_threads(n)`` in its ``__init__`` gets n threads on
+    "Other operations" have no deterministic implementation. The number of threads of an operation
+    determines the order of its additions, so a run that is resumed on other cores would differ in
+    the last bits. A trial that calls ``torch.set_num_threads(n)`` in its ``__init__`` gets n
+    threads on
     every machine.
 
     Args:

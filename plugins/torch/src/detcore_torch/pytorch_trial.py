@@ -1,4 +1,4 @@
-"""`PyTorchTrial`, the class that users subclass. Imports no framework."""
+"""`PyTorchTrial`, the base class of users' trials. This module does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class PyTorchTrial(Trial):
     """A training job in PyTorch, one batch at a time.
 
-    ``__init__`` makes models, optimizers and schedulers and wraps them with the context. A trial
-    has either `evaluate_batch` or `evaluate_full_dataset`.
+    ``__init__`` creates models, optimizers and schedulers and wraps them with the context. Define
+    either `evaluate_batch` or `evaluate_full_dataset`.
 
     Attributes that training changes are part of each checkpoint: numbers, strings, arrays, tensors,
     random generators, objects with ``state_dict``, and containers of these.
@@ -57,43 +57,43 @@ class PyTorchTrial(Trial):
     context: PyTorchTrialContext
 
     def __init__(self, context: PyTorchTrialContext) -> None:
-        """Keep the context; overriders wrap their models and optimizers here."""
+        """Store the context. Subclasses wrap their models and optimizers here."""
         super().__init__(context)
 
     def build_training_data_loader(self) -> DataLoader:
         """Return a `detcore_torch.DataLoader` over all training data, the same on each worker."""
-        raise _missing(self, "build_training_data_loader")
+        raise _missing_method_error(self, "build_training_data_loader")
 
     def build_validation_data_loader(self) -> DataLoader:
         """Return a `detcore_torch.DataLoader` over all validation data, the same on each worker."""
-        raise _missing(self, "build_validation_data_loader")
+        raise _missing_method_error(self, "build_validation_data_loader")
 
     def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
         """Train on one batch.
 
         Args:
-            batch: From the training data, moved to the device.
+            batch: A batch of the training data, on the device.
             epoch_idx: Pass over the training data, from 0.
-            batch_idx: Batches trained before this one, over all starts of the trial.
+            batch_idx: Batches trained before this batch, over all starts of the trial.
 
         Returns:
             The loss, a scalar tensor, or metrics by name: scalar tensors and numbers.
         """
-        raise _missing(self, "train_batch")
+        raise _missing_method_error(self, "train_batch")
 
     def evaluate_batch(self, batch: Any) -> Mapping[str, Any]:
         """Evaluate one batch; gradients are off and the models in evaluation mode.
 
         Args:
-            batch: From the validation data, moved to the device.
+            batch: A batch of the validation data, on the device.
 
         Returns:
             Metrics by name: scalar tensors and numbers.
         """
-        raise _missing(self, "evaluate_batch")
+        raise _missing_method_error(self, "evaluate_batch")
 
     def evaluate_full_dataset(self, data_loader: Any) -> Mapping[str, Any]:
-        """Evaluate all validation data at once; called on the chief alone.
+        """Evaluate all validation data in one call, on the chief only.
 
         Args:
             data_loader: An iterable over all batches of the validation data, not moved to the
@@ -102,7 +102,7 @@ class PyTorchTrial(Trial):
         Returns:
             Metrics by name: scalar tensors and numbers.
         """
-        raise _missing(self, "evaluate_full_dataset")
+        raise _missing_method_error(self, "evaluate_full_dataset")
 
     def evaluation_reducer(self) -> Reducer | Mapping[str, Reducer]:
         """Return the reduction of `evaluate_batch`'s metrics; the default is the mean.
@@ -111,7 +111,7 @@ class PyTorchTrial(Trial):
         records were split.
 
         Returns:
-            One reducer for all metrics, or one for each by name.
+            One reducer for all metrics, or reducers by metric name.
         """
         from detcore_torch.metric_reducers import Reducer
 
@@ -122,8 +122,8 @@ class PyTorchTrial(Trial):
         return {}
 
 
-def _missing(trial: PyTorchTrial, name: str) -> InvalidExperimentError:
+def _missing_method_error(trial: PyTorchTrial, name: str) -> InvalidExperimentError:
     return InvalidExperimentError(
         f"{type(trial).__name__} has no method {name}.\n"
-        f"Define {name} in the class; detcore_torch.PyTorchTrial.{name} says what it returns."
+        f"Define {name} in the class. Its documentation: help(detcore_torch.PyTorchTrial.{name})"
     )

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Evaluation:
-    """The validation data, and the evaluation of the trial on it.
+    """The validation data and its evaluation.
 
-    Batch i of the data is evaluated by rank ``i % size``, so shares may be uneven or empty.
+    Rank ``i % size`` evaluates batch i, so shares may be uneven or empty.
 
     Args:
         trial: The user's trial.
@@ -29,7 +29,7 @@ class Evaluation:
         callbacks: The user's callbacks.
 
     Raises:
-        InvalidExperimentError: If the trial does not have exactly one way to evaluate.
+        InvalidExperimentError: If the trial does not define exactly one evaluation method.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Evaluation:
         self._is_whole = _evaluates_whole(trial)
         self._reducers: Reducer | Mapping[str, Reducer] = {}
         if not self._is_whole:
-            self._reducers = _checked_reducers(trial.evaluation_reducer())
+            self._reducers = _check_reducers(trial.evaluation_reducer())
         place = context.distributed
         rank, world_size = (0, 1) if self._is_whole else (place.rank, place.size)
         seed = context.get_trial_seed()
@@ -61,18 +61,18 @@ class Evaluation:
         )
 
     def run(self) -> ValidationResult:
-        """Evaluate the models as they are; the result is the same on all workers."""
-        self._callbacks.call("on_validation_start")
-        custom = [each for each in self._context.reducers if each.for_validation]
-        for each in custom:
-            each.reducer.reset()
-        with self._context.evaluating():
-            self._callbacks.call("on_validation_epoch_start")
+        """Evaluate the models; the result is the same on all workers."""
+        self._callbacks.call_hook("on_validation_start")
+        custom = [reducer for reducer in self._context.reducers if reducer.for_validation]
+        for reducer in custom:
+            reducer.reducer.reset()
+        with self._context.evaluation_mode():
+            self._callbacks.call_hook("on_validation_epoch_start")
             result = self._evaluate_whole() if self._is_whole else self._evaluate_batches()
         metrics = {**result.metrics, **reduce_over_workers(custom, self._context.distributed)}
-        for each in self._context.reducers:
-            each.reducer.reset()
-        self._callbacks.call("on_validation_end", metrics)
+        for reducer in self._context.reducers:
+            reducer.reducer.reset()
+        self._callbacks.call_hook("on_validation_end", metrics)
         return ValidationResult(metrics, result.n_records)
 
     def _evaluate_batches(self) -> ValidationResult:
@@ -82,54 +82,54 @@ class Evaluation:
         outputs: list[Any] = []
         num_records = 0
         for batch in self._stream:
-            found = self._trial.evaluate_batch(self._context.to_device(batch.data))
-            outputs.append(found)
+            outcome = self._trial.evaluate_batch(self._context.to_device(batch.data))
+            outputs.append(outcome)
             num_records += len(batch.records)
-            for name, value in _named(found).items():
-                kind = self._kind(name)
+            for name, value in _check_mapping(outcome).items():
+                kind = self._find_reducer(name)
                 reducer = reducers.setdefault(name, batch_reducer(kind))
                 number: Any = as_number(name, value)
                 if kind is Reducer.AVG:
                     number = {"values": number, "weights": len(batch.records)}
                 states[name] = reducer.accumulate(number)
-        self._callbacks.call("on_validation_epoch_end", outputs)
+        self._callbacks.call_hook("on_validation_epoch_end", outputs)
         everywhere = place.allgather((states, num_records))
-        names = dict.fromkeys(name for found, _ in everywhere for name in found)
+        names = dict.fromkeys(name for outcome, _ in everywhere for name in outcome)
         metrics = {
-            name: reducers.get(name, batch_reducer(self._kind(name))).cross_slot_reduce(
-                [found[name] for found, _ in everywhere if name in found]
+            name: reducers.get(name, batch_reducer(self._find_reducer(name))).cross_slot_reduce(
+                [outcome[name] for outcome, _ in everywhere if name in outcome]
             )
             for name in names
         }
         return ValidationResult(metrics, sum(count for _, count in everywhere))
 
     def _evaluate_whole(self) -> ValidationResult:
-        """Have the chief evaluate all of the data."""
+        """Evaluate all of the data on the chief."""
         place = self._context.distributed
-        found: tuple[dict[str, float], int] | None = None
+        outcome: tuple[dict[str, float], int] | None = None
         if place.rank == 0:
-            counted = _Counted(self._stream)
-            metrics = _named(self._trial.evaluate_full_dataset(counted))
+            counted = _CountedBatches(self._stream)
+            metrics = _check_mapping(self._trial.evaluate_full_dataset(counted))
             numbers = {name: as_number(name, value) for name, value in metrics.items()}
-            found = numbers, counted.num_records
-        self._callbacks.call("on_validation_epoch_end", [])
-        found = place.broadcast(found)
-        assert found is not None  # the chief's
-        return ValidationResult(*found)
+            outcome = numbers, counted.num_records
+        self._callbacks.call_hook("on_validation_epoch_end", [])
+        outcome = place.broadcast(outcome)
+        assert outcome is not None  # the chief's
+        return ValidationResult(*outcome)
 
-    def _kind(self, name: str) -> Reducer:
+    def _find_reducer(self, name: str) -> Reducer:
         if isinstance(self._reducers, Reducer):
             return self._reducers
         if name not in self._reducers:
             raise MetricError(
-                f"evaluate_batch returned the metric {name!r}, and evaluation_reducer names "
-                f"reducers for {', '.join(sorted(self._reducers)) or 'none'} only.\n"
-                "Name one for each metric, or return one reducer for all."
+                f"evaluate_batch returned the metric {name!r}, but evaluation_reducer has "
+                f"reducers only for {', '.join(sorted(self._reducers)) or 'no metric'}.\n"
+                "Add a reducer for each metric, or return one reducer for all metrics."
             )
         return self._reducers[name]
 
 
-class _Counted:
+class _CountedBatches:
     """An iterable over all batches that counts the records in them."""
 
     def __init__(self, stream: BatchStream) -> None:
@@ -143,7 +143,7 @@ class _Counted:
             yield batch.data
 
 
-def _named(found: Any) -> Mapping[str, Any]:
+def _check_mapping(found: Any) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise MetricError(
             f"the evaluation returned {describe(found)}.\n"
@@ -160,18 +160,18 @@ def _evaluates_whole(trial: PyTorchTrial) -> bool:
         raise InvalidExperimentError(
             f"{kind.__name__} has {'both' if by_batch else 'neither'} of evaluate_batch and "
             "evaluate_full_dataset.\n"
-            "Define one of them: evaluate_batch if metrics are means or sums over batches."
+            "Define one of them. Use evaluate_batch if metrics are means or sums over batches."
         )
     return as_whole
 
 
-def _checked_reducers(given: Any) -> Reducer | Mapping[str, Reducer]:
+def _check_reducers(given: Any) -> Reducer | Mapping[str, Reducer]:
     values = list(given.values()) if isinstance(given, Mapping) else [given]
     if not all(isinstance(value, Reducer) for value in values):
         raise InvalidExperimentError(
             f"evaluation_reducer returned {describe(given)}.\n"
-            "Return a detcore_torch.Reducer, or one for each metric by name; other reductions are "
-            "for context.wrap_reducer."
+            "Return a detcore_torch.Reducer, or reducers by metric name. For other reductions, use "
+            "context.wrap_reducer."
         )
     checked: Reducer | Mapping[str, Reducer] = given
     return checked

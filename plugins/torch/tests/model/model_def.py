@@ -21,7 +21,7 @@ def line_data(num_records: int = 48) -> torch.utils.data.TensorDataset:
 
 
 class LineTrial(PyTorchTrial):
-    """Linear regression by Adam: the same on any number of workers."""
+    """Linear regression with Adam, equal for any number of workers."""
 
     def __init__(self, context):
         self.context = context
@@ -45,7 +45,7 @@ class LineTrial(PyTorchTrial):
     def build_callbacks(self):
         if not self.journal:
             return {}
-        # A callback that sees checkpoints makes training wait for them; so only some runs have one.
+        # A callback that reads checkpoints delays training, so only some runs have such a callback.
         waits = not self.context.get_experiment_config().get("checkpoint_async", True)
         return {"journal": (CheckpointJournal if waits else Journal)(self.journal)}
 
@@ -65,7 +65,7 @@ class LineTrial(PyTorchTrial):
 
 
 class FullTrial(LineTrial):
-    """Everything that has a state: dropout, batch statistics, schedules, random data, momentum."""
+    """A trial with dropout, batch statistics, schedules, random data and momentum."""
 
     def __init__(self, context):
         super().__init__(context)
@@ -84,7 +84,7 @@ class FullTrial(LineTrial):
         )
 
     def build_training_data_loader(self):
-        # Another number of processes after each start: it must make no difference.
+        # The number of processes differs at each start, which must not change the result.
         num_workers = 2 * (self.context.info.run_id % 2) if self.context.info else 0
         batch_size = self.context.get_per_slot_batch_size()
         return torch.utils.data.DataLoader(
@@ -98,7 +98,7 @@ class FullTrial(LineTrial):
 
 
 class Noisy(torch.utils.data.Dataset):
-    """Records that are changed at random each time."""
+    """Records that change randomly each time."""
 
     def __init__(self, data):
         self.data = data
@@ -130,7 +130,7 @@ class BrokenTrial(LineTrial):
 
 
 class DyingTrial(LineTrial):
-    """Its second worker kills itself in its ninth batch, once."""
+    """The second worker kills itself in its ninth batch, once."""
 
     def train_batch(self, batch, epoch_idx, batch_idx):
         died = Path(self.context.get_hparam("died"))
@@ -141,7 +141,7 @@ class DyingTrial(LineTrial):
 
 
 class Journal(PyTorchCallback):
-    """Writes down which of its methods are called."""
+    """Records the calls of its methods."""
 
     def __init__(self, path):
         self.path = path
@@ -166,7 +166,7 @@ class Journal(PyTorchCallback):
 
 
 class CheckpointJournal(Journal):
-    """Notes checkpoints, too."""
+    """Records checkpoints, too."""
 
     def on_checkpoint_write_end(self, checkpoint_dir):
         note(self.path, "checkpoint")

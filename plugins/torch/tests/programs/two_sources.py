@@ -1,4 +1,4 @@
-"""A loop of the Core API that trains on two data sources in turn, and may be killed at any step."""
+"""A Core API loop that alternates between two data sources, and may be killed at any step."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Endless:
 
 
 def whole_digests(num_workers: int, num_steps: int) -> list[str]:
-    """Return the digest of each source's batches in a run that nothing interrupts."""
+    """Return the digest of each source's batches in an uninterrupted run."""
     feeds = [Endless(source, None) for source in make_sources(num_workers).values()]
     digests = ["", ""]
     for step in range(1, num_steps + 1):
@@ -71,7 +71,7 @@ def whole_digests(num_workers: int, num_steps: int) -> list[str]:
 
 
 def advanced(digests: list[str], feeds: list[Endless], step: int) -> list[str]:
-    """Take a batch of each source and add it to its digest."""
+    """Add a batch of each source to its digest."""
     return [
         hashlib.sha256(digest.encode() + feed.take(step)).hexdigest()
         for digest, feed in zip(digests, feeds, strict=True)
@@ -89,10 +89,10 @@ def main(num_workers: int, num_steps: int, killed_at: int) -> None:
         step, digests = context.info.steps_completed, ["", ""]
         if context.info.latest_checkpoint is not None:
             with context.checkpoint.restore_path(context.info.latest_checkpoint) as path:
-                saved = json.loads((path / "state.json").read_text())
-            digests = saved["digests"]
+                document = json.loads((path / "state.json").read_text())
+            digests = document["digests"]
             for name, source in sources.items():
-                source.seek(saved[name])
+                source.seek(document[name])
         feeds = []
         for name, source in sources.items():
             ledger = LedgerWriter(

@@ -1,4 +1,4 @@
-"""Shared by the scripts: their options, their tasks, and a ledger of the records they used."""
+"""Code that the scripts share: options, tasks, and a ledger of used records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LENGTH = 16
 
 
 def options() -> Any:
-    """Return the options of the command line."""
+    """Return the command line options."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--task", choices=TASKS, default="points")
     parser.add_argument("--epochs", type=int, default=2)
@@ -55,12 +55,12 @@ def read_points(start: int, stop: int) -> Any:
 
 @functools.cache
 def read_digits() -> Any:
-    """Read scikit-learn's digits once: reading them takes longer than training on them."""
+    """Read scikit-learn's digits once, because reading is slower than training."""
     return load_digits()
 
 
 class Digits(torch.utils.data.Dataset):  # type: ignore[misc]  # no types here
-    """Scans of handwritten digits, those for training with noise."""
+    """Scans of handwritten digits, with noise in the training data."""
 
     def __init__(self, start: int, stop: int) -> None:
         digits = read_digits()
@@ -84,7 +84,7 @@ def read_text(start: int, stop: int) -> Any:
 
 
 class Recurrent(torch.nn.Module):  # type: ignore[misc]
-    """Scores the next character after each of some."""
+    """Predicts the next character for each character."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Recurrent(torch.nn.Module):  # type: ignore[misc]
 
 
 class Network(torch.nn.Module):  # type: ignore[misc]
-    """Layers and a loss, whose results have the names that transformers gives them."""
+    """Layers and a loss, with result names as in transformers."""
 
     def __init__(self, *layers: Any, loss: Any = functional.cross_entropy) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Task:
     Attributes:
         read: Returns the records from one number to another.
         num_training: Records to train on.
-        num_records: All records; the other ones are to validate.
+        num_records: All records; the remaining records are for validation.
         batch_size: Records in a batch of one process.
         make_network: Returns the network.
     """
@@ -140,7 +140,7 @@ class Task:
     make_network: Callable[[], Network]
 
     def read_both(self) -> tuple[Any, Any]:
-        """Return the records to train on, and those to validate."""
+        """Return the training records and the validation records."""
         return self.read(0, self.num_training), self.read(self.num_training, self.num_records)
 
     def make_loaders(self, workers: int) -> tuple[Any, Any]:
@@ -157,7 +157,7 @@ TASKS = {
 
 
 def make_optimizer(args: Any, model: Any) -> tuple[Any, Any]:
-    """Return an optimizer, and a schedule of its steps."""
+    """Return an optimizer and a learning rate schedule."""
     schedules = torch.optim.lr_scheduler
     if args.task == "digits":
         optimizer: Any = torch.optim.SGD(model.parameters(), args.rate, momentum=0.9)
@@ -169,10 +169,10 @@ def make_optimizer(args: Any, model: Any) -> tuple[Any, Any]:
 
 
 class UsedRecords:
-    """Writes the ledger of one process of a script to the working folder.
+    """Writes the ledger of one process of a script to the working directory.
 
-    The test gives the number of the run in the variable ``TEST_RUN``; without it, nothing is
-    written. Ranks are torchrun's.
+    The variable ``TEST_RUN`` has the number of the run. Without it, no ledger is written. Ranks are
+    torchrun's.
 
     Args:
         num_records: Records in the training data, whose ids are their indices.

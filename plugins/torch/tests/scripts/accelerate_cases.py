@@ -1,4 +1,4 @@
-"""Train a small network as the documentation of PyTorch and Accelerate shows a feature."""
+"""Train a small network with features as in the documentation of PyTorch and Accelerate."""
 
 import torch
 from _shared import options
@@ -50,7 +50,7 @@ def train(x, y):
 
 
 def sum_gradients(x, y):
-    """Update the head after every third batch; nothing resets the gradients of the backbone."""
+    """Update the head after every third batch, without resetting the gradients of the backbone."""
     loss = functional.mse_loss(model(x), y)
     accelerator.backward(loss)
     if run.step % 3 == 2:
@@ -69,7 +69,7 @@ with training(
         if args.case == "finetune" and run.step == 7:
             freeze(False)
             optimizer.add_param_group({"params": backbone.parameters(), "lr": 0.001})
-            backbone[1].eval()  # its statistics stay
+            backbone[1].eval()  # its statistics do not change
             head[0].p = 0.3
         if args.case == "new-optimizer" and run.step == 7:
             accelerator.prepare(torch.optim.SGD(head.parameters(), 0.01))

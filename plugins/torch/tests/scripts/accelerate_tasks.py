@@ -1,4 +1,4 @@
-"""Train as the examples of Accelerate do: points with summed gradients, digits with a scaler."""
+"""Train like Accelerate's examples: points with summed gradients, digits with a scaler."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ accelerator = Accelerator(
     mixed_precision="bf16" if args.bf16 else "no",
     cpu=True,
 )
-# The accelerator makes a scaler itself on a GPU only.
+# The accelerator creates a scaler only on a GPU.
 scaler = torch.amp.GradScaler(
     "cpu", init_scale=8.0, growth_interval=5, enabled=args.task == "digits"
 )
@@ -59,23 +59,23 @@ def evaluate():
 
 
 def train_alone():
-    """Train, save every second step and resume as the documentation of Accelerate describes."""
+    """Train, save every second step and resume as in Accelerate's documentation."""
     accumulated = accelerator.gradient_accumulation_steps
-    done = max((int(path.name) for path in Path("accelerate").glob("[0-9]*")), default=0)
-    if done:
-        accelerator.load_state(f"accelerate/{done}")
-    start, skipped = divmod(done, -(-len(train_loader) // accumulated))
+    latest_step = max((int(path.name) for path in Path("accelerate").glob("[0-9]*")), default=0)
+    if latest_step:
+        accelerator.load_state(f"accelerate/{latest_step}")
+    start, skipped = divmod(latest_step, -(-len(train_loader) // accumulated))
     for epoch in range(start, args.epochs):
         train_loader.set_epoch(epoch)
         batches = train_loader
         if epoch == start:
             batches = accelerator.skip_first_batches(train_loader, accumulated * skipped)
         for batch in batches:
-            train(done, epoch, batch)
+            train(latest_step, epoch, batch)
             if accelerator.sync_gradients:
-                done += 1
-                if done % 2 == 0:
-                    accelerator.save_state(f"accelerate/{done}")
+                latest_step += 1
+                if latest_step % 2 == 0:
+                    accelerator.save_state(f"accelerate/{latest_step}")
 
 
 if args.alone:

@@ -1,4 +1,4 @@
-"""Train a network on each of three folds, with equal arguments, as k-fold scripts do.
+"""Train a network on each of three folds with equal arguments, like a k-fold script.
 
 The variable ``KILL_AT`` is the number of the backward pass of this process at which it kills
 itself, or "between" for the end of the second fold.
@@ -48,8 +48,8 @@ def train_with_trainer(training, validation):
             self.layers = make_network()
 
         def forward(self, x, labels):
-            found = self.layers(x)
-            return {"loss": functional.mse_loss(found, labels), "logits": found}
+            result = self.layers(x)
+            return {"loss": functional.mse_loss(result, labels), "logits": result}
 
     model = Network()
     trainer = Trainer(
@@ -140,7 +140,7 @@ def train_with_accelerate(training, validation):
             optimizer.zero_grad()
             run.report(train_loss=loss)
             if run.step == 4:
-                break  # ends early, which the next start cannot know from the length
+                break  # ends early, which does not follow from the length
     return model, run.step
 
 

@@ -42,13 +42,13 @@ class KilledTrial(BASE):
 
 
 def write_modules() -> None:
-    """Write what this process has imported."""
+    """Write the names of this process's imported modules."""
     modules = Path(os.environ["TEST_FOLDER"]) / "modules.json"
     modules.write_text(json.dumps([*sys.modules]))
 
 
 def log_records(run: int, step: int, place: Any) -> None:
-    """Log the records of each batch that this worker takes, also where there are several."""
+    """Log the records of each batch of this worker, also with several workers."""
     path = Path(os.environ["TEST_FOLDER"]) / f"ledger-{run}-{place.rank}.bin"
     ledger = LedgerWriter(path, run_id=run, start_step=step, rank=place.rank, world_size=place.size)
     number, take = step, BatchStream.take

@@ -1,4 +1,4 @@
-"""Train a small network as the documentation of Lightning shows one of its features."""
+"""Train a small network with a feature as in Lightning's documentation."""
 
 from pathlib import Path
 
@@ -57,7 +57,7 @@ class Network(lightning.LightningModule):
         self.log("val_loss", functional.mse_loss(self(x), y))
 
     def configure_optimizers(self):
-        trained = [each for each in self.parameters() if each.requires_grad]
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         if args.case == "lbfgs":
             return torch.optim.LBFGS(trained, 0.1, max_iter=4, history_size=5)
         optimizer = torch.optim.AdamW(trained, 0.1 if args.case.startswith("plateau") else 0.01)
@@ -74,7 +74,7 @@ class Network(lightning.LightningModule):
 
 
 class CyclicRate(Callback):
-    """Keeps its place and an average in plain attributes, as many tutorials do."""
+    """Stores its progress and an average in plain attributes, as many tutorials do."""
 
     def __init__(self):
         self.batches = 0
@@ -100,16 +100,16 @@ class CyclicRate(Callback):
 
 
 class FilteredNetwork(Network):
-    """Leaves weights out of checkpoints that are constant, and renames the other ones."""
+    """Omits constant weights from checkpoints, and renames the other weights."""
 
     def on_save_checkpoint(self, checkpoint):
         state = checkpoint["state_dict"]
         checkpoint["state_dict"] = {f"kept.{n}": v for n, v in state.items() if n[0] == "h"}
 
     def on_load_checkpoint(self, checkpoint):
-        kept = [name for name in checkpoint["state_dict"] if name.startswith("kept.")]
-        assert kept
-        for name in kept:
+        renamed = [name for name in checkpoint["state_dict"] if name.startswith("kept.")]
+        assert renamed
+        for name in renamed:
             value = checkpoint["state_dict"].pop(name)
             assert torch.equal(value, checkpoint["state_dict"][name.removeprefix("kept.")])
 
@@ -155,8 +155,8 @@ trainer = lightning.Trainer(
 )
 if args.alone:
     loader = resumable(train_loader)  # the same batches
-    chosen = LambdaCallback(on_train_epoch_start=lambda t, _: loader.set_epoch(t.current_epoch))
-    trainer.callbacks.insert(0, chosen)
+    choice = LambdaCallback(on_train_epoch_start=lambda t, _: loader.set_epoch(t.current_epoch))
+    trainer.callbacks.insert(0, choice)
     trainer.fit(model, loader, val_loader)
 else:
     fit(trainer, model, train_loader, val_loader, save_every=2)

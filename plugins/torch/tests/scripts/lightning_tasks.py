@@ -1,4 +1,4 @@
-"""Train as the examples of Lightning do: points with summed gradients, digits with a scaler."""
+"""Train like Lightning's examples: points with summed gradients, digits with a scaler."""
 
 import lightning
 import torch
@@ -42,7 +42,7 @@ hparams = hyperparameters(rate=args.rate)
 lightning.seed_everything(1)
 model = Module(**hparams)
 loaders = task.make_loaders(args.workers)
-saved = ModelCheckpoint("lightning", every_n_train_steps=2, save_last=True)
+checkpoint = ModelCheckpoint("lightning", every_n_train_steps=2, save_last=True)
 scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=5)
 settings = {
     "points": {
@@ -65,7 +65,7 @@ trainer = lightning.Trainer(
     accelerator="cpu",
     devices=args.ranks,
     logger=False,
-    callbacks=[saved] if args.alone else [],
+    callbacks=[checkpoint] if args.alone else [],
     enable_checkpointing=args.alone,
     enable_progress_bar=False,
     enable_model_summary=False,

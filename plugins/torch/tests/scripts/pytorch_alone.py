@@ -1,4 +1,4 @@
-"""Train as PyTorch's tutorial on checkpoints does: the control of `PyTorchTrial`."""
+"""Train like PyTorch's tutorial on checkpoints, as the control of `PyTorchTrial`."""
 
 from pathlib import Path
 
@@ -12,12 +12,12 @@ model = task.make_network()
 optimizer, scheduler = make_optimizer(args, model)
 trained = {"model": model, "optimizer": optimizer, "lr_scheduler": scheduler}
 loader, _ = task.make_loaders(args.workers)
-used, saved = UsedRecords(task.num_training), Path("checkpoint.pt")
+used, path = UsedRecords(task.num_training), Path("checkpoint.pt")
 step = start = 0
-if saved.exists():
-    checkpoint = torch.load(saved)
-    for name, each in trained.items():
-        each.load_state_dict(checkpoint[name])
+if path.exists():
+    checkpoint = torch.load(path)
+    for name, instance in trained.items():
+        instance.load_state_dict(checkpoint[name])
     step, start = checkpoint["step"], checkpoint["epoch"]
 for epoch in range(start, args.epochs):
     for batch in loader:
@@ -29,6 +29,6 @@ for epoch in range(start, args.epochs):
         optimizer.step()
         scheduler.step()
         if step % 2 == 0:
-            state = {name: each.state_dict() for name, each in trained.items()}
+            state = {name: instance.state_dict() for name, instance in trained.items()}
             torch.save({"step": step, "epoch": epoch, **state}, "checkpoint.tmp")
-            Path("checkpoint.tmp").replace(saved)
+            Path("checkpoint.tmp").replace(path)

@@ -1,4 +1,4 @@
-"""Features of the Trainer of transformers, each as in its documentation; ``--case`` chooses."""
+"""Features of the transformers Trainer as in its documentation, selected by ``--case``."""
 
 import logging
 import os
@@ -35,7 +35,7 @@ class Rows(torch.utils.data.Dataset):
 
 
 class ShuffledStream(IterableDataset):
-    """Yields its records in another order in each epoch; divides them among the workers."""
+    """Yields its records in a new order per epoch, divided among the workers."""
 
     def __init__(self, rows):
         self.rows = rows
@@ -46,11 +46,11 @@ class ShuffledStream(IterableDataset):
     def __iter__(self):
         info = get_worker_info()
         first, step = (info.id, info.num_workers) if info else (0, 1)
-        own = range(first, len(self.rows), step)
-        order = torch.randperm(len(own)).tolist()
+        indices = range(first, len(self.rows), step)
+        order = torch.randperm(len(indices)).tolist()
         random.shuffle(order)
         for index in order:
-            row = self.rows[own[index]]
+            row = self.rows[indices[index]]
             yield {**row, "x": row["x"] + 0.1 * torch.randn(4)}
 
 
@@ -63,7 +63,7 @@ decay = 0.1
 
 
 class Average(TrainerCallback):
-    """Keeps a moving average of the weights in an attribute, and a number in a global variable."""
+    """Stores a moving average of the weights in an attribute, and a number in a global variable."""
 
     def __init__(self):
         self.shadow = None
@@ -103,7 +103,7 @@ class Writer(TrainerCallback):
 
 
 class Unfreezing(TrainerCallback):
-    """Trains the first layer from the fifth step on, in a group of its own."""
+    """Trains the first layer from the fifth step on, in a separate parameter group."""
 
     def on_step_end(self, args, state, control, model=None, optimizer=None, **_):
         if state.global_step == 5:
@@ -132,7 +132,7 @@ class StepCounter(TrainerCallback, ExportableState):
 
 
 class Summary:
-    """What the script knows at its end, in the form of an object with a state."""
+    """The script's final values, as an object with a state."""
 
     def state_dict(self):
         state = trainer.state
@@ -154,8 +154,8 @@ class Summary:
 
 
 def measure_accuracy(prediction):
-    found = prediction.predictions.argmax(-1)
-    return {"accuracy": float((found == prediction.label_ids).mean())}
+    classes = prediction.predictions.argmax(-1)
+    return {"accuracy": float((classes == prediction.label_ids).mean())}
 
 
 set_seed(1)
@@ -170,7 +170,7 @@ if args.case == "early_stopping":
         "greater_is_better": True,
     }  # fmt: skip
     callbacks = [EarlyStoppingCallback(early_stopping_patience=7)]
-elif args.case == "best_at_end":  # the best of the validations that a checkpoint follows
+elif args.case == "best_at_end":  # the best validation among those that a checkpoint follows
     settings = {**every_step, "save_steps": 3, "load_best_model_at_end": True}
 elif args.case == "save_best":
     settings = {

@@ -1,4 +1,4 @@
-"""Train in a Trainer of transformers: points with the script's own optimizer, a small GPT-2."""
+"""Train with a transformers Trainer: points with a custom optimizer, and a small GPT-2."""
 
 from pathlib import Path
 

@@ -1,1 +1,1 @@
-"""The process that speaks to Ray: it joins the cluster and places the workers of trials."""
+"""The driver process: it joins the Ray cluster and places the workers of trials."""

@@ -1,6 +1,6 @@
 """``python -m detcore_ray.driver_process.driver FD``: join a cluster, and run trials.
 
-It outlives a runner that was killed until the workers are gone.
+If the runner is killed, this process lives until the workers have exited.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from detcore_ray.ray_settings import RaySettings
 
 
 def main(control_fd: int) -> int:
-    """Run trials until the runner has no more, or is gone."""
+    """Run trials until the runner closes the socket or exits."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     settings = RaySettings.model_validate_json(sys.stdin.read())
@@ -27,17 +27,17 @@ def main(control_fd: int) -> int:
     trials: list[threading.Thread] = []
     try:
         cluster = Cluster(settings)
-        given: Cluster | str = cluster
+        outcome: Cluster | str = cluster
     except DetcoreError as error:
-        given = str(error)
+        outcome = str(error)
     while (descriptors := receive_descriptors(control)) is not None:
-        trial = threading.Thread(target=run_trial, args=(given, descriptors))
+        trial = threading.Thread(target=run_trial, args=(outcome, descriptors))
         trial.start()
-        trials = [other for other in (*trials, trial) if other.is_alive()]
+        trials = [thread for thread in (*trials, trial) if thread.is_alive()]
     for trial in trials:
         trial.join()
     if cluster is not None:
-        cluster.leave()
+        cluster.leave_cluster()
     return 0
 
 

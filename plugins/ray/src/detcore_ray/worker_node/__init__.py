@@ -1,1 +1,1 @@
-"""The actors of Ray on the nodes: each starts one worker and supervises it."""
+"""Ray actors on the nodes: each actor starts and supervises one worker."""

@@ -1,4 +1,4 @@
-"""Processes of this machine, and whether one of them is surely gone."""
+"""Identify processes of this machine, and kill them reliably."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _END_TIMEOUT_S = 5.0
 
 
 def machine_id() -> str:
-    """Return an id that all processes have which can see each other."""
+    """Return an id that is equal for all processes that can see each other."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot} {os.readlink('/proc/self/ns/pid')}"
 
 
 def describe_process(pid: int) -> dict[str, Any]:
-    """Return the values by which another process of the machine finds a process again."""
-    return {"pid": pid, "began": _began(pid), "machine": machine_id()}
+    """Return values that identify a process for other processes of the machine."""
+    return {"pid": pid, "began": _read_start_time(pid), "machine": machine_id()}
 
 
 def end_process(process: Mapping[str, Any]) -> bool:
-    """End a process, with its group; return whether it is surely gone.
+    """Kill a process with its group; return whether it has certainly exited.
 
     Args:
-        process: As `describe_process` told.
+        process: A result of `describe_process`.
     """
     if process["machine"] != machine_id():
         return False
     deadline = time.monotonic() + _END_TIMEOUT_S
-    # Process ids are used again; the time at which a process began tells them apart.
-    while process["began"] is not None and _began(process["pid"]) == process["began"]:
+    # Process ids are reused. The start time distinguishes processes.
+    while process["began"] is not None and _read_start_time(process["pid"]) == process["began"]:
         if time.monotonic() > deadline:
             return False
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -43,8 +43,8 @@ def end_process(process: Mapping[str, Any]) -> bool:
     return True
 
 
-def _began(pid: int) -> str | None:
-    """Return when a process began, None if it has ended."""
+def _read_start_time(pid: int) -> str | None:
+    """Return the start time of a process, or None if it has exited."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:

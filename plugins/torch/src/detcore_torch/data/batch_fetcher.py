@@ -1,4 +1,4 @@
-"""Make a batch from its request: the part of loading that runs in worker processes."""
+"""Load the batch of a request: the part of data loading that runs in worker processes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class BatchFetcher(torch.utils.data.Dataset):  # type: ignore[misc]  # of a pack
 
     Args:
         dataset: Has ``__len__`` and ``__getitem__``.
-        collate: Makes a batch from a list of records.
-        is_batched: Whether a batch is a list of records; else it is one record.
+        collate: Combines a list of records into a batch.
+        is_batched: Whether a batch is a list of records (true) or a single record.
         worker_init_fn: Called in each worker process with its number.
     """
 
@@ -52,7 +52,7 @@ class BatchFetcher(torch.utils.data.Dataset):  # type: ignore[misc]  # of a pack
         init_loader_process(worker, self._dataset, self._init)
 
     def __len__(self) -> int:
-        """Return the number of records; libraries ask for it."""
+        """Return the number of records, which libraries read."""
         return len(self._dataset)
 
     def __getitem__(self, request: tuple[int, Any]) -> Any:
@@ -61,21 +61,21 @@ class BatchFetcher(torch.utils.data.Dataset):  # type: ignore[misc]  # of a pack
             with self._training:
                 seed_generators(seed)
                 seed_owned(seed, self._owned)
-                return self._make(records if type(records) is list else records.tolist())
+                return self._make_batch(records if type(records) is list else records.tolist())
         except DataError as error:
             if torch.utils.data.get_worker_info() is None:
                 raise
-            return failure(error)
+            return make_failed_batch(error)
 
-    def _make(self, indices: list[int]) -> Any:
+    def _make_batch(self, indices: list[int]) -> Any:
         with data_errors(
-            "the dataset", self._dataset, lambda: f"one of the records {_some(indices)}"
+            "the dataset", self._dataset, lambda: f"one of the records {_list_some(indices)}"
         ):
-            records = self._fetch(indices)
-        with data_errors("collate_fn", self._collate, lambda: f"the records {_some(indices)}"):
+            records = self._fetch_records(indices)
+        with data_errors("collate_fn", self._collate, lambda: f"the records {_list_some(indices)}"):
             return self._collate(records)
 
-    def _fetch(self, indices: list[int]) -> Any:
+    def _fetch_records(self, indices: list[int]) -> Any:
         dataset = self._dataset
         try:
             if not self._is_batched:
@@ -86,9 +86,9 @@ class BatchFetcher(torch.utils.data.Dataset):  # type: ignore[misc]  # of a pack
         except IndexError as error:
             raise DataError(
                 f"the dataset, {describe(dataset)}, raised IndexError for one of the records "
-                f"{_some(indices)}: {error}.\n"
-                f"Its __len__ says that it has {len(dataset)} records.\n"
-                "Let __len__ return their number, and __getitem__ take every index below it."
+                f"{_list_some(indices)}: {error}.\n"
+                f"Its __len__ returns {len(dataset)}.\n"
+                "Return the number of records from __len__, and accept every index below it."
             ) from error
 
 
@@ -96,7 +96,7 @@ def init_loader_process(
     worker: int, dataset: Any, worker_init_fn: Callable[[int], None] | None
 ) -> None:
     """Call the user's ``worker_init_fn``, which sees the user's dataset."""
-    # Of a frozen class, but meant for this: the dataset of the process is behind this one.
+    # WorkerInfo is frozen. Its dataset is replaced by the user's, which this class wraps.
     object.__setattr__(torch.utils.data.get_worker_info(), "dataset", dataset)
     if worker_init_fn is not None:
         worker_init_fn(worker)
@@ -107,12 +107,12 @@ def data_errors(name: str, called: object, place: Callable[[], str]) -> Iterator
     """Translate the errors of the user's dataset or function into detcore's.
 
     Args:
-        name: What is called in the block, for the message.
-        called: The object.
-        place: Returns the records or the batch that it is called for.
+        name: Name of the called object, for the message.
+        called: The object that the block calls.
+        place: Returns a description of the records or the batch.
 
     Raises:
-        DataError: If it failed.
+        DataError: If the call failed.
     """
     try:
         yield
@@ -121,8 +121,8 @@ def data_errors(name: str, called: object, place: Callable[[], str]) -> Iterator
     except Exception as error:
         raise DataError(
             f"{name}, {describe(called)}, failed on {place()}: {type(error).__name__}: {error}.\n"
-            "The position in the data is still before this batch, so a resumed run makes it again."
-            f"\nCorrect {name}, or the records, and resume."
+            "The position in the data is still before this batch, so a resumed run loads it again."
+            f"\nFix {name}, or the records, then resume."
         ) from error
 
 
@@ -130,7 +130,7 @@ def data_errors(name: str, called: object, place: Callable[[], str]) -> Iterator
 class FailedBatch:
     """An error of a worker process, sent in the place of a batch.
 
-    PyTorch would send it, too, as an error whose message is a whole traceback.
+    PyTorch would send an error whose message is a whole traceback.
     """
 
     message: str
@@ -150,16 +150,16 @@ class _WorkerTracebackError(Exception):
     """The traceback of a worker process; the cause of the error that it sent."""
 
 
-def failure(error: DataError) -> FailedBatch:
-    """Return an error that is being handled as a value to send."""
+def make_failed_batch(error: DataError) -> FailedBatch:
+    """Return the error that is being handled as a value that can be sent."""
     cause = error.__cause__ or error
-    # A fault of a network or a storage stays one, so that the trial starts again.
+    # Network and storage errors keep their type, so that the trial restarts.
     kinds = [kind for kind in type(cause).__mro__ if kind.__module__ == "builtins"]
     kind = kinds[0] if issubclass(kinds[0], OSError) else _WorkerTracebackError
     return FailedBatch(str(error), "".join(traceback.format_exception(cause)), kind)
 
 
-def delivered(batches: Iterator[Any]) -> Iterator[Any]:
+def raise_failures(batches: Iterator[Any]) -> Iterator[Any]:
     """Yield the batches of a loader; raise the error of a `FailedBatch` in its place.
 
     Raises:
@@ -171,11 +171,11 @@ def delivered(batches: Iterator[Any]) -> Iterator[Any]:
         yield batch
 
 
-def unchanged(batch: Any) -> Any:
-    """Return a batch as it is; for a loader whose dataset makes batches itself."""
+def return_unchanged(batch: Any) -> Any:
+    """Return a batch unchanged, for a loader whose dataset returns batches."""
     return batch
 
 
-def _some(indices: Sequence[int]) -> str:
-    shown = ", ".join(map(str, indices[:8]))
-    return f"{shown} and {len(indices) - 8} more" if len(indices) > 8 else shown
+def _list_some(indices: Sequence[int]) -> str:
+    listing = ", ".join(map(str, indices[:8]))
+    return f"{listing} and {len(indices) - 8} more" if len(indices) > 8 else listing

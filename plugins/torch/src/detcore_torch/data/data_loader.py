@@ -1,4 +1,4 @@
-"""`DataLoader`: data in which any batch can be made again from its number alone."""
+"""`DataLoader`: data whose batches can each be loaded again from their number alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from detcore.data import IndexSampler
 from detcore.errors import DataError, InvalidDataTypeError, describe
-from detcore_torch.data.batch_fetcher import BatchFetcher, delivered, unchanged
+from detcore_torch.data.batch_fetcher import BatchFetcher, raise_failures, return_unchanged
 from detcore_torch.data.batch_order import BatchOrder, BatchRequests, SamplerOrder, SingleRecords
 from detcore_torch.libraries import torch
 from detcore_torch.state.random_generators import seed_from
@@ -34,34 +34,34 @@ class Batch:
 
 
 class DataLoader:
-    """A description of batches, from which detcore makes the PyTorch loader that loads them.
+    """A description of batches, from which detcore creates a PyTorch loader.
 
-    Takes the arguments of ``torch.utils.data.DataLoader`` except ``generator``: the order follows
-    from the trial's seed. A resumed run continues with the next batch, in the middle of an epoch
-    too, and reads nothing again. Of several workers, each takes every N-th batch; give all of
-    them all of the data.
+    Accepts the arguments of ``torch.utils.data.DataLoader`` except ``generator``: the order follows
+    from the trial's seed. A resumed run continues with the next batch, even in the middle of an
+    epoch, and reads nothing again. Each of N workers trains on every N-th batch, so give each
+    worker all of the data.
 
     Random numbers that a dataset or ``collate_fn`` draws from ``random``, ``numpy.random`` and
     ``torch`` depend on the trial's seed and the number of the batch alone, whatever
     ``num_workers`` is.
 
     Args:
-        dataset: Has ``__len__`` and ``__getitem__``. An ``IterableDataset`` is refused: it has no
-            order to return to.
+        dataset: Has ``__len__`` and ``__getitem__``. An ``IterableDataset`` is rejected, because
+            its order cannot be restored.
         batch_size: Records in a batch of one worker: ``context.get_per_slot_batch_size()``.
-        shuffle: Whether each epoch has its own order.
+        shuffle: Whether each epoch has a new order.
         sampler: Yields record indices; drawn once for each epoch, under generators that are seeded
             with the epoch's number.
         batch_sampler: Yields lists of record indices, likewise.
-        num_workers: Processes that load; 0: the process that trains.
-        collate_fn: Makes a batch from a list of records.
+        num_workers: Number of loader processes; 0 to load in the training process.
+        collate_fn: Combines a list of records into a batch.
         pin_memory: As PyTorch's.
         drop_last: Leave out the last batch of an epoch if it is smaller.
         timeout: As PyTorch's.
         worker_init_fn: As PyTorch's.
         multiprocessing_context: As PyTorch's.
         prefetch_factor: As PyTorch's.
-        persistent_workers: As PyTorch's; workers of training data stay for all epochs anyway.
+        persistent_workers: As PyTorch's; workers of training data always stay for all epochs.
 
     Raises:
         InvalidDataTypeError: If training could not be resumed with the dataset.
@@ -111,7 +111,7 @@ class DataLoader:
 
         Args:
             seed: Seed of the order; the same on all workers.
-            rank: The worker, which takes every `world_size`-th batch from this one on.
+            rank: Rank of the worker, whose first batch has this number.
             world_size: Number of workers.
         """
         if self.sampler is None and self.batch_sampler is None:
@@ -136,7 +136,7 @@ class DataLoader:
         return SamplerOrder(batch_sampler, sampler, seed=seed, rank=rank, world_size=world_size)
 
     def fetching_loader(self, requests: BatchRequests) -> Any:
-        """Return a loader of PyTorch's that makes batches from requests ``(seed, records)``."""
+        """Return a PyTorch loader that loads batches from requests ``(seed, records)``."""
         fetcher = BatchFetcher(
             self.dataset,
             self.collate_fn,
@@ -147,9 +147,9 @@ class DataLoader:
             fetcher,
             batch_size=None,
             sampler=requests,
-            collate_fn=unchanged,
-            # PyTorch draws its workers' seeds from this; by default it would draw from the
-            # generator that training draws from.
+            collate_fn=return_unchanged,
+            # PyTorch draws its workers' seeds from this generator. By default it would draw them
+            # from the generator of training.
             generator=torch.Generator(),
             **{**self.options, "worker_init_fn": fetcher.init_worker},
         )
@@ -159,12 +159,12 @@ class BatchStream:
     """Batches of one worker from any number on; loading starts with the first `take`.
 
     Args:
-        loader: How the batches are made.
+        loader: Description of the batches.
         order: The records of each batch.
         seed: The trial's seed.
         rank: This worker.
         world_size: Number of workers.
-        stop: Number of the batch after the last one; None: no end.
+        stop: Number of the batch after the last batch; None for no end.
     """
 
     def __init__(
@@ -187,19 +187,19 @@ class BatchStream:
         self._batches: Generator[Batch, None, None] | None = None
 
     def seek(self, start: int) -> None:
-        """Continue with a batch; nothing is read to get there."""
+        """Continue at a batch, without reading the batches before it."""
         self.close()
         self._start = start
 
-    def take(self) -> Batch:
+    def take_batch(self) -> Batch:
         """Return the next batch."""
         if self._batches is None:
-            self._batches = self._load()
+            self._batches = self._load_batches()
         return next(self._batches)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Return the batches from the first one on."""
-        return self._load()
+        """Return an iterator over the batches, from the first."""
+        return self._load_batches()
 
     def close(self) -> None:
         """End the processes that load for `take`."""
@@ -207,46 +207,45 @@ class BatchStream:
             self._batches.close()
         self._batches = None
 
-    def _load(self) -> Generator[Batch, None, None]:
+    def _load_batches(self) -> Generator[Batch, None, None]:
         requests, records = BatchRequests(), collections.deque[Sequence[int]]()
-        requests.ask(self._order, self._start, self._stop, self._seed_batch, records)
-        for data in delivered(iter(self._loader.fetching_loader(requests))):
+        requests.request_batches(self._order, self._start, self._stop, self._seed_batch, records)
+        for data in raise_failures(iter(self._loader.fetching_loader(requests))):
             yield Batch(data, records.popleft())
 
     def _seed_batch(self, number: int) -> int:
         return seed_from(self._seed, self._rank + number * self._world_size)
 
 
-def checked_loader(loader: Any, method: str) -> DataLoader:
+def check_trial_loader(loader: Any, method: str) -> DataLoader:
     """Return a description of the loader that a trial's method returned.
 
     Raises:
-        InvalidDataTypeError: If it is no loader, or training could not be resumed with it.
+        InvalidDataTypeError: If it is not a loader, or training could not be resumed with it.
         DataError: If it divides the data among workers, which detcore does.
     """
     if isinstance(loader, torch.utils.data.DataLoader):
-        loader = described(loader)
+        loader = describe_loader(loader)
     if not isinstance(loader, DataLoader):
         raise InvalidDataTypeError(
             f"{method} returned {describe(loader)}.\n"
             "Return a torch.utils.data.DataLoader, or a detcore_torch.DataLoader."
         )
-    for given in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
-        if isinstance(given, torch.utils.data.DistributedSampler) and given.num_replicas > 1:
+    for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
+        if isinstance(sampler, torch.utils.data.DistributedSampler) and sampler.num_replicas > 1:
             raise DataError(
-                f"{method} returned a loader with a DistributedSampler, which takes 1 of "
-                f"{given.num_replicas} parts of the data, and then each worker would take its "
-                "part of that.\n"
-                "Leave the sampler out: detcore divides batches among the workers. "
-                "shuffle=True shuffles all of the data."
+                f"{method} returned a loader with a DistributedSampler, which selects 1 of "
+                f"{sampler.num_replicas} parts of the data. detcore would divide that part again "
+                "among the workers.\n"
+                "Remove the sampler. shuffle=True shuffles all of the data."
             )
     return loader
 
 
-def described(loader: Any) -> DataLoader:
-    """Return a description of the batches of a loader of PyTorch's.
+def describe_loader(loader: Any) -> DataLoader:
+    """Return a description of the batches of a PyTorch loader.
 
-    Shuffled and sequential orders become computed ones; any other sampler is drawn from.
+    Shuffled and sequential orders are computed. Any other sampler is called for the order.
 
     Raises:
         InvalidDataTypeError: If the batches are not those of the loader's sampler and dataset.
@@ -255,27 +254,29 @@ def described(loader: Any) -> DataLoader:
     check_loader(loader)
     batch_sampler, sampler = loader.batch_sampler, loader.sampler
     if batch_sampler is None:  # each record is a batch
-        made = DataLoader(loader.dataset, None, batch_sampler=SingleRecords(sampler))
-        made.is_batched = False
+        description = DataLoader(loader.dataset, None, batch_sampler=SingleRecords(sampler))
+        description.is_batched = False
     elif (
         type(batch_sampler) is not torch.utils.data.BatchSampler
         or batch_sampler.sampler is not sampler
     ):
-        made = DataLoader(loader.dataset, None, batch_sampler=batch_sampler)
+        description = DataLoader(loader.dataset, None, batch_sampler=batch_sampler)
     else:
         drops, size = batch_sampler.drop_last, batch_sampler.batch_size
         kind = _computed_order(sampler, loader.dataset)
         if kind is None:
-            made = DataLoader(loader.dataset, size, sampler=sampler, drop_last=drops)
+            description = DataLoader(loader.dataset, size, sampler=sampler, drop_last=drops)
         else:
-            made = DataLoader(loader.dataset, size, shuffle=kind == "shuffled", drop_last=drops)
-    made.collate_fn = loader.collate_fn
-    made.options = options_of(loader)
-    return made
+            description = DataLoader(
+                loader.dataset, size, shuffle=kind == "shuffled", drop_last=drops
+            )
+    description.collate_fn = loader.collate_fn
+    description.options = list_options(loader)
+    return description
 
 
 def _computed_order(sampler: Any, dataset: Any) -> str | None:
-    """Return "shuffled" or "sequential" if a sampler takes each record once; else None."""
+    """Return "shuffled" or "sequential" if a sampler yields each record once, or None."""
     source: Any = getattr(sampler, "data_source", None)
     if source is not dataset:
         return None
@@ -285,13 +286,13 @@ def _computed_order(sampler: Any, dataset: Any) -> str | None:
     return "shuffled" if is_shuffled and sampler.num_samples == len(source) else None
 
 
-def options_of(loader: Any) -> dict[str, object]:
-    """Return the arguments of a loader of PyTorch's that say how batches are loaded, not which."""
+def list_options(loader: Any) -> dict[str, object]:
+    """Return the arguments of a PyTorch loader that control how batches are loaded, not which."""
     return {name: getattr(loader, name) for name in _OPTIONS}
 
 
 def check_loader(loader: Any) -> None:
-    """Refuse a loader whose batches are not those of its sampler and its dataset, in their order.
+    """Check that a loader yields the batches of its sampler and its dataset, in their order.
 
     Raises:
         InvalidDataTypeError: If its class iterates in an unknown way.
@@ -304,17 +305,16 @@ def check_loader(loader: Any) -> None:
             f"the loader is {describe(loader)}, a class that iterates in a way that detcore does "
             "not know.\n"
             "Its batches may not be those of its sampler and its dataset, so a resumed run could "
-            "not return to its place.\n"
-            "Use torch.utils.data.DataLoader, or wrap the loader that this one takes its batches "
-            "from."
+            "not restore its position.\n"
+            "Use torch.utils.data.DataLoader, or wrap the loader that yields the batches."
         )
     if not getattr(loader, "in_order", True):
         raise DataError(
             "the loader has in_order=False, so its batches come in the order in which its workers "
             "finish.\n"
-            "That order is another one on each run, and a resumed run would use some records twice "
+            "That order differs from run to run, and a resumed run would use some records twice "
             "and others never.\n"
-            "Leave in_order out."
+            "Remove in_order."
         )
 
 
@@ -322,7 +322,7 @@ def _check_dataset(dataset: Any) -> None:
     if isinstance(dataset, torch.utils.data.IterableDataset):
         raise InvalidDataTypeError(
             f"the dataset is {describe(dataset)}, an IterableDataset.\n"
-            "Its records have no numbers, so a resumed run could not return to its place.\n"
+            "Its records have no indices, so a resumed run could not restore its position.\n"
             "Use a dataset with __len__ and __getitem__."
         )
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
@@ -338,17 +338,17 @@ def _check_sampling(
     if batch_sampler is not None:
         if batch_size not in (1, None) or shuffle or sampler is not None or drop_last:
             raise DataError(
-                "batch_sampler says which records each batch holds, so batch_size, shuffle, "
-                "sampler and drop_last cannot be given with it.\nLeave them out."
+                "batch_sampler determines the records of each batch, so batch_size, shuffle, "
+                "sampler and drop_last cannot be used with it.\nRemove them."
             )
         return
     if sampler is not None and shuffle:
         raise DataError(
-            "sampler says in which order records come, and shuffle=True contradicts it.\n"
-            "Leave one of them out."
+            "sampler determines the order of records, and shuffle=True contradicts it.\n"
+            "Remove one of them."
         )
     if batch_size is None or batch_size < 1:
         raise DataError(
             f"batch_size is {batch_size!r}; it must be at least 1.\n"
-            "Take it from context.get_per_slot_batch_size()."
+            "Use context.get_per_slot_batch_size()."
         )

@@ -15,12 +15,12 @@ import numpy as np
 from detcore.errors import DataError, InvalidDataTypeError, describe
 from detcore_torch.data.batch_fetcher import (
     data_errors,
-    delivered,
-    failure,
     init_loader_process,
-    unchanged,
+    make_failed_batch,
+    raise_failures,
+    return_unchanged,
 )
-from detcore_torch.data.data_loader import check_loader, options_of
+from detcore_torch.data.data_loader import check_loader, list_options
 from detcore_torch.data.webdataset_stream import ShardStream
 from detcore_torch.libraries import torch
 from detcore_torch.state.random_generators import (
@@ -30,7 +30,7 @@ from detcore_torch.state.random_generators import (
     seed_generators,
     seed_owned,
 )
-from detcore_torch.state.tensor_tree import decode, encode
+from detcore_torch.state.tensor_tree import decode_tree, encode_tree
 
 _logger = logging.getLogger("detcore.torch")
 
@@ -41,12 +41,12 @@ class _Live:
 
 @dataclasses.dataclass(slots=True)
 class _Part:
-    """Where one process stands in its part of the data.
+    """Position of one process in its part of the data.
 
     Attributes:
-        batches: Batches that training took from it in this epoch.
-        ended: Whether its part of this epoch is at its end.
-        state: State of its copy of the dataset; None: that of a new copy, or unknown.
+        batches: Batches of this process that training used in this epoch.
+        ended: Whether its part of this epoch is exhausted.
+        state: State of its copy of the dataset; None for a new copy, or if unknown.
     """
 
     batches: int = 0
@@ -56,16 +56,17 @@ class _Part:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Item:
-    """A message of a process: a batch, the end of its part, or nothing (its turn is over).
+    """A message of a process: a batch, the end of its part, or only the end of its turn.
 
     Attributes:
         worker: The process.
-        part: Where it stands after this item; None: where it stood.
-        is_batch: Whether there is a batch.
+        part: Its position after this item; None if unchanged.
+        is_batch: Whether the item has a batch.
         batch: The batch.
         ids: Ids of its records, if known.
-        replayed: Number of batches or samples that were read again before it; empty for none.
-        replay_s: The time that took, in seconds.
+        replayed: Number of batches or samples that were read again before this item; empty for
+            none.
+        replay_s: Duration of the replay, in seconds.
     """
 
     worker: int
@@ -80,16 +81,17 @@ class _Item:
 class StreamFeed:
     """Batches of an ``IterableDataset``, one epoch after the other.
 
-    Each process of a loader has a copy of the dataset, and they take turns. A batch comes with the
-    state of its copy, so a position holds the states after the last batches that training took,
-    and whose turn it is. In the middle of an epoch it also fixes the number of processes, because
+    Each process of a loader has a copy of the dataset, and the processes take turns. Each batch
+    carries the state of its copy, so a position holds the states after the last batches that
+    training used, and the next process. In the middle of an epoch it also fixes the number of
+    processes, because
     the dataset may divide itself among them.
 
     Args:
         loader: The user's loader.
         rank: This rank.
         record_id: Returns the id of a record.
-        replay: Whether to return to a position by reading again.
+        replay: Whether to restore a position by reading the epoch again.
     """
 
     kind = "stream"
@@ -101,11 +103,11 @@ class StreamFeed:
         dataset = loader.dataset
         has_state = hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
         if not has_state and not replay:
-            raise _no_state(dataset)
+            raise _no_state_error(dataset)
         if has_state and not replay and _has_shuffle_buffer(dataset):
             _logger.info(
-                "%s has a shuffle buffer, which its state_dict() does not hold: a resumed run "
-                "reads the epoch again up to its place",
+                "%s has a shuffle buffer, which its state_dict() does not contain: a resumed run "
+                "reads the epoch again up to its position",
                 describe(dataset),
             )
             replay = not isinstance(dataset, ShardStream) or not dataset.has_place
@@ -118,14 +120,14 @@ class StreamFeed:
         self._first = copy.deepcopy(dataset.state_dict()) if self._has_state else None
 
     def batches(self, seed: int, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
-        """Yield the rest of an epoch."""
+        """Yield the remaining batches of an epoch."""
         for part in self._parts:
             if part.state is _Live and part.batches:
-                # A new iteration of the dataset may begin again, so it gets its own state.
+                # A new iteration of the dataset may start over, so it gets its own state.
                 part.state = copy.deepcopy(self._user.dataset.state_dict())
-        self._stream.start(seed, epoch, self._parts, self._turn)
+        self._stream.set_place(seed, epoch, self._parts, self._turn)
         num_taken = start
-        for item in delivered(iter(self._inner_loader(seed, epoch))):
+        for item in raise_failures(iter(self._inner_loader(seed, epoch))):
             if item.replayed:
                 self._report_replay(item)
             if item.part is not None:
@@ -138,7 +140,7 @@ class StreamFeed:
             raise DataError(
                 f"the dataset, {describe(self._user.dataset)}, yields no batch in epoch {epoch}.\n"
                 "Training would never end.\n"
-                "Give it records; let __iter__ begin again once it has reached its end."
+                "Give the dataset records, and let __iter__ start over after its end."
             )
         self.leave_epoch()
 
@@ -154,35 +156,35 @@ class StreamFeed:
         for index, part in enumerate(self._parts):
             state = dataset.state_dict() if part.state is _Live else part.state
             name = f"{type(dataset).__name__}.state_dict() of process {index}"
-            parts.append([part.batches, part.ended, encode(state, tensors, name)])
-        saved = {
+            parts.append([part.batches, part.ended, encode_tree(state, tensors, name)])
+        values = {
             name: {"dtype": str(tensor.dtype).removeprefix("torch."), "values": tensor.tolist()}
             for name, tensor in tensors.items()
         }
-        return {"turn": self._turn, "parts": parts, "tensors": saved}
+        return {"turn": self._turn, "parts": parts, "tensors": values}
 
     def restore(self, seed: int, position: Mapping[str, Any]) -> None:
         """Continue with the states of a position."""
         try:
             tensors = {
-                name: torch.tensor(saved["values"], dtype=getattr(torch, saved["dtype"]))
-                for name, saved in position["tensors"].items()
+                name: torch.tensor(values["values"], dtype=getattr(torch, values["dtype"]))
+                for name, values in position["tensors"].items()
             }
             parts = [
-                _Part(int(batches), bool(ended), decode(state, tensors))
+                _Part(int(batches), bool(ended), decode_tree(state, tensors))
                 for batches, ended, state in position["parts"]
             ]
             turn = int(position["turn"])
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
                 f"the position in the data is damaged: {type(error).__name__}: {error}.\n"
-                "seek takes what position() of a resumable loader returned."
+                "seek accepts a result of position() of a resumable loader."
             ) from error
-        if all(part == _Part() for part in parts):  # a new epoch takes any number of processes
+        if all(part == _Part() for part in parts):  # a new epoch accepts any number of processes
             parts = [_Part(state=self._first) for _ in range(self._num_parts())]
         elif len(parts) != self._num_parts():
             _logger.info(
-                "this epoch continues with the %d loader processes that began it, because an "
+                "this epoch continues with the %d loader processes that started it, because an "
                 "IterableDataset may divide itself among them; num_workers=%d takes effect in the "
                 "next epoch",
                 len(parts),
@@ -191,7 +193,7 @@ class StreamFeed:
         self._parts, self._turn = parts, turn
 
     def leave_epoch(self) -> None:
-        """Go to the beginning of an epoch, as a new iteration of the user's loader does."""
+        """Go to the start of an epoch, as a new iteration of the user's loader does."""
         has_live = self._has_state and not self._user.num_workers
         dataset = self._user.dataset
         is_numbered = isinstance(dataset, ShardStream) or hasattr(dataset, "set_epoch")
@@ -203,9 +205,9 @@ class StreamFeed:
         return max(1, int(self._user.num_workers))
 
     def _inner_loader(self, seed: int, epoch: int) -> Any:
-        """Return a loader of PyTorch's with a process for each part, or none for a single one."""
+        """Return a PyTorch loader with one process per part, or no process for a single part."""
         user, count = self._user, len(self._parts)
-        options = options_of(user)
+        options = list_options(user)
         if count != self._num_parts():
             options |= {"num_workers": count}
             if not user.num_workers:
@@ -213,15 +215,15 @@ class StreamFeed:
         return torch.utils.data.DataLoader(
             self._stream,
             batch_size=None,
-            collate_fn=unchanged,
-            # Workers get the states of an epoch's beginning when they start.
+            collate_fn=return_unchanged,
+            # Workers receive the states at the start of an epoch when they start.
             **{**options, "persistent_workers": False, "worker_init_fn": self._stream.init_worker},
             generator=torch.Generator().manual_seed(seed_from(seed, epoch)),
         )
 
     def _report_replay(self, item: _Item) -> None:
         _logger.info(
-            "process %d read %s of %s again to return to its place, in %.1f s",
+            "process %d read %s of %s again to restore its position, in %.1f s",
             item.worker,
             item.replayed,
             describe(self._user.dataset),
@@ -230,7 +232,7 @@ class StreamFeed:
 
 
 class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no types here
-    """The batches of one process; sent to worker processes with the place of each."""
+    """The batches of one process; sent to the worker processes with their positions."""
 
     def __init__(
         self, loader: Any, rank: int, record_id: Callable[[Any], Any] | None, *, has_state: bool
@@ -246,8 +248,8 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
         self._has_state = has_state
         self._training = LoadingGenerators()
 
-    def start(self, seed: int, epoch: int, parts: list[_Part], turn: int) -> None:
-        """Set the place of each process."""
+    def set_place(self, seed: int, epoch: int, parts: list[_Part], turn: int) -> None:
+        """Set the position of each process."""
         self._seed, self._epoch, self._parts, self._turn = seed, epoch, list(parts), turn
 
     def init_worker(self, worker: int) -> None:
@@ -258,34 +260,34 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
         info = torch.utils.data.get_worker_info()
         me = 0 if info is None else info.id
         try:
-            yield from self._items(me)
+            yield from self._yield_items(me)
         except DataError as error:
             if info is None:
                 raise
-            yield failure(error)
+            yield make_failed_batch(error)
 
-    def _items(self, me: int) -> Iterator[_Item]:
+    def _yield_items(self, me: int) -> Iterator[_Item]:
         part = self._parts[me]
         if part.ended:
-            self._load(part)
+            self._load_state(part)
             return
         if me < self._turn:
             yield _Item(me)
-        began = time.perf_counter()
-        number, replayed = self._skip(me, part)
-        replay_s = time.perf_counter() - began
+        started_at = time.perf_counter()
+        number, replayed = self._start_reading(me, part)
+        replay_s = time.perf_counter() - started_at
         while True:
             with self._training:
-                records = self._take(me, number)
+                records = self._take_records(me, number)
                 if not records:
                     break
-                batch, ids = self._made(records), self._ids(records)
+                batch, ids = self._collate_records(records), self._read_ids(records)
             number += 1
-            # The state after a short batch is that after the end.
+            # The state after a short batch is the state at the end.
             has_ended = len(records) < self._size
             yield _Item(
                 me,
-                _Part(number, has_ended, self._state()),
+                _Part(number, has_ended, self._read_state()),
                 is_batch=True,
                 batch=batch,
                 ids=ids,
@@ -295,22 +297,22 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
             replayed = ""
             if has_ended:
                 return
-        yield _Item(me, _Part(number, True, self._state()))
+        yield _Item(me, _Part(number, True, self._read_state()))
 
-    def _skip(self, me: int, part: _Part) -> tuple[int, str]:
-        """Begin to read; return the number of the next batch, and the amount read again."""
+    def _start_reading(self, me: int, part: _Part) -> tuple[int, str]:
+        """Start reading; return the number of the next batch, and the amount of data read again."""
         dataset = self._dataset
         with self._training:
             seed = seed_from(self._seed, self._rank, self._epoch, me)
             seed_generators(seed)
             if not self._has_state:
-                # A new copy of the dataset would have them in their first state.
+                # A new copy of the dataset would have generators in their initial state.
                 seed_owned(seed, find_generators(dataset))
             if isinstance(dataset, ShardStream):
                 dataset.begin_epoch(self._seed, self._epoch)
             elif hasattr(dataset, "set_epoch"):
                 dataset.set_epoch(self._epoch)
-            self._load(part)
+            self._load_state(part)
             self._records = iter(dataset)
         self._may_begin_again = part.batches == 0 and part.state is not None
         if self._has_state:
@@ -318,38 +320,38 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
             return part.batches, f"{num_samples} samples" if num_samples else ""
         for number in range(part.batches):
             with self._training:
-                if not self._take(me, number):
-                    raise _ended_early(dataset, self._epoch, number, part.batches)
+                if not self._take_records(me, number):
+                    raise _ended_early_error(dataset, self._epoch, number, part.batches)
         return part.batches, f"{part.batches} batches" if part.batches else ""
 
-    def _load(self, part: _Part) -> None:
+    def _load_state(self, part: _Part) -> None:
         if self._has_state and part.state not in (None, _Live):
             self._dataset.load_state_dict(part.state)
 
-    def _take(self, me: int, number: int) -> list[Any]:
-        """Return the records of a batch; none at the end."""
+    def _take_records(self, me: int, number: int) -> list[Any]:
+        """Return the records of a batch; an empty list at the end."""
         seed_generators(seed_from(self._seed, self._rank, self._epoch, me, number))
         place = f"batch {number} of epoch {self._epoch}"
         with data_errors("the dataset", self._dataset, lambda: place):
             records = list(itertools.islice(self._records, self._size))
             if not records and self._may_begin_again:
-                # The state was that of the end of the epoch before.
+                # The state was taken at the end of the previous epoch.
                 self._records = iter(self._dataset)
                 records = list(itertools.islice(self._records, self._size))
         self._may_begin_again = False
         return [] if self._drop_last and len(records) < self._size else records
 
-    def _made(self, records: list[Any]) -> Any:
+    def _collate_records(self, records: list[Any]) -> Any:
         with data_errors("collate_fn", self._collate, lambda: f"the next {len(records)} records"):
             return self._collate(records if self._is_batched else records[0])
 
-    def _ids(self, records: list[Any]) -> list[int] | None:
+    def _read_ids(self, records: list[Any]) -> list[int] | None:
         if self._record_id is None:
             return None
         ids = [np.ravel(self._record_id(record)) for record in records]
-        return [int(index) for found in ids for index in found]
+        return [int(index) for record_ids in ids for index in record_ids]
 
-    def _state(self) -> Any:
+    def _read_state(self) -> Any:
         if not self._has_state:
             return None
         if torch.utils.data.get_worker_info() is None:
@@ -360,11 +362,11 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
 class EpochStream(_Stream):
     """The batches of whole epochs of an ``IterableDataset``, which are the same when read again.
 
-    For a library that returns to its place by reading again. All random numbers follow from the
-    seed, the epoch and the number of the batch, and the generators of training stay as they are.
+    For libraries that restore their position by reading the epoch again. All random numbers follow
+    from the seed, the epoch and the batch number. The generators of training do not change.
 
     Args:
-        loader: The user's loader. On several ranks that read the data, it reads the same on each.
+        loader: The user's loader. It yields the same batches on each rank that reads the data.
         seed: Seed of the order and of random records.
     """
 
@@ -381,7 +383,7 @@ class EpochStream(_Stream):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration."""
         parts = [_Part() for _ in range(max(1, int(self._loader.num_workers)))]
-        self.start(self._order_seed, epoch, parts, 0)
+        self.set_place(self._order_seed, epoch, parts, 0)
 
     def __iter__(self) -> Iterator[Any]:
         for item in super().__iter__():
@@ -403,21 +405,21 @@ def _has_shuffle_buffer(dataset: Any) -> bool:
     return part is not None
 
 
-def _no_state(dataset: Any) -> InvalidDataTypeError:
+def _no_state_error(dataset: Any) -> InvalidDataTypeError:
     return InvalidDataTypeError(
         f"the dataset is {describe(dataset)}, an IterableDataset without state_dict and "
         "load_state_dict.\n"
-        "Its records have no numbers, so a resumed run could not return to its place.\n"
-        "Give it the two methods, use a dataset with __len__ and __getitem__, or call "
-        "resumable(loader, replay=True) to read it again from the beginning of the epoch."
+        "Its records have no indices, so a resumed run could not restore its position.\n"
+        "Add the two methods, use a dataset with __len__ and __getitem__, or call "
+        "resumable(loader, replay=True) to read the data again from the start of the epoch."
     )
 
 
-def _ended_early(dataset: Any, epoch: int, found: int, expected: int) -> DataError:
+def _ended_early_error(dataset: Any, epoch: int, num_batches: int, expected: int) -> DataError:
     return DataError(
-        f"the dataset, {describe(dataset)}, ends after {found} batches of epoch {epoch}, and "
-        f"{expected} were taken from it before.\n"
-        "It does not yield the same records again, so a resumed run cannot return to its place.\n"
-        "Let it yield the same records when random generators are seeded the same, or give it "
-        "state_dict and load_state_dict."
+        f"the dataset, {describe(dataset)}, ends after {num_batches} batches of epoch {epoch}, and "
+        f"yielded {expected} before.\n"
+        "It does not yield the same records again, so a resumed run cannot restore its position.\n"
+        "Yield the same records for the same seeds of the random generators, or add state_dict "
+        "and load_state_dict."
     )

@@ -18,14 +18,14 @@ _VERSION = 1
 class IteratorSource:
     """Batches of an iterable whose iterators have ``get_state`` and ``set_state``.
 
-    Each iteration of the iterable is one epoch. Its iterator says where it stands and goes there,
-    so a resumed run is as exact, and as fast, as the library is. The number of worker processes
-    usually is a part of the state: it may change between two epochs.
+    Each iteration of the iterable is one epoch. Its iterator saves and restores its position, so a
+    resumed run is as exact, and as fast, as the library. The number of worker processes is usually
+    part of the state: change it only between epochs.
 
     Args:
-        data: The iterable, or a function that returns the one of an epoch. A data set that yields
-            the same order each time it is iterated over needs the function to have another one:
-            ``lambda epoch: dataset.seed(epoch).shuffle().batch(32)``.
+        data: The iterable, or a function that returns the iterable of an epoch. Use a function if
+            the data set yields the same order each time it is iterated over: ``lambda epoch:
+            dataset.seed(epoch).shuffle().batch(32)``.
         record_ids: Returns the ids, integers of at most 64 bits, of the records in a batch, for
             `records`.
 
@@ -66,23 +66,23 @@ class IteratorSource:
             raise DataError(
                 f"the data, {describe(self._data)}, yields no batch in epoch {self._epoch}.\n"
                 "Training would never end.\n"
-                "Give it records, and let it begin again with each iteration."
+                "Give the data records, and start over with each iteration."
             )
         self.set_epoch(self._epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; has no effect in the middle of the same epoch."""
+        """Go to the start of an epoch; has no effect in the middle of the same epoch."""
         if epoch != self._epoch:
             self._iterator = self._new_iterator(epoch)
             self._epoch, self._batch = epoch, 0
 
     def position(self) -> dict[str, JSONValue]:
-        """Return the position after the last batch taken.
+        """Return the position after the last batch that iteration yielded.
 
         Raises:
-            DataError: If the state has a value that JSON cannot hold.
+            DataError: If the state has a value that JSON cannot represent.
         """
-        state = None if not self._batch else self._state()
+        state = None if not self._batch else self._read_state()
         kind = type(self._iterator).__qualname__
         return {
             "version": _VERSION,
@@ -96,7 +96,7 @@ class IteratorSource:
         """Continue from a position.
 
         Raises:
-            DataError: If it is not one, or is of other data.
+            DataError: If it is not a position, or belongs to other data.
         """
         place = dict(position) if isinstance(position, dict) else {}
         epoch, batch, state = (place.get(name) for name in ("epoch", "batch", "state"))
@@ -104,11 +104,11 @@ class IteratorSource:
         if place.get("version") != _VERSION or len(counts) < 2 or (state is None) != (not batch):
             raise DataError(
                 f"this is not a position of version {_VERSION} in the data: {position!r:.200}.\n"
-                "seek takes a result of position() of an IteratorSource."
+                "seek accepts a result of position() of an IteratorSource."
             )
         iterator = self._new_iterator(counts[0])
         if place.get("kind") != type(iterator).__qualname__:
-            raise _is_other_data(
+            raise _other_data_error(
                 f"it was saved by a {place.get('kind')}, and the data has a "
                 f"{type(iterator).__qualname__}"
             )
@@ -121,14 +121,14 @@ class IteratorSource:
         """Return the ids of the records in the last batch, ``(records,), int64``.
 
         Raises:
-            DataError: If no batch was taken, or there is no `record_ids`.
+            DataError: If no batch was read, or `record_ids` was not given.
         """
         if self._ids is None:
             raise DataError(
                 "the records of the last batch are not known.\n"
-                "Either no batch was taken since the source was made or moved, or nothing says "
-                "which records a batch has.\n"
-                "Take a batch first; give the source record_ids=lambda batch: ..."
+                "Either no batch was read since the source was created or moved, or the source "
+                "has no record_ids.\n"
+                "Read a batch first, or pass record_ids=lambda batch: ... to the source."
             )
         return np.asarray(self._ids, dtype=np.int64).ravel()
 
@@ -140,12 +140,12 @@ class IteratorSource:
             raise InvalidDataTypeError(
                 f"the data is {describe(iterable)}, whose iterator has no get_state and "
                 "set_state.\n"
-                "A resumed run could not return to its place.\n"
+                "A resumed run could not restore its position.\n"
                 "Use an iterable with a state, or write a detcore.data.DataSource."
             )
         return iterator
 
-    def _state(self) -> Any:
+    def _read_state(self) -> Any:
         state = self._iterator.get_state()
         try:
             if isinstance(state, bytes):
@@ -154,9 +154,9 @@ class IteratorSource:
         except (TypeError, ValueError) as error:
             raise DataError(
                 f"the state of the data, of a {type(self._iterator).__qualname__}, has a value "
-                f"that JSON cannot hold: {error}.\n"
-                "Positions in the data are a part of checkpoints, which hold no pickles.\n"
-                "Leave out the transformation that keeps records in its state."
+                f"that JSON cannot represent: {error}.\n"
+                "Positions in the data are part of checkpoints, which contain no pickles.\n"
+                "Remove the transformation that keeps records in its state."
             ) from error
 
 
@@ -169,36 +169,36 @@ def _set_state(iterator: Any, state: Any) -> None:
         if "text" in state:
             iterator.set_state(state["text"].encode())
             return
-        values, found = state["values"], iterator.get_state()
-        if not _fit(values, found):
-            raise ValueError(f"its state is {values!r:.300}, and that of this data {found!r:.300}")
+        values, current = state["values"], iterator.get_state()
+        if not _may_match(values, current):
+            raise ValueError(f"its state is {values!r:.300}, and the data has {current!r:.300}")
         iterator.set_state(values)
     except Exception as error:
-        raise _is_other_data(f"{type(error).__name__}: {error}") from error
+        raise _other_data_error(f"{type(error).__name__}: {error}") from error
 
 
-def _fit(saved: Any, found: Any) -> bool:
-    """Return whether two states may be of the same data.
+def _may_match(saved: Any, current: Any) -> bool:
+    """Return whether two states may belong to the same data.
 
-    Grain does not notice a state of another number of processes before it fails on it, or repeats
-    records (seen in 0.2.18).
+    Grain does not check for another number of processes: it fails later, or repeats records (seen
+    in 0.2.18).
     """
-    if isinstance(saved, dict) and isinstance(found, dict):
-        common = saved.keys() & found.keys()
-        return (bool(common) or not saved or not found) and all(
-            _fit(saved[name], found[name]) for name in common
+    if isinstance(saved, dict) and isinstance(current, dict):
+        common = saved.keys() & current.keys()
+        return (bool(common) or not saved or not current) and all(
+            _may_match(saved[name], current[name]) for name in common
         )
-    if isinstance(saved, list) and isinstance(found, list | tuple):
-        return len(saved) == len(found) and all(map(_fit, saved, found))
-    return isinstance(saved, dict | list) == isinstance(found, dict | list | tuple)
+    if isinstance(saved, list) and isinstance(current, list | tuple):
+        return len(saved) == len(current) and all(map(_may_match, saved, current))
+    return isinstance(saved, dict | list) == isinstance(current, dict | list | tuple)
 
 
-def _is_other_data(why: str) -> DataError:
+def _other_data_error(why: str) -> DataError:
     return DataError(
         f"the position does not fit the data: {why}.\n"
         "Records would be used twice or never.\n"
-        "Use the data, the transformations and, in the middle of an epoch, the number of worker "
-        "processes that the checkpoint was made with."
+        "Use the same data and transformations as the checkpoint and, in the middle of an epoch, "
+        "the same number of worker processes."
     )
 
 

@@ -1,4 +1,4 @@
-"""`resumable`: a loader of PyTorch's that knows its position and continues from it."""
+"""`resumable`: a PyTorch loader that saves its position and continues from it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from detcore.errors import DataError, InvalidDataTypeError, describe
-from detcore_torch.data.batch_fetcher import delivered
+from detcore_torch.data.batch_fetcher import raise_failures
 from detcore_torch.data.batch_order import BatchRequests
-from detcore_torch.data.data_loader import DataLoader, described
+from detcore_torch.data.data_loader import DataLoader, describe_loader
 from detcore_torch.data.iterable_stream import StreamFeed
 from detcore_torch.data.iterator_source import IteratorSource
 from detcore_torch.data.webdataset_stream import ShardStream, is_webdataset
-from detcore_torch.libraries import supported, torch
+from detcore_torch.libraries import import_supported, torch
 from detcore_torch.state.random_generators import seed_from
 
 _VERSION = 1
@@ -30,21 +30,21 @@ def resumable(
     record_id: Callable[[Any], Any] | None = None,
     replay: bool = False,
 ) -> ResumableLoader | IteratorSource:
-    """Return a loader that makes the batches of another one and can continue from any of them.
+    """Return a loader that yields the batches of `loader` and can continue from any batch.
 
-    The result is a `detcore.data.DataSource`, and of a loader of PyTorch's a
-    ``torch.utils.data.DataLoader``. Random numbers that its dataset or ``collate_fn`` draws from
-    ``random``, ``numpy.random``, ``torch`` or a generator that is an attribute of theirs depend on
-    the seed, the rank and the number of the batch alone, whatever ``num_workers`` is. Loading does
-    not touch the generators of training.
+    The result is a `detcore.data.DataSource` and, for a PyTorch loader, a
+    ``torch.utils.data.DataLoader``. Random numbers that the dataset or ``collate_fn`` draws from
+    ``random``, ``numpy.random``, ``torch`` or a generator in an attribute depend only on the seed,
+    the rank and the batch number, whatever ``num_workers`` is. Loading does not change the
+    generators of training.
 
     * A map-style dataset may have any sampler or batch sampler that yields the same number of
-      batches in each epoch. Nothing is read to get to a position.
-    * An ``IterableDataset`` has ``state_dict`` and ``load_state_dict``, or is read again from the
-      beginning of the epoch (`replay`). A ``WebDataset`` continues with the sample of a shard, and
-      takes the random numbers of its shuffles from the seed and the epoch.
+      batches in each epoch. A position is restored without reading data.
+    * An ``IterableDataset`` must have ``state_dict`` and ``load_state_dict``, or is read again from
+      the start of the epoch (`replay`). A ``WebDataset`` continues with the sample of a shard, and
+      seeds its shuffles from the seed and the epoch.
     * Grain's ``DataLoader``, ``MapDataset`` and ``IterDataset`` have iterators with a state; see
-      `detcore_torch.IteratorSource`, which takes them without PyTorch.
+      `detcore_torch.IteratorSource`, which accepts them without PyTorch.
 
     Args:
         loader: A ``torch.utils.data.DataLoader``, torchdata's ``StatefulDataLoader``, whose own
@@ -56,8 +56,8 @@ def resumable(
         record_id: Returns the id, an integer of at most 64 bits, of a record of an
             ``IterableDataset``, or the ids of the records in a batch of Grain's, for ``records``.
             Map-style records have their index.
-        replay: Whether to return to a position in an ``IterableDataset`` by reading it again. It
-            must yield the same records when the generators are seeded the same.
+        replay: Whether to restore a position in an ``IterableDataset`` by reading it again. It must
+            yield the same records for the same seeds of the generators.
 
     Raises:
         InvalidDataTypeError: If the loader is of another kind, or its dataset has no state.
@@ -66,11 +66,11 @@ def resumable(
     """
     if not any(kind.__module__.startswith("grain.") for kind in type(loader).__mro__):
         return resumable_loader(loader, seed=seed, rank=rank, record_id=record_id, replay=replay)
-    supported("grain", (0, 2), (1,), "grain")
+    import_supported("grain", (0, 2), (1,), "grain")
     if seed is not None or rank is not None or replay:
         raise DataError(
-            f"seed, rank and replay were given for {describe(loader)}, which has seeds and a "
-            "state.\nLeave them out."
+            f"seed, rank and replay cannot be used with {describe(loader)}, which has seeds and a "
+            "state.\nRemove them."
         )
     return IteratorSource(loader, record_ids=record_id)
 
@@ -83,20 +83,20 @@ def resumable_loader(
     record_id: Callable[[Any], Any] | None = None,
     replay: bool = False,
 ) -> ResumableLoader:
-    """Return a resumable loader of a loader of PyTorch's; see `resumable`."""
+    """Return a resumable loader for a PyTorch loader; see `resumable`."""
     if isinstance(loader, ResumableLoader):
         raise InvalidDataTypeError(
-            f"the loader is {describe(loader)}, which is resumable already.\n"
+            f"the loader is {describe(loader)}, which is already resumable.\n"
             "Two positions would contradict each other.\n"
-            "Call resumable once."
+            "Call resumable only once."
         )
     if not isinstance(loader, torch.utils.data.DataLoader):
         raise InvalidDataTypeError(
             f"the loader is {describe(loader)}.\n"
-            "resumable takes a torch.utils.data.DataLoader, or a DataLoader or dataset of Grain's."
-            "\nPut the dataset into one: torch.utils.data.DataLoader(dataset, batch_size=...)"
+            "resumable accepts a torch.utils.data.DataLoader, or a Grain DataLoader or dataset.\n"
+            "Create a loader: torch.utils.data.DataLoader(dataset, batch_size=...)"
         )
-    place = rank_of(loader) if rank is None else rank
+    place = find_rank(loader) if rank is None else rank
     feed: _Feed
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         read = loader
@@ -108,10 +108,10 @@ def resumable_loader(
         raise DataError(
             f"record_id and replay are for an IterableDataset; the dataset is "
             f"{describe(loader.dataset)}, whose records have indices.\n"
-            "Leave them out."
+            "Remove them."
         )
     else:
-        feed = IndexedFeed(described(loader), rank=place)
+        feed = IndexedFeed(describe_loader(loader), rank=place)
     return ResumableLoader(loader, feed, seed=seed)
 
 
@@ -121,7 +121,7 @@ class _Feed(Protocol):
     kind: str
 
     def batches(self, seed: int, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
-        """Yield the rest of an epoch: batches, each with the ids of its records or None."""
+        """Yield the remaining batches of an epoch, each with its record ids or None."""
 
     def state(self, epoch: int) -> dict[str, Any]:
         """Return the part of a position that depends on the kind of the data."""
@@ -131,14 +131,14 @@ class _Feed(Protocol):
 
 
 class ResumableLoader(torch.utils.data.DataLoader):  # type: ignore[misc]  # no types here
-    """The batches of a PyTorch loader, from any position; made by `resumable`.
+    """The batches of a PyTorch loader, from any position; created by `resumable`.
 
-    ``for batch in loader`` takes the rest of the current epoch: after a loop that ended early, or
-    after `seek`, it continues in the middle. `set_epoch` starts another epoch.
+    ``for batch in loader`` yields the remaining batches of the current epoch: after a loop that
+    ended early, or after `seek`, it continues in the middle. `set_epoch` starts another epoch.
     """
 
     def __init__(self, loader: Any, feed: _Feed, *, seed: int | None) -> None:
-        # The attributes of the loader without making it again: libraries look at them.
+        # Libraries read the loader's attributes, so they are copied instead of creating a loader.
         self.__dict__.update(loader.__dict__)
         self.__dict__["_iterator"] = None
         self._feed = feed
@@ -163,9 +163,10 @@ class ResumableLoader(torch.utils.data.DataLoader):  # type: ignore[misc]  # no 
         self._batch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; has no effect in the middle of the same epoch.
+        """Go to the start of an epoch; has no effect in the middle of the same epoch.
 
-        So a loop may call it before each epoch, also before the one that a resumed run is in.
+        A loop may therefore call it before each epoch, including the epoch that a resumed run
+        continues.
         """
         if epoch != self._epoch:
             if isinstance(self._feed, StreamFeed):
@@ -176,8 +177,8 @@ class ResumableLoader(torch.utils.data.DataLoader):  # type: ignore[misc]  # no 
         """Return the position after the last batch that iteration yielded, as JSON values.
 
         Returns:
-            ``epoch`` and ``batch``, the number of batches taken in that epoch, and whatever else
-            `seek` needs.
+            ``epoch`` and ``batch``, the number of batches yielded in that epoch, and other values
+            that `seek` needs.
 
         Raises:
             InvalidExperimentError: If the dataset's state would need a pickle.
@@ -195,7 +196,7 @@ class ResumableLoader(torch.utils.data.DataLoader):  # type: ignore[misc]  # no 
         """Continue from a position.
 
         Raises:
-            DataError: If it is not one, or is of another loader.
+            DataError: If it is not a position, or belongs to another loader.
         """
         place = dict(position) if isinstance(position, Mapping) else {}
         counts = [place.get(name) for name in ("seed", "epoch", "batch")]
@@ -204,21 +205,21 @@ class ResumableLoader(torch.utils.data.DataLoader):  # type: ignore[misc]  # no 
         ):
             raise DataError(
                 f"this is not a position of version {_VERSION} in the data: {position!r:.200}.\n"
-                "seek takes what position() of a resumable loader returned."
+                "seek accepts a result of position() of a resumable loader."
             )
         if place.get("kind") != self._feed.kind:
             raise DataError(
-                f"the position is of {place.get('kind')!r} data, and this loader has "
+                f"the position belongs to {place.get('kind')!r} data, and this loader has "
                 f"{self._feed.kind!r} data.\n"
                 "It was saved with another kind of dataset.\n"
-                "Use the dataset that the checkpoint was made with, or start a new run."
+                "Use the dataset of the checkpoint, or start a new run."
             )
         if self._is_seed_given and place["seed"] != self._seed:
             raise DataError(
                 f"the position was saved with the seed {place['seed']}, and this loader has the "
                 f"seed {self._seed}.\n"
-                "The order of the records would be another one.\n"
-                f"Call resumable(loader, seed={place['seed']}), or leave the seed out."
+                "The order of the records would differ.\n"
+                f"Call resumable(loader, seed={place['seed']}), or omit the seed."
             )
         self._feed.restore(place["seed"], place)
         self._seed, self._epoch, self._batch = place["seed"], place["epoch"], place["batch"]
@@ -228,24 +229,24 @@ class ResumableLoader(torch.utils.data.DataLoader):  # type: ignore[misc]  # no 
         """Return the ids of the records in the last batch, ``(records,), int64``.
 
         Raises:
-            DataError: If no batch was taken, or an ``IterableDataset`` has no `record_id`.
+            DataError: If no batch was read, or an ``IterableDataset`` has no `record_id`.
         """
         if self._records is None:
             raise DataError(
                 "the records of the last batch are not known.\n"
-                "Either no batch was taken since the loader was made or moved, or it has an "
-                "IterableDataset, whose records have no numbers.\n"
-                "Take a batch first; for an IterableDataset, call "
+                "Either no batch was read since the loader was created or moved, or it has an "
+                "IterableDataset, whose records have no indices.\n"
+                "Read a batch first. For an IterableDataset, call "
                 "resumable(loader, record_id=lambda record: ...)."
             )
         return np.asarray(self._records, dtype=np.int64)
 
 
 class IndexedFeed:
-    """Batches of a map-style dataset, which are made from the indices of their records.
+    """Batches of a map-style dataset, loaded from the indices of their records.
 
     Args:
-        loader: How they are made.
+        loader: Description of the batches.
         rank: This worker.
     """
 
@@ -259,44 +260,47 @@ class IndexedFeed:
         self._order: tuple[int, Any] | None = None
 
     def batches(self, seed: int, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
-        """Yield the rest of an epoch."""
-        order, records = self._order_of(seed), collections.deque[Any]()
-        self._requests.ask_epoch(
+        """Yield the remaining batches of an epoch."""
+        order, records = self._find_order(seed), collections.deque[Any]()
+        self._requests.request_epoch(
             order, seed, rank=self._rank, epoch=epoch, start=start, records=records
         )
-        # Workers have other seeds in each epoch, as PyTorch's have.
+        # Workers have other seeds in each epoch, as in PyTorch.
         self._loader.generator.manual_seed(seed_from(seed, self._rank, epoch))
-        for data in delivered(iter(self._loader)):
+        for data in raise_failures(iter(self._loader)):
             yield data, records.popleft()
 
     def state(self, epoch: int) -> dict[str, Any]:
-        """Return the length of an epoch, by which other data is noticed."""
-        return {"batches_per_epoch": None if self._order is None else self._length()}
+        """Return the length of an epoch, which identifies the data."""
+        return {"batches_per_epoch": None if self._order is None else self._find_epoch_length()}
 
     def restore(self, seed: int, position: Mapping[str, Any]) -> None:
         """Check that the position is inside this data."""
-        saved = position.get("batches_per_epoch")
-        self._order_of(seed)
-        if saved not in (None, self._length()) or position["batch"] > self._length():
+        epoch_length = position.get("batches_per_epoch")
+        self._find_order(seed)
+        if (
+            epoch_length not in (None, self._find_epoch_length())
+            or position["batch"] > self._find_epoch_length()
+        ):
             raise DataError(
-                f"the position is batch {position['batch']} of an epoch of {saved} batches, and "
-                f"this loader has {self._length()} batches in an epoch.\n"
+                f"the position is batch {position['batch']} of an epoch of {epoch_length} batches, "
+                f"and this loader has {self._find_epoch_length()} batches in an epoch.\n"
                 "The data, the batch size or the number of ranks changed, so some records would "
                 "be used twice and others never.\n"
-                "Use the data and the batch size that the checkpoint was made with."
+                "Use the data and the batch size of the checkpoint."
             )
 
-    def _length(self) -> int:
+    def _find_epoch_length(self) -> int:
         return self._order[1].batches_per_epoch if self._order else 0
 
-    def _order_of(self, seed: int) -> Any:
+    def _find_order(self, seed: int) -> Any:
         if self._order is None or self._order[0] != seed:
             self._order = (seed, self._description.order(seed=seed))
         return self._order[1]
 
 
-def rank_of(loader: Any) -> int:
-    """Return the rank of a loader's sampler, or else of this process."""
+def find_rank(loader: Any) -> int:
+    """Return the rank of a loader's sampler, or of this process without such a sampler."""
     for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
         if isinstance(sampler, torch.utils.data.DistributedSampler):
             return int(sampler.rank)

@@ -1,4 +1,4 @@
-"""The callback that makes a Lightning trainer do the work that is due."""
+"""The callback that makes a Lightning trainer report, validate and save when due."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ _NEVER = 1 << 62  # batches between validations
 
 
 class PreemptedError(Exception):
-    """Leaves the trainer's loop: the trial was preempted and has saved a checkpoint."""
+    """Raised to leave the trainer's loop after a preempted trial has saved a checkpoint."""
 
 
 @contextlib.contextmanager
 def added_callbacks(
     trainer: Trainer, data: TrainingData, run: ScriptRun, files: StateIO
 ) -> Iterator[None]:
-    """Give the trainer the callbacks of detcore until the block ends.
+    """Add detcore's callbacks to the trainer until the block ends.
 
-    They are of the `Callback` of the package that the trainer is from.
+    Their base class is the `Callback` of the trainer's package.
     """
     package = next(
         (name for name in ("lightning.pytorch", "pytorch_lightning")
-         if any(each.__module__.startswith(f"{name}.") for each in type(trainer).__mro__)), None
+         if any(kind.__module__.startswith(f"{name}.") for kind in type(trainer).__mro__)), None
     )  # fmt: skip
     if package is None:
         raise InvalidExperimentError(
-            f"the trainer is {describe(trainer)}.\nfit takes a Trainer of Lightning."
+            f"the trainer is {describe(trainer)}.\nfit accepts a Lightning Trainer."
         )
     base = importlib.import_module(package).Callback
     first = type("ClockCallback", (_ClockCallback, base), {})(trainer, data, run, files)
@@ -71,33 +71,35 @@ def added_callbacks(
         trainer.callbacks.append(last)
     max_epochs = trainer.fit_loop.max_epochs
     epoch_loop = trainer.fit_loop.epoch_loop
-    # In place of check_val_every_n_epoch, which callbacks such as ModelCheckpoint read, too.
+    # Callbacks such as ModelCheckpoint read check_val_every_n_epoch, so it stays unchanged.
     epoch_loop._should_check_val_epoch = lambda: True
     try:
         yield
     finally:
         del epoch_loop._should_check_val_epoch
-        trainer.callbacks[:] = [each for each in trainer.callbacks if each not in (first, last)]
+        trainer.callbacks[:] = [
+            callback for callback in trainer.callbacks if callback not in (first, last)
+        ]
         trainer.fit_loop.max_epochs = max_epochs
 
 
 class _LimitCallback:
-    """Lets a trainer that is resumed after its last epoch enter its loop, and its last hooks."""
+    """Lets a trainer that resumes after its last epoch enter its loop and call its last hooks."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Raise the limit, which other callbacks have read by now."""
+        """Raise the limit, after other callbacks have read it."""
         if trainer.fit_loop.max_epochs != -1:
             trainer.fit_loop.max_epochs += 1
 
 
 class _ClockCallback:
-    """Makes the trainer do the work that is due.
+    """Makes the trainer report, validate and save when due.
 
     Args:
         trainer: The trainer, which calls this before its other callbacks.
         data: Its training data.
         run: The run.
-        files: Captures Lightning's part of the state.
+        files: Reads Lightning's part of the state.
     """
 
     def __init__(
@@ -110,21 +112,21 @@ class _ClockCallback:
         self._files = files
         self._sigterm = signal.getsignal(signal.SIGTERM)
         self._steps = run.clock.steps_completed
-        self._updates = 0  # Lightning's count, in which each of several optimizers counts
-        self._is_due = True  # such as the checkpoint after an initial validation
+        self._updates = 0  # Lightning's count, which adds the updates of all optimizers
+        self._is_due = True  # such as a checkpoint after an initial validation
         self._validation: dict[str, float] | None = None
         self._generators: Callable[[], None] | None = None
         self._has_started = False
         self._created: list[str] = []
         self._unwrapped = contextlib.ExitStack()
-        data.boundary = self._boundary
+        data.boundary = self._do_due_work
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Note the attributes of the callbacks as the script made them."""
+        """Record the initial attributes of the callbacks."""
         self._callbacks = CallbackStates(trainer, pl_module)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note the attributes of the model; take over the limit, which Lightning would obey."""
+        """Record the attributes of the model; replace Lightning's limit by the clock's."""
         self._attributes = ModelAttributes([pl_module])
         trainer.fit_loop.epoch_loop.max_steps = -1
 
@@ -132,8 +134,8 @@ class _ClockCallback:
         """Take over the trainer's periods and SIGTERM."""
         if not trainer.enable_validation:
             raise InvalidExperimentError(
-                "the trainer makes no validations, by which detcore chooses the best checkpoint.\n"
-                "Give fit validation data, the model a validation_step, and leave "
+                "the trainer does not validate, so detcore cannot choose the best checkpoint.\n"
+                "Pass validation data to fit, define validation_step in the model, and do not set "
                 "limit_val_batches."
             )
         settle_buckets(trainer.strategy.model)
@@ -142,7 +144,7 @@ class _ClockCallback:
             loop = trainer.fit_loop
             if loop.epoch_progress.current.processed < loop.max_epochs - 1:
                 loop.max_epochs -= 1  # raised by `_LimitCallback`
-        self._created = self._state({}).list_objects()
+        self._created = self._make_state({}).list_objects()
         self._updates = trainer.global_step
         trainer.val_check_batch = _NEVER
         if threading.current_thread() is threading.main_thread():
@@ -153,22 +155,22 @@ class _ClockCallback:
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """End one of several ranks before other callbacks handle its exception.
+        """End a failed rank of several before other callbacks handle its exception.
 
-        A callback that saves a checkpoint, as `OnExceptionCheckpoint` does, waits for all ranks,
-        and the others wait for the gradients of this rank.
+        A callback that saves a checkpoint, such as `OnExceptionCheckpoint`, waits for all ranks,
+        while the other ranks wait for this rank's gradients.
         """
         if self._run.context.distributed.size > 1 and not isinstance(exception, PreemptedError):
             raise exception
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Do the work that is due between two epochs."""
+        """Report, validate and save between two epochs, when due."""
         self._data.loader.set_epoch(trainer.current_epoch)
-        if self._boundary(is_between_epochs=True):
-            raise StopIteration  # which ends the trainer's loop
+        if self._do_due_work(is_between_epochs=True):
+            raise StopIteration  # ends the trainer's loop
 
     def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
-        """Report, if that is due, and have Lightning validate, if that is."""
+        """Report when due, and let Lightning validate when due."""
         self._callbacks.merge_results()
         trainer.val_check_batch = _NEVER
         if trainer.global_step == self._updates or self._clock.stopped is not None:
@@ -186,11 +188,11 @@ class _ClockCallback:
             trainer.val_check_batch = 1
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the model out of the wrapper of a process group."""
+        """Call the model without its process group wrapper."""
         self._unwrapped.enter_context(unwrapped_model(trainer))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep the validation metrics for the boundary."""
+        """Store the validation metrics for the boundary."""
         self._unwrapped.close()
         if self._generators is not None and not trainer.sanity_checking:
             self._validation = logged_metrics(trainer)
@@ -198,16 +200,16 @@ class _ClockCallback:
             self._generators = None
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Do the work that is due at the end; end the trial if a callback ended training."""
-        if self._clock.stopped is None and not self._boundary():
+        """Report and save at the end, when due; end the trial if a callback ended training."""
+        if self._clock.stopped is None and not self._do_due_work():
             self._clock.request_stop()
             self._is_due = True
-            self._boundary()
+            self._do_due_work()
 
     def _must_validate(self) -> bool:
-        """Whether Lightning's schedulers and callbacks need a validation of the present step.
+        """Whether Lightning's schedulers and callbacks need a validation at the current step.
 
-        The clock wants the checkpoint first where training ends or is interrupted.
+        The clock requests the checkpoint first when training ends or is interrupted.
         """
         if not self._is_due:
             return False
@@ -216,7 +218,7 @@ class _ClockCallback:
             return False
         if not self._clock.interrupt_requested:
             return is_at_end
-        # Plateau schedulers use the metrics before the boundary at which this validates.
+        # Plateau schedulers use the metrics before the next boundary.
         trainer = self._trainer
         return trainer.fit_loop.epoch_loop._num_ready_batches_reached() or any(
             config.reduce_on_plateau for config in trainer.lr_scheduler_configs
@@ -225,10 +227,10 @@ class _ClockCallback:
     def _is_at_end(self) -> bool:
         return self._steps >= self._clock.operation_length
 
-    def _boundary(self, *, is_between_epochs: bool = False) -> bool:
-        """Do the work that is due between two batches; return whether training ends here."""
+    def _do_due_work(self, *, is_between_epochs: bool = False) -> bool:
+        """Report, validate and save when due; return whether training ends here."""
         if not self._has_started:
-            self._start()
+            self._restore_state()
         if not self._is_due:
             return False
         self._is_due = False
@@ -238,15 +240,15 @@ class _ClockCallback:
             elif decision.step is Step.VALIDATE:
                 self._report_validation()
             elif decision.step is Step.CHECKPOINT:
-                self._save(is_between_epochs)
+                self._save_checkpoint(is_between_epochs)
             elif self._clock.stopped == "preempted":
                 raise PreemptedError
             else:
-                return self._end(is_between_epochs)
+                return self._end_training(is_between_epochs)
         return False
 
-    def _end(self, is_between_epochs: bool) -> bool:
-        """End training; return whether it ends here, and not after one more epoch."""
+    def _end_training(self, is_between_epochs: bool) -> bool:
+        """End training; return whether it ends here, or after one more epoch."""
         loop = self._trainer.fit_loop
         if is_between_epochs and needs_statistics_epoch(self._trainer):
             return False
@@ -259,9 +261,9 @@ class _ClockCallback:
             self._validate_now()
         if self._validation is None:
             raise InvalidExperimentError(
-                f"a validation is due at step {self._steps}, and the trainer did not make one.\n"
+                f"a validation is due at step {self._steps}, but the trainer did not validate.\n"
                 "A callback may have changed limit_val_batches or val_check_batch.\n"
-                "Leave both as they are."
+                "Do not change them."
             )
         self._clock.validated(self._validation)
         self._validation = None
@@ -269,7 +271,7 @@ class _ClockCallback:
             self._clock.request_stop()  # as EarlyStopping does
 
     def _validate_now(self) -> None:
-        """Make a validation for which there was no time when the run was interrupted."""
+        """Run a validation that an interruption of the run prevented."""
         trainer = self._trainer
         connector = trainer._logger_connector
         self._generators = captured_generators()
@@ -277,13 +279,13 @@ class _ClockCallback:
         trainer.fit_loop.epoch_loop.val_loop.run()
         trainer.training, connector._first_loop_iter = True, is_first
 
-    def _save(self, is_between_epochs: bool) -> None:
-        captured = self._files.capture()
+    def _save_checkpoint(self, is_between_epochs: bool) -> None:
+        captured = self._files.capture_trainer()
         if is_between_epochs and captured:
-            # Lightning has announced the next epoch already, and does so again when it resumes.
+            # Lightning has already counted the next epoch, and counts it again when it resumes.
             for counts in captured["loops"]["fit_loop"]["epoch_progress"].values():
                 counts["ready"] = counts["started"]
-        state = self._state({
+        state = self._make_state({
             "trainer": captured,
             "position": self._data.loader.position(),
             "validation": self._validation,
@@ -294,8 +296,8 @@ class _ClockCallback:
             state.check_objects(self._created)
         self._clock.save(state)
 
-    def _start(self) -> None:
-        """Restore the state, after all hooks that might change it."""
+    def _restore_state(self) -> None:
+        """Restore the state, after all hooks that could change it."""
         self._has_started = True
         self._callbacks.note_objects()
         trainer, checkpoint = self._trainer, self._run.checkpoint
@@ -303,18 +305,18 @@ class _ClockCallback:
             overwrite_later_files(trainer, read_first_files(trainer, self._run.context))
             return
         document = read_state(checkpoint, FRAMEWORK)
-        self._state({}).restore(checkpoint)
+        self._make_state({}).restore(checkpoint)
         restore_callbacks(self._clock, checkpoint, self._callbacks)
         trainer.should_stop = trainer.should_stop or document["is_stopping"]
         self._validation = document["validation"]
-        # Else it would skip ReduceLROnPlateau in this epoch, for which other checkpoints of
-        # Lightning have no metrics.
+        # A restarting loop skips ReduceLROnPlateau in this epoch, because Lightning's own
+        # checkpoints have no metrics for it.
         trainer.fit_loop._restarting = False
         overwrite_later_files(trainer, document["files"])
         generators_in(self._clock, checkpoint, self._attributes.models)()
         self._run.release()
 
-    def _state(self, rest: Mapping[str, object]) -> TrainingState:
+    def _make_state(self, rest: Mapping[str, object]) -> TrainingState:
         trainer = self._trainer
         return TrainingState(
             attributes=self._attributes,

@@ -1,4 +1,4 @@
-"""The data of a Lightning trainer: boundaries between batches, and exact validation."""
+"""The data of a Lightning trainer: boundaries between batches and exact validation."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class TrainingData:
-    """The training data; Lightning reaches a boundary when it asks for the next batch.
+    """The training data. Lightning reaches a boundary when it requests the next batch.
 
     Attributes:
-        loader: Its batches.
+        loader: Yields the batches.
         boundary: Called before each batch; returns whether training ends here.
     """
 
@@ -38,31 +38,31 @@ class TrainingData:
             yield batch
 
     def state_dict(self) -> dict[str, object]:
-        """Return nothing: detcore saves the position itself, also between two epochs."""
+        """Return an empty state: detcore saves the position itself, also between two epochs."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Do nothing; see `state_dict`."""
+        """No-op; see `state_dict`."""
 
 
 @contextlib.contextmanager
 def training_data(
     trainer: Trainer, loader: DataLoader | None, datamodule: LightningDataModule | None
 ) -> Iterator[TrainingData]:
-    """Provide the training data; a datamodule gives it to the trainer until the block ends."""
+    """Provide the training data; a datamodule returns it to the trainer until the block ends."""
     if datamodule is None:
-        yield _wrapped(trainer, loader)
+        yield _wrap_loader(trainer, loader)
         return
     if trainer.world_size > 1:
         raise InvalidExperimentError(
-            f"fit was given a datamodule, and the trainer has {trainer.world_size} processes, of "
-            "which only one may prepare its data.\n"
-            "Prepare the datamodule before, and give fit its data loaders."
+            f"fit was called with a datamodule, and the trainer has {trainer.world_size} "
+            "processes, of which only one may prepare the data.\n"
+            "Prepare the datamodule before, and pass its data loaders to fit."
         )
     with preserved_generators():
         datamodule.prepare_data()
         datamodule.setup("fit")
-        data = _wrapped(trainer, datamodule.train_dataloader())
+        data = _wrap_loader(trainer, datamodule.train_dataloader())
     setup = datamodule.setup
     # The trainer would prepare the datamodule again, and a random split might differ.
     replaced = {
@@ -78,25 +78,26 @@ def training_data(
             del vars(datamodule)[name]
 
 
-def _wrapped(trainer: Trainer, loader: DataLoader | None) -> TrainingData:
+def _wrap_loader(trainer: Trainer, loader: DataLoader | None) -> TrainingData:
     if loader is None or isinstance(loader, list | tuple | dict):
         raise InvalidExperimentError(
             f"the training data is {describe(loader)}.\n"
-            "detcore continues one torch.utils.data.DataLoader from its position.\n"
-            "Pass one to fit, or a datamodule that returns one; combine several in a dataset."
+            "detcore can restore the position of one torch.utils.data.DataLoader.\n"
+            "Pass a loader to fit, or a datamodule that returns a loader. Combine several data "
+            "sets in one dataset."
         )
     if trainer.world_size > 1:
-        # Gives the loader a DistributedSampler, as Lightning does with one that it knows.
+        # This adds a DistributedSampler to the loader, as Lightning does for its own loaders.
         loader = trainer._data_connector._prepare_dataloader(loader, shuffle=True, mode=None)
-    found = loader if isinstance(loader, ResumableLoader) else resumable_loader(loader)
+    data = loader if isinstance(loader, ResumableLoader) else resumable_loader(loader)
     try:
-        len(found)
+        len(data)
     except TypeError as error:
         raise InvalidExperimentError(
-            f"the training dataset, {describe(found.dataset)}, has no length, so Lightning reads "
-            "a batch ahead and the position is not known.\nGive the dataset a __len__."
+            f"the training dataset, {describe(data.dataset)}, has no length, so Lightning reads "
+            "a batch ahead and the position is not known.\nDefine __len__ in the dataset."
         ) from error
-    return TrainingData(found)
+    return TrainingData(data)
 
 
 # Values of Lightning's RunningStage.
@@ -105,10 +106,10 @@ _VALIDATING = ("validate", "sanity_check")
 
 @contextlib.contextmanager
 def exact_validation(trainer: Trainer) -> Iterator[None]:
-    """Have the workers validate on each record once, and combine what they log.
+    """Validate on each record exactly once, and combine the metrics that the workers log.
 
-    Lightning repeats records, so that all workers have as many, and reports the metrics of the
-    first worker, unless the model logs them with ``sync_dist=True``.
+    Lightning repeats records, so that all workers have equally many. It reports the first worker's
+    metrics, unless the model logs them with ``sync_dist=True``.
     """
     if trainer.world_size == 1:
         yield
@@ -119,7 +120,7 @@ def exact_validation(trainer: Trainer) -> Iterator[None]:
         connector._resolve_sampler, trainer.world_size
     )
     for loop in loops:
-        loop._results.log = _combining(loop._results.log, trainer)
+        loop._results.log = _combine_logs(loop._results.log, trainer)
     try:
         yield
     finally:
@@ -129,7 +130,7 @@ def exact_validation(trainer: Trainer) -> Iterator[None]:
 
 
 def _without_repetitions(resolve: Callable[..., Any], world_size: int) -> Callable[..., Any]:
-    """Return the method that makes samplers, with that of predictions for validations."""
+    """Wrap the method that creates samplers: validations get the sampler of predictions."""
 
     def resolve_sampler(loader: Any, shuffle: bool, mode: Any = None) -> Any:
         if mode is not None and mode.value in _VALIDATING and len(loader.sampler) >= world_size:
@@ -139,27 +140,30 @@ def _without_repetitions(resolve: Callable[..., Any], world_size: int) -> Callab
     return resolve_sampler
 
 
-def _combining(log: Callable[..., None], trainer: Trainer) -> Callable[..., None]:
-    """Return the method that logs, with a reduction over the workers at the end of an epoch.
+def _combine_logs(log: Callable[..., None], trainer: Trainer) -> Callable[..., None]:
+    """Wrap the method that logs: it reduces metrics over the workers at the end of an epoch.
 
-    They have different numbers of batches, so not all of them would reduce each batch.
+    The workers have different numbers of batches, so a reduction per batch would not match.
     """
 
-    def reduce(value: Any, **more: Any) -> Any:
-        # Lightning 2.6 also reduces counts of records, and would round their mean.
-        return trainer.strategy.reduce(value.double(), **more)
+    def reduce_over_workers(value: Any, **options: Any) -> Any:
+        # Lightning 2.6 also reduces record counts, and would round their mean.
+        return trainer.strategy.reduce(value.double(), **options)
 
-    def log_combined(*args: Any, **more: Any) -> None:
-        log(*args, **{**more, "sync_dist": not more["on_step"], "sync_dist_fn": reduce})
+    def log_combined(*args: Any, **options: Any) -> None:
+        log(
+            *args,
+            **{**options, "sync_dist": not options["on_step"], "sync_dist_fn": reduce_over_workers},
+        )
 
     return log_combined
 
 
 @contextlib.contextmanager
 def unwrapped_model(trainer: Trainer) -> Iterator[None]:
-    """Have Lightning call the model without ``DistributedDataParallel``.
+    """Make Lightning call the model without ``DistributedDataParallel``.
 
-    Its wrapper broadcasts buffers in each batch, of which the workers have different numbers.
+    The wrapper broadcasts buffers in each batch, but the workers have different numbers of batches.
     """
     wrapped = trainer.strategy.model
     if trainer.world_size > 1:
@@ -172,6 +176,6 @@ def unwrapped_model(trainer: Trainer) -> Iterator[None]:
 
 
 def logged_metrics(trainer: Trainer) -> dict[str, float]:
-    """Return the numbers that the loop that is running has logged, without older ones."""
+    """Return the metrics that the current loop has logged."""
     logged = trainer._logger_connector.metrics["callback"]
     return {name: float(value) for name, value in logged.items()}

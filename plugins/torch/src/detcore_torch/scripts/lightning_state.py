@@ -1,4 +1,4 @@
-"""Lightning's part of a checkpoint: loops, callbacks, and what hooks add to it or change in it."""
+"""Lightning's part of a checkpoint: loops, callbacks, and the content that hooks add or change."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 FRAMEWORK = "lightning"
 _PACKAGES = ("lightning", "pytorch_lightning", "detcore_torch")
-# Arguments of constructors: the script makes those objects again.
-_NOT_KEPT = (
+# Constructor arguments of objects that the script creates again.
+_SKIPPED_KEYS = (
     "hparams_name", "hyper_parameters", "hparams_type", "datamodule_hparams_name",
     "datamodule_hyper_parameters",
 )  # fmt: skip
-# Time of ``ModelCheckpoint(train_time_interval=...)`` on a clock that starts with the machine.
+# Time of ``ModelCheckpoint(train_time_interval=...)`` on a clock that restarts with the machine.
 _PROCESS_TIME = "_last_time_checked"
 
 
 class StateIO:
-    """Hands the trainer's checkpoints to detcore, and reads them; others are the user's.
+    """Saves the trainer's state through detcore; other checkpoints are saved as before.
 
     Attributes:
         original: Saves the checkpoints of the user's own callbacks.
@@ -46,14 +46,16 @@ class StateIO:
         self._trainer = trainer
         self._captured: dict[str, Any] = {}
         self._without_folder = [
-            each for each in trainer.checkpoint_callbacks if getattr(each, "dirpath", "") is None
+            callback
+            for callback in trainer.checkpoint_callbacks
+            if getattr(callback, "dirpath", "") is None
         ]
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.original, name)
 
-    def capture(self) -> dict[str, Any]:
-        """Return Lightning's part of the state; empty on workers other than the chief."""
+    def capture_trainer(self) -> dict[str, Any]:
+        """Return Lightning's part of the state, which is empty on workers other than the chief."""
         self._captured = {}
         self._trainer.save_checkpoint(FRAMEWORK, weights_only=False)
         return self._captured
@@ -61,10 +63,10 @@ class StateIO:
     def save_checkpoint(
         self, checkpoint: Mapping[str, object], path: str | Path, *args: object, **kw: object
     ) -> None:
-        """Keep a checkpoint for detcore, or save a user's."""
+        """Store a checkpoint for detcore, or save a user's checkpoint."""
         if path == FRAMEWORK:
-            kept = {key: value for key, value in checkpoint.items() if key not in _NOT_KEPT}
-            self._captured = _without_copies(kept, self._list_saved_states())
+            content = {key: value for key, value in checkpoint.items() if key not in _SKIPPED_KEYS}
+            self._captured = _without_copies(content, self._list_saved_states())
         else:
             self.original.save_checkpoint(checkpoint, path, *args, **kw)
 
@@ -77,27 +79,27 @@ class StateIO:
         load_models([model], folder)
         attributes_in([model], folder, restore_buffers)()
         document = read_state(folder, FRAMEWORK)["trainer"]
-        # Lightning copies the first of these into the model, and hooks may use the other ones.
+        # Lightning copies the weights into the model. Hooks may use the other states.
         weights = {
             name: value.detach().clone() if isinstance(value, torch.Tensor) else value
             for name, value in model.state_dict().items()
         }
         states = {"state_dict": weights, "optimizer_states": [], "lr_schedulers": []}
         copies = {key: states[name] for key, name in document.pop("copies").items()}
-        changed = document.get("state_dict", {})
+        changes = document.get("state_dict", {})
         for callback in self._without_folder:
-            # A logger may have another folder in each process. The best files are in the first.
+            # A logger may have another directory in each process. The first has the best files.
             state = document.get("callbacks", {}).get(callback.state_key, {})
             callback.dirpath = state.get("dirpath", callback.dirpath)
-        return {**states, **document, **copies, "state_dict": {**weights, **changed}}
+        return {**states, **document, **copies, "state_dict": {**weights, **changes}}
 
     def _list_saved_states(self) -> dict[str, Any]:
-        """Return the parts of Lightning's checkpoints that `TrainingState` saves."""
+        """Return the parts of Lightning's checkpoints that `TrainingState` already saves."""
         trainer = self._trainer
         return {
             "state_dict": trainer.strategy.lightning_module_state_dict(),
             "optimizer_states": [
-                trainer.strategy.optimizer_state(each) for each in trainer.optimizers
+                trainer.strategy.optimizer_state(optimizer) for optimizer in trainer.optimizers
             ],
             "lr_schedulers": [
                 config.scheduler.state_dict() for config in trainer.lr_scheduler_configs
@@ -106,19 +108,19 @@ class StateIO:
 
 
 def _without_copies(checkpoint: dict[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace values that are saved elsewhere by their names; hooks may have moved them."""
+    """Replace values that are saved elsewhere with their names; hooks may have moved them."""
     copies = {
         key: name
         for key, value in checkpoint.items()
         for name, state in saved.items()
         if value and _is_same(value, state)
     }
-    kept = {key: value for key, value in checkpoint.items() if key not in copies}
-    return {**kept, "copies": copies}
+    content = {key: value for key, value in checkpoint.items() if key not in copies}
+    return {**content, "copies": copies}
 
 
 def _is_same(first: Any, second: Any) -> bool:
-    """Whether two states are equal, and tensors in them are the same memory."""
+    """Whether two states are equal, and their tensors share memory."""
     if isinstance(first, torch.Tensor):
         return (
             isinstance(second, torch.Tensor)
@@ -135,8 +137,8 @@ def _is_same(first: Any, second: Any) -> bool:
 class CallbackStates:
     """State of callbacks and metrics on each worker, besides the results of ``state_dict``.
 
-    These are attributes of the script's own callbacks and of those that keep checkpoints, the
-    metrics that callbacks monitor, and the parts of those that are logged over an epoch.
+    This state consists of the attributes of the script's callbacks and of checkpoint callbacks, the
+    metrics that callbacks monitor, and partial sums of metrics that are logged over an epoch.
 
     Args:
         trainer: The trainer, before it trains.
@@ -152,16 +154,16 @@ class CallbackStates:
             if type(callback).__module__.partition(".")[0] not in _PACKAGES
             or callback in trainer.checkpoint_callbacks
         ]
-        parts = [each for each in vars(trainer).values() if hasattr(each, "__dict__")]
-        named = dict(name_callbacks(callbacks))
+        parts = [part for part in vars(trainer).values() if hasattr(part, "__dict__")]
+        names = dict(name_callbacks(callbacks))
         self._attributes = UserAttributes(
-            named,
-            functions={"model": model, **named},
+            names,
+            functions={"model": model, **names},
             ignored_objects=[trainer, model, *parts, *trainer.loggers],
         )
 
     def note_objects(self) -> None:
-        """Note the objects that the callbacks created before training."""
+        """Record the objects that the callbacks created before training."""
         self._attributes.note_objects()
 
     def state_dict(self) -> dict[str, Any]:
@@ -173,20 +175,20 @@ class CallbackStates:
             "attributes": attributes,
             "metrics": dict(self._trainer.callback_metrics),
             "results": {
-                key: {"value": each.value, "count": getattr(each, "cumulated_batch_size", None)}
-                for key, each in self._trainer.fit_loop.epoch_loop._results.items()
-                if each.is_tensor and each.meta.on_epoch and not each.has_reset
+                key: {"value": result.value, "count": getattr(result, "cumulated_batch_size", None)}
+                for key, result in self._trainer.fit_loop.epoch_loop._results.items()
+                if result.is_tensor and result.meta.on_epoch and not result.has_reset
             },
         }
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore a result of `state_dict`."""
         self._attributes.restore(states["attributes"])
         self._trainer._logger_connector._callback_metrics.update(states["metrics"])
         self._results = dict(states["results"])
 
     def merge_results(self) -> None:
-        """Add the parts from before a checkpoint to the metrics that a batch has logged, once."""
+        """Add the partial sums of a checkpoint to the metrics that the first batch logs, once."""
         results = self._trainer.fit_loop.epoch_loop._results
         for key in [key for key in self._results if key in results]:
             part, result = self._results.pop(key), results[key]
@@ -201,9 +203,10 @@ class CallbackStates:
 
 
 def resume_averaging(trainer: Trainer) -> None:
-    """Have ``StochasticWeightAveraging`` make its scheduler, if the checkpoint has one.
+    """Make ``StochasticWeightAveraging`` create its scheduler, if the checkpoint has its state.
 
-    Lightning does so only when an epoch starts, and loses it where a run resumes within one.
+    Lightning does so only at the start of an epoch, so a run that resumes in the middle of an epoch
+    would lose the scheduler.
     """
     for callback in trainer.callbacks:
         if not _is_averaging(callback) or callback._scheduler_state is None:
@@ -217,13 +220,15 @@ def resume_averaging(trainer: Trainer) -> None:
 
 
 def find_averaging_schedulers(trainer: Trainer) -> list[Any]:
-    """Return the schedulers that ``StochasticWeightAveraging`` has made."""
-    found = [each._swa_scheduler for each in trainer.callbacks if _is_averaging(each)]
-    return [each for each in found if each is not None]
+    """Return the schedulers that ``StochasticWeightAveraging`` has created."""
+    schedulers = [
+        callback._swa_scheduler for callback in trainer.callbacks if _is_averaging(callback)
+    ]
+    return [scheduler for scheduler in schedulers if scheduler is not None]
 
 
 def needs_statistics_epoch(trainer: Trainer) -> bool:
-    """Whether an epoch follows the training, for batch statistics of averaged weights."""
+    """Whether another epoch follows training, for the batch statistics of averaged weights."""
     return any(
         _is_averaging(callback)
         and callback._model_contains_batch_norm
@@ -233,11 +238,11 @@ def needs_statistics_epoch(trainer: Trainer) -> bool:
 
 
 def _is_averaging(callback: Callback) -> bool:
-    return any(each.__name__ == "StochasticWeightAveraging" for each in type(callback).__mro__)
+    return any(kind.__name__ == "StochasticWeightAveraging" for kind in type(callback).__mro__)
 
 
 class _StartedEpoch:
-    """A trainer that says that another epoch starts."""
+    """A trainer that reports another current epoch."""
 
     def __init__(self, trainer: Trainer, epoch: int) -> None:
         self._trainer = trainer
@@ -248,7 +253,7 @@ class _StartedEpoch:
 
 
 def list_files(trainer: Trainer) -> dict[str, list[str]]:
-    """Return the files in the folders of ``ModelCheckpoint``, by folder."""
+    """Return the files in the directories of ``ModelCheckpoint``, by directory."""
     folders = {_find_folder(callback) for callback in trainer.checkpoint_callbacks}
     return {folder: sorted(os.listdir(folder)) for folder in folders if folder}
 
@@ -256,7 +261,7 @@ def list_files(trainer: Trainer) -> dict[str, list[str]]:
 def read_first_files(trainer: Trainer, context: core.Context) -> dict[str, list[str]]:
     """Return the result of `list_files` at the first start of the trial.
 
-    A start that is killed before its first checkpoint leaves files of ``ModelCheckpoint``, too.
+    A process that is killed before its first checkpoint also leaves files of ``ModelCheckpoint``.
     """
     files: dict[str, list[str]] = {}
     if context.distributed.rank == 0 and context.info is not None:
@@ -270,9 +275,9 @@ def read_first_files(trainer: Trainer, context: core.Context) -> dict[str, list[
 
 
 def overwrite_later_files(trainer: Trainer, files: Mapping[str, list[str]]) -> None:
-    """Have each ``ModelCheckpoint`` overwrite the files that a killed process wrote later.
+    """Let each ``ModelCheckpoint`` overwrite files that a killed process wrote later.
 
-    It would add versions to their names, and others than in a run that was not killed.
+    Otherwise it would add version numbers to file names, unlike an uninterrupted run.
 
     Args:
         trainer: The trainer.
@@ -288,11 +293,11 @@ def overwrite_later_files(trainer: Trainer, files: Mapping[str, list[str]]) -> N
 
 def _without_later(file_exists: Callable[..., bool], later: set[str]) -> Callable[..., bool]:
     def exists(path: str | Path, trainer: Trainer) -> bool:
-        found = file_exists(path, trainer)  # by all workers
+        is_present = file_exists(path, trainer)  # by all workers
         if os.fspath(path) in later:
             later.remove(os.fspath(path))  # it is overwritten now
             return False
-        return found
+        return is_present
 
     return exists
 

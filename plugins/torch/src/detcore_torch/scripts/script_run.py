@@ -1,4 +1,4 @@
-"""Scripts whose framework owns its loop: their context and their settings."""
+"""Context and settings of scripts whose framework runs the training loop."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _script_hparams: set[str] = set()
 
 
 def hyperparameters(**defaults: Any) -> dict[str, Any]:
-    """Return the hyperparameters of this trial; `defaults` if ``detcore run`` did not start it.
+    """Return the hyperparameters of this trial, or `defaults` without ``detcore run``.
 
     Args:
-        defaults: Values by name. The trial's values replace them; further ones are added.
+        defaults: Values by name. The trial's values replace and extend them.
     """
     _script_hparams.update(defaults)
     environment = read_environment()
@@ -41,25 +41,25 @@ def hyperparameters(**defaults: Any) -> dict[str, Any]:
 
 
 def list_script_hparams() -> list[str]:
-    """Return the hyperparameters that the script has named in calls of `hyperparameters`."""
+    """Return the hyperparameter names that the script passed to `hyperparameters`."""
     return sorted(_script_hparams)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The settings with which a script trains that ``detcore run`` did not start.
+    """The settings of a standalone script, which ``detcore run`` did not start.
 
     Attributes:
-        metric: The validation metric that chooses the best checkpoint.
-        smaller_is_better: Its direction.
+        metric: Validation metric that selects the best checkpoint.
+        smaller_is_better: Whether a smaller metric is better.
         length: Steps to train; >= 1.
         report_every: Steps between reports; >= 1.
-        validate_every: Steps between validations; 0 for one at the end.
-        save_every: Steps between checkpoints, besides the best and the last; 0 for none.
+        validate_every: Steps between validations; 0 to validate only at the end.
+        save_every: Steps between checkpoints, in addition to the best and the last; 0 for none.
         seed: Seed to record, ``0 <= seed < 2**31``.
         hparams: Hyperparameters to record; None for none.
-        arguments: The library's arguments on which the result of training depends. A run continues
-            only with equal ones; those without a JSON form, and None, are not compared.
+        arguments: The library's arguments that affect the result of training. A run resumes only
+            with equal arguments. Arguments without a JSON form, and None, are not compared.
         storage: Path or URL of the checkpoints; None for the default.
     """
 
@@ -74,7 +74,7 @@ class Plan:
     arguments: Mapping[str, object]
     storage: str | None
 
-    def config(self) -> dict[str, object]:
+    def to_config(self) -> dict[str, object]:
         """Return the plan as the content of an experiment file."""
         config: dict[str, object] = {
             "searcher": {
@@ -100,11 +100,11 @@ class ScriptRun:
     Attributes:
         context: Its Core API context.
         clock: Decides which work is due.
-        checkpoint: The folder of the checkpoint from which it resumes, until `release`; or None.
-        release: Gives the folder back, once the state is restored.
-        length: Steps that the experiment trains at most; None if only the search method knows.
+        checkpoint: Directory of the checkpoint to resume from, valid until `release`; or None.
+        release: Releases the directory, once the state is restored.
+        length: Maximum number of steps of the experiment; None if the search method decides.
         validation_period: Steps between two validations; 0 for none.
-        is_managed: Whether ``detcore run`` started the script, and the experiment file decides.
+        is_managed: Whether ``detcore run`` started the script.
     """
 
     context: core.Context
@@ -115,20 +115,20 @@ class ScriptRun:
     validation_period: int
     is_managed: bool
 
-    def finish(self) -> None:
-        """Check that training ended because the clock said so.
+    def check_completed(self) -> None:
+        """Check that the clock ended training.
 
         Raises:
-            SystemExit: With code 75, if the trial was preempted: code after the training would
-                assume that the model is trained.
-            InvalidExperimentError: If the framework ended training earlier.
+            SystemExit: With code 75, if the trial was preempted. Code after the training would
+                assume a trained model.
+            InvalidExperimentError: If the framework ended training before its length.
         """
         if self.clock.stopped is None:
             raise InvalidExperimentError(
-                f"training ended before step {self.clock.next_boundary}, to which the experiment "
-                "goes at least.\n"
-                "The framework's own limit (max_steps, epochs) is lower than searcher.max_length.\n"
-                "Raise the one or lower the other."
+                f"training ended before step {self.clock.next_boundary}, which the experiment must "
+                "reach.\n"
+                "The framework's limit (max_steps, epochs) is lower than searcher.max_length.\n"
+                "Raise the limit, or lower searcher.max_length."
             )
         if self.clock.stopped == "preempted":
             raise SystemExit(_EXIT_TEMPFAIL)
@@ -138,20 +138,21 @@ class ScriptRun:
 def open_run(
     plan: Plan, *, framework: str, steps_per_epoch: int | None, world_size: tuple[str, int]
 ) -> Iterator[ScriptRun]:
-    """Open the context of a script, and its clock; check at the end that training is complete.
+    """Open a script's context and clock; check at the end that training is complete.
 
-    Under ``detcore run``, the experiment file decides on lengths and periods, else the plan.
+    Under ``detcore run``, the experiment file determines lengths and periods. Otherwise the plan
+    determines them.
 
     Args:
         plan: The script's settings.
-        framework: The name for the checkpoints.
+        framework: Name of the framework in checkpoints.
         steps_per_epoch: Steps in one pass over the training data; None if unknown.
-        world_size: The number of processes according to the library, after its name there.
+        world_size: Name of the library's setting for the number of processes, and its value.
 
     Raises:
-        SystemExit: See `ScriptRun.finish`.
-        InvalidExperimentError: If the library has found another number of processes than were
-            started, or the workers have different data, or see `ScriptRun.finish`.
+        SystemExit: See `ScriptRun.check_completed`.
+        InvalidExperimentError: If the library uses another number of processes than were started,
+            or the workers have different data, or see `ScriptRun.check_completed`.
     """
     is_managed = read_environment().trial_info is not None
     script = _describe_script(plan)
@@ -189,12 +190,12 @@ def open_run(
                 is_managed=is_managed,
             )
             yield run
-            run.finish()
+            run.check_completed()
 
 
 def _describe_script(plan: Plan) -> core.ScriptExperiment:
-    """Return what is recorded of a script that ``detcore run`` did not start."""
-    config = load_mapping(plan.config()).config
+    """Return the experiment record of a script that ``detcore run`` did not start."""
+    config = load_mapping(plan.to_config()).config
     arguments = {
         name: value
         for name, value in plan.arguments.items()
@@ -207,7 +208,7 @@ def _describe_script(plan: Plan) -> core.ScriptExperiment:
 
 
 def _list_code_files() -> list[str]:
-    """Return the script alone: its folder may contain anything, up to a home folder."""
+    """Return only the script: its directory may contain anything, and may be a home directory."""
     file = core.script_file()
     return [] if file is None else [file.name]
 
@@ -221,41 +222,41 @@ def _has_json_form(value: object) -> bool:
 
 
 def _check_same_data(context: core.Context, steps_per_epoch: int | None) -> None:
-    """Check that all workers have the same number of steps in an epoch."""
-    found = context.distributed.allgather(steps_per_epoch)
-    if len(set(found)) > 1:
+    """Check that all workers have the same number of steps per epoch."""
+    counts = context.distributed.allgather(steps_per_epoch)
+    if len(set(counts)) > 1:
         raise InvalidExperimentError(
-            f"the workers have different data: by rank, an epoch has {found} steps.\n"
-            "They would train on different epochs, or wait for each other without an end.\n"
-            "Give each worker all of the data; the library divides it."
+            f"the workers have different data: by rank, an epoch has {counts} steps.\n"
+            "They would train on different epochs, or wait for each other forever.\n"
+            "Give each worker all of the data. The library divides it."
         )
 
 
 def _check_workers(name: str, size: int, context: core.Context) -> None:
-    """Check that a library has found as many processes as were started."""
+    """Check that the library uses all processes that were started."""
     started = context.distributed.size
     if size != started:
         raise InvalidExperimentError(
-            f"{started} workers were started, but {name} is {size}: each of them would train a "
-            "model by itself.\n"
-            "Start the script with torchrun or with 'detcore launch --launcher torch', and have "
-            "the library use the CPU where there is no GPU (use_cpu=True, cpu=True)."
+            f"{started} workers were started, but {name} is {size}: each worker would train a "
+            "separate model.\n"
+            "Start the script with torchrun or with 'detcore launch --launcher torch'. On a "
+            "machine without a GPU, set the library to the CPU (use_cpu=True, cpu=True)."
         )
 
 
 def count_steps_per_epoch(loader: object, batches_per_step: int) -> int | None:
-    """Return the steps in one pass over the data; None for a stream without a length."""
+    """Return the steps per pass over the data, or None for a stream without a length."""
     try:
-        num_batches = len(loader)  # type: ignore[arg-type]  # asked here
+        num_batches = len(loader)  # type: ignore[arg-type]  # checked here
     except TypeError:
         return None
     return max(1, math.ceil(num_batches / batches_per_step))
 
 
 def restore_callbacks(clock: PollingClock, checkpoint: Path, callbacks: StatefulCallbacks) -> None:
-    """Give this worker's callbacks their states.
+    """Restore the states of this worker's callbacks.
 
-    With another number of workers than in the checkpoint, they get those of the chief.
+    With another number of workers than in the checkpoint, the chief's states are restored.
     """
     WorkerState(clock.worker_directory(checkpoint) or checkpoint).restore_callbacks(callbacks)
 
@@ -265,17 +266,17 @@ def generators_in(
 ) -> Callable[[], None]:
     """Read this worker's generators, gradients and metrics; return a function that restores them.
 
-    With another number of workers than in the checkpoint, it leaves them as they are.
+    With another number of workers than in the checkpoint, the function changes nothing.
 
     Args:
         clock: The clock.
         checkpoint: The checkpoint.
         models: The models.
     """
-    own = clock.worker_directory(checkpoint)
-    if own is None:
+    worker_dir = clock.worker_directory(checkpoint)
+    if worker_dir is None:
         return lambda: None
-    state = WorkerState(own)
+    state = WorkerState(worker_dir)
 
     def restore() -> None:
         state.restore_metrics(models)

@@ -1,4 +1,4 @@
-"""The arguments of a `Trainer`: those that a trial sets, and those that cannot be resumed."""
+"""Check the arguments of a `Trainer`, and set them from hyperparameters."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from transformers import TrainingArguments
 
 
-# Fields that a trainer reads when it trains, so that they can be set after it was created. All
-# other fields were read before: by `TrainingArguments.__post_init__` or `Trainer.__init__`.
+# Fields that a trainer reads when it trains, so they can be set after its creation. All other
+# fields are read before, by `TrainingArguments.__post_init__` or `Trainer.__init__`.
 APPLIED_FIELDS = frozenset({
     "adam_beta1", "adam_beta2", "adam_epsilon", "average_tokens_across_devices", "data_seed",
     "dataloader_drop_last", "dataloader_num_workers", "dataloader_persistent_workers",
@@ -26,7 +26,7 @@ APPLIED_FIELDS = frozenset({
     "optim_args", "per_device_eval_batch_size", "per_device_train_batch_size",
     "torch_empty_cache_steps", "train_sampling_strategy", "warmup_steps", "weight_decay",
 })  # fmt: skip
-# Fields in whose place the experiment file decides, and its setting.
+# Fields that a setting of the experiment file replaces, with that setting.
 SCHEDULED_FIELDS = {
     "eval_on_start": "perform_initial_validation",
     "eval_steps": "min_validation_period",
@@ -38,8 +38,8 @@ SCHEDULED_FIELDS = {
     "save_steps": "min_checkpoint_period",
     "save_strategy": "min_checkpoint_period",
 }
-# Fields on which the result of training depends, besides its length. The rest may change between
-# two starts of a script: files and services, devices, and what detcore records in another place
+# Fields that affect the result of training, besides its length. Other fields may change between two
+# starts of a script: files and services, devices, and values that detcore records elsewhere
 # (`seed`, `metric_for_best_model`, periods).
 RESULT_FIELDS = frozenset({
     "accelerator_config", "adam_beta1", "adam_beta2", "adam_epsilon",
@@ -50,7 +50,7 @@ RESULT_FIELDS = frozenset({
     "per_device_train_batch_size", "tf32", "train_sampling_strategy", "warmup_steps",
     "weight_decay",
 })  # fmt: skip
-# Fields of transformers 4, and those that have replaced them.
+# Fields of transformers 4, and the fields that replaced them.
 RENAMED_FIELDS = {
     "adafactor": "optim",
     "evaluation_strategy": "eval_strategy",
@@ -60,7 +60,7 @@ RENAMED_FIELDS = {
     "per_gpu_train_batch_size": "per_device_train_batch_size",
     "warmup_ratio": "warmup_steps",
 }
-_MIN_SIMILARITY = 0.85  # "learning_rte" is a mistake, "head_learning_rate" the script's own name
+_MIN_SIMILARITY = 0.85  # "learning_rte" is a typo, "head_learning_rate" is a name of the script
 # Schedules that use a metric, which `TrainingArguments.__post_init__` chooses.
 _METRIC_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
 
@@ -68,16 +68,17 @@ _METRIC_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
 def apply_hyperparameters(
     trainer: Trainer, hparams: Mapping[str, object], *, script_hparams: Collection[str] = ()
 ) -> None:
-    """Set the training arguments that hyperparameters of the trial name.
+    """Set the training arguments that are named like hyperparameters of the trial.
 
     Args:
         trainer: The trainer.
         hparams: The hyperparameters.
-        script_hparams: Names of those that the script itself reads, whatever they resemble.
+        script_hparams: Names of hyperparameters that the script itself reads. They may resemble
+            arguments.
 
     Raises:
-        InvalidExperimentError: If the trainer has read the argument already, and has another value,
-            or if a name is nearly that of an argument, or that of an earlier version.
+        InvalidExperimentError: If the trainer has already read the argument with another value, or
+            if a name is close to that of an argument, or is an argument of an earlier version.
     """
     args = trainer.args
     names = {field.name for field in dataclasses.fields(args)}
@@ -92,30 +93,30 @@ def apply_hyperparameters(
             raise InvalidExperimentError(
                 f"the hyperparameter {name!r} is {value!r}, and TrainingArguments has "
                 f"{getattr(args, name)!r}.\n"
-                "In a trial, the experiment file decides about it.\n"
+                "In a trial, the experiment file determines this value.\n"
                 f"Set {SCHEDULED_FIELDS[name]} in the experiment file."
             )
         if not _is_applicable(args, name, value):
             raise InvalidExperimentError(
                 f"the hyperparameter {name!r} is {value!r}, and TrainingArguments has "
                 f"{getattr(args, name)!r}.\n"
-                "The trainer has read this argument already, so setting it now has no effect.\n"
+                "The trainer has already read this argument, so setting it now has no effect.\n"
                 "Write in the script:  "
                 f'TrainingArguments(..., {name}=hyperparameters({name}=...)["{name}"])'
             )
         kind = type(getattr(args, name))
         setattr(args, name, kind(value) if issubclass(kind, enum.Enum) else value)
-    trainer._train_batch_size = args.train_batch_size  # a copy that the trainer made
+    trainer._train_batch_size = args.train_batch_size  # the trainer's copy
 
 
 def _check_unknown(name: str, names: Collection[str]) -> None:
-    """Check that a hyperparameter which is no training argument was not meant to be one."""
-    near = difflib.get_close_matches(name, sorted(names), n=1, cutoff=_MIN_SIMILARITY)
-    meant = RENAMED_FIELDS.get(name) or (near[0] if near else None)
-    if meant is not None:
+    """Check that an unknown hyperparameter is not a misspelled training argument."""
+    matches = difflib.get_close_matches(name, sorted(names), n=1, cutoff=_MIN_SIMILARITY)
+    intended_name = RENAMED_FIELDS.get(name) or (matches[0] if matches else None)
+    if intended_name is not None:
         raise InvalidExperimentError(
             f"TrainingArguments has no field {name!r}, so this hyperparameter has no effect on the "
-            f"trainer. Did you mean {meant!r}?\n"
+            f"trainer. Did you mean {intended_name!r}?\n"
             "Rename it in the experiment file. If the script itself reads it, name it there:  "
             f"hyperparameters({name}=...)"
         )
@@ -127,7 +128,7 @@ def list_result_arguments(args: TrainingArguments) -> dict[str, object]:
 
 
 def _is_equal(current: Any, value: Any) -> bool:
-    """Whether an argument has a value, in the form that ``__post_init__`` has given it."""
+    """Whether an argument equals a value, after the conversions of ``__post_init__``."""
     if isinstance(current, list) and not isinstance(value, list):
         return bool(current == ([] if value == "none" else [value]))  # report_to
     return bool(current == value)
@@ -140,7 +141,7 @@ def _is_applicable(args: TrainingArguments, name: str, value: object) -> bool:
 
 
 def check_arguments(trainer: Trainer) -> None:
-    """Refuse arguments with which training could not be resumed.
+    """Check that training with these arguments can be resumed.
 
     Raises:
         InvalidExperimentError: The message names the argument.
@@ -153,20 +154,20 @@ def check_arguments(trainer: Trainer) -> None:
         )
     if args.ignore_data_skip:
         raise InvalidExperimentError(
-            "TrainingArguments has ignore_data_skip=True: a resumed run would read the first "
-            "batches of the epoch again.\nRemove it."
+            "TrainingArguments has ignore_data_skip=True: a resumed run would repeat the first "
+            "batches of the epoch.\nRemove the argument."
         )
     if args.auto_find_batch_size:
         raise InvalidExperimentError(
             "TrainingArguments has auto_find_batch_size=True, so the steps of an epoch are not "
             "known before training.\nSet per_device_train_batch_size instead."
         )
-    makes_own = any(
+    overrides_evaluation = any(
         getattr(type(trainer), name) is not getattr(Trainer, name)
         for name in ("get_eval_dataloader", "evaluate")
     )
-    if trainer.eval_dataset is None and not makes_own:
+    if trainer.eval_dataset is None and not overrides_evaluation:
         raise InvalidExperimentError(
-            "the trainer has no eval_dataset, and training ends with a validation, whose metric "
-            "chooses the best checkpoint.\nGive Trainer an eval_dataset."
+            "the trainer has no eval_dataset, but training ends with a validation, whose metric "
+            "selects the best checkpoint.\nPass an eval_dataset to Trainer."
         )

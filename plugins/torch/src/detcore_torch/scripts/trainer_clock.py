@@ -1,4 +1,4 @@
-"""The callback that makes a `Trainer` do the work that is due."""
+"""The callback that makes a `Trainer` report, validate and save when due."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 FRAMEWORK = "transformers"
 _STATE = "trainer_state.json"
-# Measured times, which are no metrics of the model.
-_TIMES = ("_runtime", "_per_second", "_preparation_time")
+# Suffixes of measured times, which are not metrics of the model.
+_TIME_SUFFIXES = ("_runtime", "_per_second", "_preparation_time")
 
 
 class TrainingEndedError(Exception):
-    """Raised to leave the trainer's loop, if the checkpoint is at the end of the training."""
+    """Raised to leave the trainer's loop if the checkpoint is at the end of training."""
 
 
 class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
-    """Makes the trainer do the work that is due.
+    """Makes the trainer report, validate and save when due.
 
     A flag of the trainer's control makes it log, evaluate or save. The next event passes the result
-    to the clock, which returns the next work. It is the last of the trainer's callbacks.
+    to the clock, which returns the next task. This is the last of the trainer's callbacks.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         self._created: list[str] = []
         self._requested: Step | None = None
         self._metrics: dict[str, float] = {}
-        # Metrics of a validation at this step, of which the clock does not know yet.
+        # Metrics of a validation at this step that were not yet reported to the clock.
         self._validation: dict[str, float] | None = None
         self._generators: Callable[[], None] | None = None
         self._resumed_generators: Callable[[], None] | None = None
@@ -76,7 +76,7 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
 
     @property
     def _is_stopping(self) -> bool:
-        """Whether a rule of the script's (early stopping) ends training before its length."""
+        """Whether the script (early stopping) ends training before its length."""
         trainer = self._trainer
         return (
             self._clock.stopped is None
@@ -87,15 +87,15 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
-        """Restore the state, and do the work that is due before the first step."""
+        """Restore the state; report, validate and save before the first step, when due."""
         settle_buckets(self._trainer.model_wrapped)
         self._attributes = ModelAttributes([
             self._trainer.accelerator.unwrap_model(self._trainer.model)
         ])  # fmt: skip
         self._callbacks.note_objects()
-        self._created = self._state().list_objects()
+        self._created = self._make_state().list_objects()
         if self._run.checkpoint is not None:
-            self._restore(self._run.checkpoint)
+            self._restore_checkpoint(self._run.checkpoint)
         self._run.release()
         with preserved_generators():
             decision = self._validate_first()
@@ -105,22 +105,22 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         if decision.step is Step.STOP:
             self._resume_generators()
             raise TrainingEndedError
-        self._obey(decision, control)
+        self._request_work(decision, control)
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
-        """Choose the batches; restore the generators, if they were saved between two epochs."""
+        """Select the epoch's batches; restore generators that were saved between two epochs."""
         self._data.set_epoch(int(state.epoch))
         if self._resumed_generators is None:
             return
         if self._is_skipping:
             raise InvalidExperimentError(
-                f"the training data ended before the place of step {state.global_step}, from which "
-                "the run resumes.\n"
-                "Without a length of the data, the trainer counts all steps as one pass, and "
-                "cannot return into a later one.\n"
-                "Give the dataset a __len__, or let it yield enough records for all steps."
+                f"the training data ended before step {state.global_step}, from which the run "
+                "resumes.\n"
+                "For data without a length, the trainer counts all steps as one pass, and cannot "
+                "resume in a later pass.\n"
+                "Define __len__ in the dataset, or yield enough records for all steps."
             )
         self._is_skipping = True
         if state.epoch == int(state.epoch):
@@ -129,20 +129,20 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
-        """Restore the generators once the trainer has skipped to the place in the data."""
+        """Restore the generators once the trainer has skipped to its position in the data."""
         if self._resumed_generators is not None:
             self._resume_generators()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
-        """Do the work that is due at this step."""
-        self._obey(self._clock.due(state.global_step, early=control.should_log), control)
+        """Report, validate and save at this step, when due."""
+        self._request_work(self._clock.due(state.global_step, early=control.should_log), control)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
-        """Clear the flags: the work at the end of an epoch was done at its last step."""
+        """Clear the flags: the last step already did the work at the end of an epoch."""
         control.should_log = control.should_evaluate = control.should_save = False
         if self._is_stopping:
             self.end_early()
@@ -157,8 +157,8 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
     ) -> None:
         """Report the training metrics."""
         if self._requested is Step.REPORT:
-            self._clock.reported(_numbers(logs))
-            self._obey(self._clock.due(state.global_step), control)
+            self._clock.reported(_select_numbers(logs))
+            self._request_work(self._clock.due(state.global_step), control)
 
     def on_evaluate(
         self,
@@ -168,14 +168,14 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         metrics: Mapping[str, object],
         **_: object,
     ) -> None:
-        """Collect the validation metrics, of one of several datasets."""
+        """Collect the validation metrics of one of several datasets."""
         if self._requested is Step.VALIDATE:
-            self._metrics.update(_numbers(metrics))
+            self._metrics.update(_select_numbers(metrics))
 
     def finish_validation(self, metrics: Mapping[str, object] | None, trial: object) -> bool:
-        """Report a validation, in place of the trainer's choice of the best model.
+        """Report a validation, in place of the trainer's selection of the best model.
 
-        By now the schedule, the early stopping and the best model have taken notice of it.
+        The schedule, early stopping and the best model have already used its metrics.
 
         Returns:
             Whether to save now.
@@ -183,27 +183,27 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         control = self._trainer.control
         self._note_best(metrics)
         if self._requested is Step.VALIDATE:
-            self._validation = {**self._metrics, **_numbers(metrics or {})}
+            self._validation = {**self._metrics, **_select_numbers(metrics or {})}
             self._metrics, self._requested = {}, None
             if self._generators is not None:
                 self._generators()
                 self._generators = None
-            self._obey(self._next_decision(), control, is_evaluating=True)
+            self._request_work(self._next_decision(), control, is_evaluating=True)
         return bool(control.should_save)
 
     def save_if_requested(self, *_: object, **__: object) -> None:
-        """Save in place of the trainer, which has finished its work at this step."""
+        """Save in place of the trainer, which has completed this step."""
         if self._requested is Step.CHECKPOINT:
-            self._save()
-            self._obey(self._next_decision(), self._trainer.control)
+            self._save_checkpoint()
+            self._request_work(self._next_decision(), self._trainer.control)
 
     def load_best(self) -> None:
-        """Load the best model in place of the trainer, at the end of the training."""
+        """Load the best model in place of the trainer, at the end of training."""
         self.end_early()
         if self._clock.stopped == "preempted":
             self._trainer.state.best_model_checkpoint = None
         else:
-            self._best.load()
+            self._best.load_model()
 
     def end_early(self) -> None:
         """Save the state if training ends before its length."""
@@ -213,25 +213,25 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         self._clock.request_stop()
         while (decision := self._next_decision()).step is not Step.STOP:
             if decision.step is Step.CHECKPOINT:
-                self._save()
+                self._save_checkpoint()
             else:
                 self._clock.reported({})
 
     def _validate_first(self) -> Decision:
-        """Validate before the first step, if that is due; return the next work."""
+        """Validate before the first step, if that is due; return the next decision."""
         trainer = self._trainer
         while (decision := self._next_decision()).step is Step.VALIDATE:
             self._requested = decision.step
             if trainer.state.global_step == 0:
                 trainer.evaluate()
-            else:  # a validation of the run that was interrupted
+            else:  # a validation of the interrupted run
                 self._note_best(trainer._evaluate(None, None))
             self._validation, self._metrics = self._metrics, {}
         self._validation = None
         return decision
 
     def _next_decision(self) -> Decision:
-        """Return the next work; report a validation that was made before it was due."""
+        """Return the next decision; report a validation that ran before it was due."""
         step = self._trainer.state.global_step
         decision = self._clock.due(step)
         while decision.step is Step.VALIDATE and self._validation is not None:
@@ -242,19 +242,19 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
 
     def _note_best(self, metrics: Mapping[str, object] | None) -> None:
         if self._determine_best(metrics, None):
-            self._best.note()
+            self._best.note_model()
 
-    def _obey(
+    def _request_work(
         self, decision: Decision, control: TrainerControl, *, is_evaluating: bool = False
     ) -> None:
-        """Set the trainer's flags for the work that is due."""
+        """Set the trainer's flags for a decision."""
         if decision.step is not Step.TRAIN:
             share_buffers(self._trainer)
         while decision.step is Step.CHECKPOINT and not is_evaluating:
             if self._is_validation_missing():
                 decision = dataclasses.replace(decision, step=Step.VALIDATE)
                 break
-            self._save()
+            self._save_checkpoint()
             decision = self._next_decision()
         self._requested = decision.step
         control.should_log = decision.step is Step.REPORT
@@ -267,16 +267,16 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
             control.should_training_stop = True
 
     def _is_validation_missing(self) -> bool:
-        """Whether the clock wants a checkpoint before the validation at the same step.
+        """Whether the clock requests a checkpoint before the validation at the same step.
 
-        A validation changes the state of schedules and callbacks, so the checkpoint has to contain
-        that.
+        A validation changes the state of schedules and callbacks, which the checkpoint must
+        contain.
         """
         is_at_end = self._trainer.state.global_step >= self._clock.operation_length
         return is_at_end and self._validation is None and not self._clock.interrupt_requested
 
-    def _restore(self, checkpoint: Path) -> None:
-        self._state().restore(checkpoint)
+    def _restore_checkpoint(self, checkpoint: Path) -> None:
+        self._make_state().restore(checkpoint)
         restore_callbacks(self._clock, checkpoint, self._callbacks)
         document = read_state(checkpoint, FRAMEWORK)
         self._best.restore(checkpoint, document["best_step"])
@@ -284,13 +284,13 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         self._trainer.control.should_training_stop = document["is_stopping"]
         self._resumed_generators = generators_in(self._clock, checkpoint, self._attributes.models)
 
-    def _save(self) -> None:
+    def _save_checkpoint(self) -> None:
         self._trainer.store_flos()
-        state = self._state()
+        state = self._make_state()
         state.check_objects(self._created)
         self._clock.save(state)
 
-    def _state(self) -> TrainingState:
+    def _make_state(self) -> TrainingState:
         trainer = self._trainer
         scaler = getattr(trainer.accelerator, "scaler", None)
         return TrainingState(
@@ -304,13 +304,13 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         )
 
     def _add_trainer_state(self, files: StateFiles) -> None:
-        rest = {
+        document = {
             "best_step": self._best.add_to(files),
             "validation": self._validation,
             "is_stopping": self._is_stopping,
         }
-        files.add_state(FRAMEWORK, rest)
-        # The trainer reads this file. It would look for the folder, and not for the callbacks.
+        files.add_state(FRAMEWORK, document)
+        # The trainer reads this file. It would require the directory, and reject the callbacks.
         state = dataclasses.replace(
             self._trainer.state, best_model_checkpoint=None, stateful_callbacks={}
         )
@@ -322,9 +322,9 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         self._resumed_generators = None
 
 
-def _numbers(metrics: Mapping[str, object]) -> dict[str, float]:
+def _select_numbers(metrics: Mapping[str, object]) -> dict[str, float]:
     return {
         name: float(value)
         for name, value in metrics.items()
-        if isinstance(value, int | float) and name != "epoch" and not name.endswith(_TIMES)
+        if isinstance(value, int | float) and name != "epoch" and not name.endswith(_TIME_SUFFIXES)
     }

@@ -1,4 +1,4 @@
-"""The data of a `Trainer`: random numbers by batch, and losses that repeat no record."""
+"""The data of a `Trainer`: random numbers per batch, and losses without repeated records."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from accelerate.data_loader import DataLoaderDispatcher, DataLoaderShard
 from accelerate.utils import find_batch_size, recursively_apply
 
 from detcore.errors import InvalidExperimentError
-from detcore_torch.data.batch_fetcher import unchanged
+from detcore_torch.data.batch_fetcher import return_unchanged
 from detcore_torch.data.batch_order import BatchRequests
-from detcore_torch.data.data_loader import check_loader, described, options_of
+from detcore_torch.data.data_loader import check_loader, describe_loader, list_options
 from detcore_torch.data.iterable_stream import EpochStream
 from detcore_torch.libraries import torch
 from detcore_torch.process_group import broadcast_from_chief
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class EpochData:
-    """The trainer's batches, with random numbers that depend on the number of the batch alone.
+    """The trainer's batches, with random numbers that depend only on the batch number.
 
-    The trainer reads batches ahead, and skips those of before a checkpoint. With its own loader,
-    random augmentations would not be those of a run without an interruption.
+    The trainer reads batches ahead, and skips the batches before a checkpoint. With its own loader,
+    random augmentations would differ from those of an uninterrupted run.
     """
 
     def __init__(self, trainer: Trainer, run: ScriptRun) -> None:
@@ -41,49 +41,49 @@ class EpochData:
         self._requests = BatchRequests()
 
     def make_loader(self) -> DataLoaderShard | DataLoaderDispatcher:
-        """Return the loader of the trainer, with a seed for each of its batches."""
+        """Return the trainer's loader, with a seed for each batch."""
         loader = self._make_original()
         if _is_iterable(loader):
             return self._stream_loader(loader)
-        description = described(_without_accelerate(loader))
+        description = describe_loader(_without_accelerate(loader))
         if hasattr(loader, "base_dataloader") and hasattr(loader.dataset, "set_epoch"):
             self._set_epoch = loader.dataset.set_epoch  # Accelerate's loader would call it
-            # Processes that stay would keep the epoch in which they were started.
+            # Persistent processes would keep the epoch in which they were started.
             description.options["persistent_workers"] = False
         self._order = description.order(seed=self._seed)
         self.set_epoch(0)
         size = getattr(loader, "total_batch_size", None)  # Accelerate's, for all processes
-        if size is not None:  # batches of one size
+        if size is not None:  # all batches have one size
             self._requests.batch_size = size
-        made = description.fetching_loader(self._requests)
+        fetching_loader = description.fetching_loader(self._requests)
         return DataLoaderShard(
-            made.dataset,
+            fetching_loader.dataset,
             device=getattr(loader, "device", None),
             batch_size=None,
             sampler=self._requests,
-            collate_fn=unchanged,
-            generator=made.generator,
-            **options_of(made),
+            collate_fn=return_unchanged,
+            generator=fetching_loader.generator,
+            **list_options(fetching_loader),
         )
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the loader iterates over next."""
         if self._order is not None:
-            self._requests.ask_epoch(self._order, self._seed, rank=self._rank, epoch=epoch)
+            self._requests.request_epoch(self._order, self._seed, rank=self._rank, epoch=epoch)
         if self._set_epoch is not None:
             self._set_epoch(epoch)
 
     def _stream_loader(self, loader: Any) -> DataLoaderShard | DataLoaderDispatcher:
-        """Return a loader of an `IterableDataset`, whose epochs can be read again."""
+        """Return a loader of an `IterableDataset` whose epochs can be read again."""
         stream = EpochStream(_without_accelerate(loader), seed=self._seed)
         self._set_epoch = stream.set_epoch
         options = {
-            **options_of(loader),
+            **list_options(loader),
             "batch_size": None,
-            "collate_fn": unchanged,
+            "collate_fn": return_unchanged,
             "worker_init_fn": stream.init_worker,
             "generator": torch.Generator().manual_seed(self._seed),
-            # Processes that stay would keep the epoch in which they were started.
+            # Persistent processes would keep the epoch in which they were started.
             "persistent_workers": False,
         }
         if isinstance(loader, DataLoaderDispatcher):
@@ -94,22 +94,22 @@ class EpochData:
 
 
 def check_training_loader(trainer: Trainer, loader: object) -> None:
-    """Refuse a loader with which training could not be resumed.
+    """Check that training with the loader can be resumed.
 
     Raises:
-        InvalidDataTypeError: If it iterates in an unknown way.
+        InvalidDataTypeError: If the loader iterates in an unknown way.
         DataError: If its batches come in the order in which its processes finish.
         InvalidExperimentError: If the first process loads the batches of all.
     """
     if _is_iterable(loader):
         check_loader(_without_accelerate(loader))
         return
-    described(_without_accelerate(loader))
+    describe_loader(_without_accelerate(loader))
     if isinstance(loader, DataLoaderDispatcher) and trainer.args.world_size > 1:
         raise InvalidExperimentError(
-            "TrainingArguments has accelerator_config with dispatch_batches=True, with which the "
-            "first process loads the batches of all; detcore's loader has each process load its "
-            "own.\nRemove it."
+            "TrainingArguments has accelerator_config with dispatch_batches=True, so the first "
+            "process would load the batches of all processes. With detcore, each process loads its "
+            "own batches.\nRemove the option."
         )
 
 
@@ -118,32 +118,34 @@ def _is_iterable(loader: object) -> bool:
 
 
 def _without_accelerate(loader: object) -> Any:
-    """Return the loader of PyTorch's that Accelerate's wraps, if it is one of Accelerate's."""
+    """Return the PyTorch loader inside an Accelerate loader, or the loader itself."""
     return getattr(loader, "base_dataloader", loader)
 
 
 def exact_prediction_step(trainer: Trainer) -> Callable[..., Any]:
-    """Return the ``prediction_step`` of a trainer, with losses that repeat no record.
+    """Wrap a trainer's ``prediction_step``, so that losses do not repeat records.
 
-    Accelerate fills the last batches of a validation with records from the beginning of the data,
-    so that all workers have batches of one size. The trainer removes these from the predictions,
-    but not from the loss. A loss is the mean over a worker's batch; the trainer counts batches by
-    their records.
+    Accelerate fills the last batches of a validation with records from the start of the data, so
+    that all workers have batches of one size. The trainer removes the repeated records from the
+    predictions, but not from the loss. A loss is the mean over a worker's batch. The trainer
+    weights batches by their number of records.
     """
     original, settings = trainer.prediction_step, trainer.args
 
-    def prediction_step(model: Any, inputs: Any, *args: Any, **more: Any) -> Any:
+    def prediction_step(model: Any, inputs: Any, *args: Any, **options: Any) -> Any:
         size = find_batch_size(inputs)
-        kept = _own_records(trainer, size)
+        num_records = _count_unrepeated(trainer, size)
         # The trainer may remove values from its inputs.
-        own = _first_records(inputs, kept, size) if 0 < kept < size else None
+        unrepeated = (
+            _take_first_records(inputs, num_records, size) if 0 < num_records < size else None
+        )
         averages = settings.average_tokens_across_devices
-        # Else the loss of a batch would depend on the batches of the other workers.
+        # With averaging, the loss of a batch would depend on the batches of other workers.
         settings.average_tokens_across_devices = False
         try:
-            loss, logits, labels = original(model, inputs, *args, **more)
-            if own is not None and loss is not None:
-                loss, _, _ = original(model, own, prediction_loss_only=True)
+            loss, logits, labels = original(model, inputs, *args, **options)
+            if unrepeated is not None and loss is not None:
+                loss, _, _ = original(model, unrepeated, prediction_loss_only=True)
         finally:
             settings.average_tokens_across_devices = averages
         return loss, logits, labels
@@ -152,7 +154,7 @@ def exact_prediction_step(trainer: Trainer) -> Callable[..., Any]:
 
 
 def share_buffers(trainer: Trainer) -> None:
-    """Give all workers the buffers of the chief, which are those in a checkpoint.
+    """Copy the chief's buffers, which checkpoints contain, to all workers.
 
     ``DistributedDataParallel`` does so before each batch of training, but not in a validation.
     """
@@ -160,8 +162,8 @@ def share_buffers(trainer: Trainer) -> None:
         broadcast_from_chief(trainer.model.buffers())
 
 
-def _own_records(trainer: Trainer, size: int) -> int:
-    """Return how many records of this worker's batch are no repetitions."""
+def _count_unrepeated(trainer: Trainer, size: int) -> int:
+    """Return how many records of this worker's batch are not repetitions."""
     state = trainer.accelerator.gradient_state
     if not state.end_of_dataloader or state.remainder <= 0:
         return size
@@ -169,8 +171,8 @@ def _own_records(trainer: Trainer, size: int) -> int:
     return min(max(int(state.remainder) - before, 0), size)
 
 
-def _first_records(inputs: Any, count: int, size: int) -> Any:
-    def cut(value: Any) -> Any:
+def _take_first_records(inputs: Any, count: int, size: int) -> Any:
+    def cut_value(value: Any) -> Any:
         return value[:count] if value.ndim and len(value) == size else value
 
-    return recursively_apply(cut, dict(inputs))
+    return recursively_apply(cut_value, dict(inputs))

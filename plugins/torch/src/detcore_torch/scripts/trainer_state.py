@@ -1,4 +1,4 @@
-"""The state of a `Trainer` beside its model and optimizer: callbacks, and the best model."""
+"""The state of a `Trainer` besides its model and optimizer: callbacks and the best model."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("detcore.torch")
 _BEST = "best.safetensors"
-# Objects of the trainer that a callback may keep, and whose state is saved elsewhere.
-_HANDED = (
+# Trainer objects that a callback may hold, and whose state is saved elsewhere.
+_SHARED_OBJECTS = (
     "accelerator", "args", "callback_handler", "control", "data_collator", "eval_dataset", "model",
     "processing_class", "train_dataset",
 )  # fmt: skip
 
 
 class CallbackStates:
-    """The states of the trainer's callbacks, which are restored into the objects of the script.
+    """The states of the trainer's callbacks, restored into the script's objects.
 
-    The trainer saves the state of each `ExportableState`, and restores it only into a new object,
-    at the end of its list of callbacks, and only if an argument says so. Attributes that a callback
-    of the script changes are saved, too.
+    The trainer saves the state of each `ExportableState`. It restores the state only into a new
+    object at the end of its callbacks, and only if an argument requests it. Attributes that the
+    script's callbacks change are saved, too.
 
     Args:
         trainer: The trainer, with all of the script's callbacks, before it trains.
@@ -50,15 +50,15 @@ class CallbackStates:
                 if not type(callback).__module__.startswith("transformers.")
             },
             functions={"trainer": trainer, "model": trainer.model, **self._callbacks},
-            ignored_objects=[trainer, *(getattr(trainer, name) for name in _HANDED)],
+            ignored_objects=[trainer, *(getattr(trainer, name) for name in _SHARED_OBJECTS)],
         )
 
     def note_objects(self) -> None:
-        """Note the objects that exist since training started."""
+        """Record the objects that exist when training starts."""
         trainer = self._trainer
         bars = [getattr(callback, "training_bar", None) for callback in self._callbacks.values()]
         self._attributes.note_objects(
-            each for each in (trainer.optimizer, trainer.lr_scheduler, trainer.state, *bars)
+            instance for instance in (trainer.optimizer, trainer.lr_scheduler, trainer.state, *bars)
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class CallbackStates:
         return {"exported": exported, "attributes": self._attributes.capture()}
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
-        """Give the callbacks their states; warn about a state whose callback is missing."""
+        """Restore the callbacks' states; warn about a state whose callback is missing."""
         missing = {*states["exported"], *states["attributes"]} - {*self._callbacks, FUNCTIONS}
         if missing:
             _logger.warning(
@@ -103,13 +103,13 @@ def _load_exported(name: str, callback: TrainerCallback, exported: Mapping[str, 
 class BestModel:
     """The best model so far, for `load_best_model_at_end`; part of each checkpoint.
 
-    The trainer would read it from its own checkpoints, which detcore does not write. Each worker
-    has a copy on the CPU.
+    The trainer would read the model from its own checkpoints, which detcore does not write. Each
+    worker has a copy on the CPU.
 
     Args:
         trainer: The trainer.
-        save_every: Steps between the trainer's checkpoints: the trainer loads the best model of
-            those validations that a checkpoint followed. 0: of all validations.
+        save_every: Steps between the trainer's checkpoints. The trainer loads the best model among
+            validations that a checkpoint followed. 0: among all validations.
     """
 
     def __init__(self, trainer: Trainer, *, save_every: int) -> None:
@@ -118,8 +118,8 @@ class BestModel:
         self._step: int | None = None
         self._tensors: dict[str, Any] = {}
 
-    def note(self) -> None:
-        """Keep the present model, which has made the best validation so far."""
+    def note_model(self) -> None:
+        """Copy the current model, which has the best validation so far."""
         trainer = self._trainer
         state = trainer.state
         is_saved = not self._save_every or state.global_step % self._save_every == 0
@@ -128,45 +128,45 @@ class BestModel:
         ):
             return
         self._step = state.global_step
-        state.best_model_checkpoint = self._folder()
-        self._tensors = _copy_tensors(self._model())
+        state.best_model_checkpoint = self._find_checkpoint_dir()
+        self._tensors = _copy_tensors(self._unwrap_model())
 
     def add_to(self, files: StateFiles) -> int | None:
-        """Add the model, unless it is that of the checkpoint; return its step."""
+        """Add the model, unless it is the checkpoint's model; return its step."""
         if self._step not in (None, self._trainer.state.global_step):
             files.add_tensors(_BEST, self._tensors)
         return self._step
 
     def restore(self, checkpoint: Path, step: int | None) -> None:
-        """Restore it from a checkpoint, after the trainer's model."""
+        """Restore the best model from a checkpoint, after the trainer's model."""
         trainer = self._trainer
         self._step = step
         if step is None or not trainer.args.load_best_model_at_end:
             return
-        trainer.state.best_model_checkpoint = self._folder()
+        trainer.state.best_model_checkpoint = self._find_checkpoint_dir()
         path = checkpoint / _BEST
-        self._tensors = read_tensors(path) if path.exists() else _copy_tensors(self._model())
+        self._tensors = read_tensors(path) if path.exists() else _copy_tensors(self._unwrap_model())
 
-    def load(self) -> None:
-        """Make it the trainer's model, and save it where the trainer's own checkpoint would be."""
-        self._model().load_state_dict(self._tensors, strict=False)
-        self._trainer.save_model(self._folder(), _internal_call=True)
+    def load_model(self) -> None:
+        """Load the best model into the trainer, and save it like the trainer's checkpoint."""
+        self._unwrap_model().load_state_dict(self._tensors, strict=False)
+        self._trainer.save_model(self._find_checkpoint_dir(), _internal_call=True)
 
-    def _model(self) -> Any:
+    def _unwrap_model(self) -> Any:
         return self._trainer.accelerator.unwrap_model(self._trainer.model)
 
-    def _folder(self) -> str:
+    def _find_checkpoint_dir(self) -> str:
         return os.path.join(self._trainer.args.output_dir, f"checkpoint-{self._step}")
 
 
 def _copy_tensors(model: Any) -> dict[str, Any]:
     """Return copies of a model's tensors on the CPU; tied weights have one copy."""
     copies: dict[Any, Any] = {}
-    found = {}
+    tensors = {}
     for name, value in model.state_dict().items():
         if isinstance(value, torch.Tensor):
             key = (value.data_ptr(), value.shape, value.stride(), value.dtype)
             if key not in copies:
                 copies[key] = value.detach().to("cpu", copy=True)
-            found[name] = copies[key]
-    return found
+            tensors[name] = copies[key]
+    return tensors

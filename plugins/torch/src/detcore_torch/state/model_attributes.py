@@ -1,8 +1,8 @@
-"""The state of a model that training changes and its ``state_dict`` leaves out.
+"""The state of a model that training changes and ``state_dict`` omits.
 
-These are ``requires_grad`` of parameters, ``training`` of modules, buffers that are not
-persistent, and attributes of modules that are numbers, strings or lists and dictionaries of them,
-such as ``Dropout.p``. Metrics of torchmetrics have another state on each worker.
+This state consists of ``requires_grad`` of parameters, ``training`` of modules, buffers that are
+not persistent, and module attributes that are numbers, strings, or lists and dictionaries of them,
+such as ``Dropout.p``. Torchmetrics metrics have a different state on each worker.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _logger = logging.getLogger("detcore.torch")
 class ModelAttributes:
     """Captures the attributes of models.
 
-    Create it before training starts: plain values that are still the same as then are settings,
-    and not saved.
+    Create it before training starts. Plain values that do not change afterwards are settings, and
+    are not saved.
 
     Attributes:
         models: The models.
@@ -34,20 +34,28 @@ class ModelAttributes:
         self._has_warned = False
 
     def capture(self) -> list[dict[str, Any]]:
-        """Return the attributes of each model; tensors are those of the model."""
+        """Return the attributes of each model, with the model's own tensors."""
         self._warn_once()
         return [
             {
-                "frozen": [n for n, each in model.named_parameters() if not each.requires_grad],
-                "evaluating": [n for n, module in model.named_modules() if not module.training],
-                "buffers": {n: each for n, each in _find_buffers(model) if _can_save(each)},
+                "frozen": [
+                    name
+                    for name, parameter in model.named_parameters()
+                    if not parameter.requires_grad
+                ],
+                "evaluating": [
+                    name for name, module in model.named_modules() if not module.training
+                ],
+                "buffers": {
+                    name: buffer for name, buffer in _find_buffers(model) if _can_save(buffer)
+                },
                 "changed": _list_changes(settings, _read_settings(model)),
             }
             for model, settings in zip(self.models, self._settings, strict=True)
         ]
 
     def _warn_once(self) -> None:
-        """Warn about buffers that no checkpoint can hold, at the first one."""
+        """Warn about buffers that checkpoints cannot contain, once."""
         if self._has_warned:
             return
         self._has_warned = True
@@ -56,22 +64,25 @@ class ModelAttributes:
                 if not _can_save(buffer):
                     _logger.warning(
                         "checkpoints do not contain the buffer %s of %s: it is not persistent, and "
-                        "%s. After a resume it has the value that the script gives it. If training "
-                        "changes it, register it with persistent=True",
+                        "%s. After a resume it has the script's initial value. If training "
+                        "changes the buffer, register it with persistent=True",
                         name, type(model).__name__, buffer.layout,
                     )  # fmt: skip
 
 
 def capture_metrics(models: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    """Return the states of this worker's metrics of torchmetrics, which no ``state_dict`` has."""
-    return {name: _move(dict(metric.metric_state), "cpu") for name, metric in _find_metrics(models)}
+    """Return the states of this worker's torchmetrics metrics, which ``state_dict`` omits."""
+    return {
+        name: _move_tensors(dict(metric.metric_state), "cpu")
+        for name, metric in _find_metrics(models)
+    }
 
 
 def restore_metrics(models: Sequence[Any], states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Restore what `capture_metrics` returned."""
+    """Restore a result of `capture_metrics`."""
     for name, metric in _find_metrics(models):
         for attribute, value in states.get(name, {}).items():
-            setattr(metric, attribute, _move(value, metric.device))
+            setattr(metric, attribute, _move_tensors(value, metric.device))
 
 
 def _find_metrics(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
@@ -81,16 +92,16 @@ def _find_metrics(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
                 yield f"{index}.{name}", module
 
 
-def _move(value: Any, device: Any) -> Any:
+def _move_tensors(value: Any, device: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _move(item, device) for name, item in value.items()}
+        return {name: _move_tensors(item, device) for name, item in value.items()}
     if isinstance(value, list):
-        return [_move(item, device) for item in value]
+        return [_move_tensors(item, device) for item in value]
     return value.detach().to(device) if isinstance(value, torch.Tensor) else value
 
 
 def restore_attributes(model: Any, state: Mapping[str, Any]) -> None:
-    """Restore what `ModelAttributes.capture` returned for a model."""
+    """Restore a model's attributes from `ModelAttributes.capture`."""
     frozen, evaluating = set(state["frozen"]), set(state["evaluating"])
     for name, parameter in model.named_parameters():
         if parameter.requires_grad is (name in frozen):
@@ -103,18 +114,18 @@ def restore_attributes(model: Any, state: Mapping[str, Any]) -> None:
 
 
 def restore_buffers(model: Any, state: Mapping[str, Any]) -> None:
-    """Restore the buffers that are not persistent, in place where their shape has not changed."""
-    for name, saved in state["buffers"].items():
+    """Restore buffers that are not persistent, in place if their shape has not changed."""
+    for name, content in state["buffers"].items():
         prefix, _, leaf = name.rpartition(".")
         module = model.get_submodule(prefix)
         current = module._buffers.get(leaf)
-        buffer = saved
-        if isinstance(saved, torch.Tensor):
-            if isinstance(current, torch.Tensor) and _are_alike(current, saved):
+        buffer = content
+        if isinstance(content, torch.Tensor):
+            if isinstance(current, torch.Tensor) and _are_alike(current, content):
                 with torch.no_grad():
-                    current.copy_(saved)
+                    current.copy_(content)
                 continue
-            buffer = saved.to(next(model.parameters(), saved).device)
+            buffer = content.to(next(model.parameters(), content).device)
         module._buffers.pop(leaf, None)
         module.register_buffer(leaf, buffer, persistent=False)
 
@@ -124,7 +135,7 @@ def _are_alike(first: Any, second: Any) -> bool:
 
 
 def _find_buffers(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of all buffers that are not persistent."""
+    """Yield the name and value of each buffer that is not persistent."""
     for prefix, module in model.named_modules():
         for name in sorted(module._non_persistent_buffers_set & module._buffers.keys()):
             yield f"{prefix}.{name}".removeprefix("."), module._buffers[name]
@@ -135,7 +146,7 @@ def _can_save(buffer: Any) -> bool:
 
 
 def _read_settings(model: Any) -> dict[str, dict[str, Any]]:
-    """Return copies of the attributes of each module that are plain values."""
+    """Return copies of the plain attributes of each module."""
     return {
         prefix: {
             name: copy.deepcopy(value)
@@ -148,17 +159,17 @@ def _read_settings(model: Any) -> dict[str, dict[str, Any]]:
 
 
 def _list_library_names(module: Any) -> list[str]:
-    """Return the attributes of a ``LightningModule`` that Lightning itself uses, such as ids."""
+    """Return the names of a ``LightningModule``'s attributes that belong to Lightning itself."""
     return [
         name
-        for each in type(module).__mro__
-        if each.__name__ == "LightningModule" and "lightning" in each.__module__
-        for name in vars(each())
+        for kind in type(module).__mro__
+        if kind.__name__ == "LightningModule" and "lightning" in kind.__module__
+        for name in vars(kind())
     ]
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is a number or a string, or a small container of them, and no data."""
+    """Whether a value is a number, a string, or a small container of them, but not data."""
     if type(value) in (list, tuple):
         return len(value) <= _MAX_ITEMS and all(map(_is_plain, value))
     if type(value) is dict:
@@ -169,7 +180,7 @@ def _is_plain(value: Any) -> bool:
 def _list_changes(
     before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Return the values of each module that are new or different."""
+    """Return the new or changed values of each module."""
     missing = object()
     changes = {}
     for prefix, values in now.items():

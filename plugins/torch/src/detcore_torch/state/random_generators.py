@@ -1,4 +1,4 @@
-"""The process-wide random generators of Python, NumPy and PyTorch: seeds and states."""
+"""Seeds and states of the process-wide random generators of Python, NumPy and PyTorch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WRAPPED = ("dataset", "datasets", "transform", "transforms", "target_transform"
 
 
 def seed_from(*numbers: int) -> int:
-    """Return a seed, ``0 <= seed < 2**63``, that depends on all integers and their order."""
+    """Return a seed, ``0 <= seed < 2**63``, derived from integers and their order."""
     packed = struct.pack(f"<{len(numbers)}q", *numbers)
     return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little") >> 1
 
@@ -60,29 +60,29 @@ def seed_owned(seed: int, generators: Iterable[Any]) -> None:
 
 
 def find_generators(*owners: Any) -> list[Any]:
-    """Return the generators that are attributes of some objects, or of objects that they wrap."""
+    """Return the generators in attributes of objects, or of the objects that they wrap."""
     kinds = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-    found: dict[int, Any] = {}
-    pending, seen = list(owners), set()
+    generators_by_id: dict[int, Any] = {}
+    pending, visited_ids = list(owners), set()
     while pending:
         owner = pending.pop()
-        if id(owner) in seen:
+        if id(owner) in visited_ids:
             continue
-        seen.add(id(owner))
+        visited_ids.add(id(owner))
         if isinstance(owner, list | tuple):
             pending += owner[:64]
             continue
         for name, value in list(getattr(owner, "__dict__", {}).items()):
             if isinstance(value, kinds):
-                found[id(value)] = value
+                generators_by_id[id(value)] = value
             elif name in _WRAPPED:
                 pending.append(value)
-    return list(found.values())
+    return list(generators_by_id.values())
 
 
 @contextlib.contextmanager
 def preserved_generators() -> Iterator[None]:
-    """Leave all generators after the block as they were before it."""
+    """Restore all generators after the block."""
     restore = captured_generators()
     try:
         yield
@@ -91,11 +91,11 @@ def preserved_generators() -> Iterator[None]:
 
 
 class LoadingGenerators:
-    """Keeps the generators of training as they are while a batch is loaded in the same process.
+    """Preserves the generators of training while a batch is loaded in the same process.
 
-    Does not touch a GPU: a loader's process that was forked from one that uses CUDA must not. NumPy
-    needs 100 microseconds to return and set the state of a generator, so it draws from another bit
-    generator in the meantime.
+    This does not use the GPU, which is forbidden in loader processes that were forked from a
+    process with CUDA. NumPy needs 100 microseconds to read and set the state of a generator, so it
+    draws from another bit generator in the block.
     """
 
     def __init__(self) -> None:
@@ -104,12 +104,12 @@ class LoadingGenerators:
         self._cached: Any = None
 
     def __enter__(self) -> None:
-        """Set the generators of training aside."""
+        """Save the generators of training."""
         self._torch = torch.get_rng_state()
         self._python = random.getstate()
         self._numpy: Any = np.random.mtrand.get_bit_generator()
         mark = _read_words(self._numpy)
-        # The words do not show the cached half of a pair of normal numbers, nor its use.
+        # The words do not include the cached second half of a pair of normal numbers.
         if mark is None or mark != self._mark or self._cached is not None:
             state: Any = np.random.get_state(legacy=False)
             self._cached = state if state["has_gauss"] else None
@@ -117,7 +117,7 @@ class LoadingGenerators:
         np.random.mtrand.set_bit_generator(self._loading)
 
     def __exit__(self, *error: object) -> None:
-        """Bring them back."""
+        """Restore the generators of training."""
         np.random.mtrand.set_bit_generator(self._numpy)
         if self._cached is not None:
             np.random.set_state(self._cached)
@@ -126,7 +126,7 @@ class LoadingGenerators:
 
 
 def _read_words(generator: Any) -> bytes | None:
-    """Return the state of an MT19937 of NumPy's: 624 words and the position in them."""
+    """Return the state of NumPy's MT19937: 624 words and the position in them."""
     if type(generator) is not np.random.MT19937:
         return None
     return ctypes.string_at(generator.ctypes.state_address, 4 * 625)
@@ -138,7 +138,7 @@ def capture_generators() -> tuple[Any, dict[str, Any]]:
 
 
 def restore_generators(state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
-    """Set all generators to a state from `capture_generators`.
+    """Restore all generators from a result of `capture_generators`.
 
     Raises:
         InvalidCheckpointError: If the state is damaged or does not fit.
@@ -153,7 +153,7 @@ def restore_generators(state: Mapping[str, Any], tensors: Mapping[str, Any]) -> 
 
 
 def captured_generators() -> Callable[[], None]:
-    """Return a function that sets the random generators to their present states."""
+    """Return a function that restores the current states of the random generators."""
     return functools.partial(restore_generators, *capture_generators())
 
 

@@ -1,4 +1,4 @@
-"""Files of a checkpoint: tensors as safetensors, everything else as JSON."""
+"""Files of a checkpoint: tensors as safetensors, all other values as JSON."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 from detcore.errors import InvalidCheckpointError
 from detcore.types import TensorInfo
 from detcore_torch.state.tensor_layouts import Layout, describe_layouts, place_tensors
-from detcore_torch.state.tensor_tree import decode, encode
+from detcore_torch.state.tensor_tree import decode_tree, encode_tree
 
 _VERSION = 1
-_MEMORY = "memory"  # the only key of the header: safetensors writes several in any order
+_MEMORY = "memory"  # the only header key: safetensors writes several keys in any order
 _DAMAGED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclasses.dataclass(slots=True)
 class StateFiles:
-    """The contents of files that go into a checkpoint's folder.
+    """The contents of a checkpoint's files.
 
     Attributes:
-        tensors: Tensors by file and name; they may be the training's own memory.
-        aliases: By file, names of tensors that share the memory of another one of the file.
+        tensors: Tensors by file and name; they may share memory with training.
+        aliases: By file, names of tensors that share the memory of another tensor in the file.
         layouts: By file, memory layouts of tensors, as from `describe_layouts`.
         documents: JSON values by file.
     """
@@ -35,33 +35,33 @@ class StateFiles:
     documents: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def add_tensors(self, file: str, tensors: Mapping[str, Any]) -> None:
-        """Add a file of tensors; those that share memory (tied weights) are written once."""
-        kept: dict[tuple[Any, ...], str] = {}
-        own: dict[str, Any] = {}
+        """Add a file of tensors; tensors that share memory (tied weights) are written once."""
+        names: dict[tuple[Any, ...], str] = {}
+        unique: dict[str, Any] = {}
         for name, tensor in tensors.items():
             tensor = tensor.detach()
             key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
-            if tensor.numel() and key in kept:
-                self.aliases.setdefault(file, {})[name] = kept[key]
+            if tensor.numel() and key in names:
+                self.aliases.setdefault(file, {})[name] = names[key]
                 continue
-            kept[key] = name
-            own[name] = tensor
-        self.tensors[file] = own
-        self.layouts[file] = describe_layouts(own)
+            names[key] = name
+            unique[name] = tensor
+        self.tensors[file] = unique
+        self.layouts[file] = describe_layouts(unique)
 
     def add_state(self, name: str, state: Mapping[str, object]) -> None:
         """Add nested plain values and tensors as ``name.json`` and ``name.safetensors``.
 
         Raises:
-            InvalidExperimentError: If something in them would need a pickle.
+            InvalidExperimentError: If a value would need a pickle.
         """
         tensors: dict[str, Any] = {}
-        encoded = {k: encode(value, tensors, f"{name}.{k}") for k, value in state.items()}
+        encoded = {k: encode_tree(value, tensors, f"{name}.{k}") for k, value in state.items()}
         self.documents[f"{name}.json"] = {"version": _VERSION, **encoded}
         self.add_tensors(f"{name}.safetensors", tensors)
 
-    def copied(self) -> StateFiles:
-        """Return files that share no memory with the training."""
+    def copy_tensors(self) -> StateFiles:
+        """Return files that share no memory with training."""
         tensors = {
             file: {name: tensor.to("cpu", copy=True) for name, tensor in table.items()}
             for file, table in self.tensors.items()
@@ -73,7 +73,7 @@ class StateFiles:
         from safetensors.torch import save_file
 
         for file, table in self.tensors.items():
-            plain = _separate(table)
+            plain = _separate_memory(table)
             aliases = self.aliases.get(file, {})
             layouts = {n: dataclasses.astuple(layout) for n, layout in self.layouts[file].items()}
             memory = json.dumps({"aliases": aliases, "layouts": layouts})
@@ -82,7 +82,7 @@ class StateFiles:
         for file, value in self.documents.items():
             (directory / file).write_text(json.dumps(value), encoding="utf-8")
 
-    def infos(self) -> list[TensorInfo]:
+    def list_tensors(self) -> list[TensorInfo]:
         """Return the tensors' entries in the manifest."""
         return [
             TensorInfo(name, tuple(tensor.shape), str(tensor.dtype).partition(".")[2], file)
@@ -91,52 +91,54 @@ class StateFiles:
         ]
 
 
-def _separate(table: Mapping[str, Any]) -> dict[str, Any]:
+def _separate_memory(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return tensors on the CPU, each with separate memory, as the format requires."""
-    found = {}
-    seen: set[int] = set()
+    separated = {}
+    addresses: set[int] = set()
     for name, tensor in table.items():
         plain = tensor.cpu().contiguous()
         storage = plain.untyped_storage()
-        if storage.nbytes() != plain.nbytes or storage.data_ptr() in seen:
-            plain = plain.clone()  # a view of a larger memory, or of another tensor's
-        seen.add(plain.untyped_storage().data_ptr())
-        found[name] = plain
-    return found
+        if storage.nbytes() != plain.nbytes or storage.data_ptr() in addresses:
+            plain = plain.clone()  # a view of a larger tensor, or of another tensor's memory
+        addresses.add(plain.untyped_storage().data_ptr())
+        separated[name] = plain
+    return separated
 
 
 def read_tensors(path: Path) -> dict[str, Any]:
-    """Read a file of tensors, on the CPU, with the memory layouts of the saved ones.
+    """Read a file of tensors to the CPU, with the memory layouts of the saved tensors.
 
-    Tensors that were saved under several names are one tensor again.
+    A tensor that was saved under several names is one tensor again.
 
     Raises:
-        InvalidCheckpointError: If it is missing or damaged.
+        InvalidCheckpointError: If the file is missing or damaged.
     """
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no dict
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
             memory = json.loads((file.metadata() or {}).get(_MEMORY, "{}"))
-            layouts = {name: Layout(*each) for name, each in memory.get("layouts", {}).items()}
-            # As read, tensors share memory that is not aligned.
-            found = place_tensors(tensors, layouts)
-            found |= {name: found[kept] for name, kept in memory.get("aliases", {}).items()}
+            layouts = {name: Layout(*fields) for name, fields in memory.get("layouts", {}).items()}
+            # Tensors in the file share memory that is not aligned.
+            placed = place_tensors(tensors, layouts)
+            placed |= {
+                name: placed[original] for name, original in memory.get("aliases", {}).items()
+            }
     except FileNotFoundError as error:
         raise InvalidCheckpointError(
             f"the checkpoint has no file {path}.\n"
-            "It was copied in part, or the file was removed: download the checkpoint again."
+            "It was copied only in part, or the file was deleted. Download the checkpoint again."
         ) from error
     except (SafetensorError, OSError, *_DAMAGED) as error:
         raise InvalidCheckpointError(
             f"{path} is damaged: {error}.\nRestore an earlier checkpoint, or download it again."
         ) from error
-    return found
+    return placed
 
 
 def read_state(directory: Path, name: str) -> dict[str, Any]:
-    """Read the values that `StateFiles.add_state` added.
+    """Read values that `StateFiles.add_state` added.
 
     Raises:
         InvalidCheckpointError: If they are missing, damaged, or of another version.
@@ -146,8 +148,8 @@ def read_state(directory: Path, name: str) -> dict[str, Any]:
         state = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InvalidCheckpointError(
-            f"{directory} has no file {path.name}, so it is no checkpoint of a PyTorchTrial.\n"
-            "Name the folder of a checkpoint that detcore-torch wrote, with all of its files."
+            f"{directory} has no file {path.name}, so it is not a checkpoint of a PyTorchTrial.\n"
+            "Use the directory of a checkpoint that detcore-torch wrote, with all of its files."
         ) from error
     except (ValueError, RecursionError) as error:
         raise InvalidCheckpointError(
@@ -159,6 +161,6 @@ def read_state(directory: Path, name: str) -> dict[str, Any]:
             "It was written by another version of detcore-torch, or the file was changed.\n"
             "Resume with the version that wrote the checkpoint."
         )
-    decoded: dict[str, Any] = decode(state, read_tensors(directory / f"{name}.safetensors"))
+    decoded: dict[str, Any] = decode_tree(state, read_tensors(directory / f"{name}.safetensors"))
     decoded.pop("version")
     return decoded

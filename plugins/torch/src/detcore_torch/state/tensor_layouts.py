@@ -1,7 +1,7 @@
-"""Memory layouts of tensors: strides, alignment, and memory that several tensors share.
+"""Memory layouts of tensors: strides, alignment, and shared memory.
 
-Libraries choose their code, and with it the order of additions, by strides and alignment. A
-restored tensor with the same numbers and another layout gives other results.
+Libraries select their code, and thus the order of additions, by strides and alignment. A restored
+tensor with the same numbers but another layout would give other results.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from detcore_torch.libraries import torch
 
-_ALIGNMENT = 64  # bytes; of memory that PyTorch allocates on a CPU
+_ALIGNMENT = 64  # bytes; alignment of PyTorch's CPU allocator
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Layout:
     """The place of a tensor in memory.
 
     Attributes:
-        block: Number of the block of memory; tensors that overlap are in one.
+        block: Number of the memory block; overlapping tensors share a block.
         offset: Bytes from the start of the block, which is aligned, to the first element.
         strides: Steps to the next element along each axis, in elements.
     """
@@ -32,7 +32,7 @@ class Layout:
 
 
 def describe_layouts(tensors: Mapping[str, Any]) -> dict[str, Layout]:
-    """Return the layouts of tensors, except of those that own their memory, row by row."""
+    """Return the layouts of tensors, except of contiguous tensors with separate memory."""
     spans = []
     for name, tensor in tensors.items():
         if tensor.layout is torch.strided and tensor.numel():
@@ -65,7 +65,7 @@ def describe_layouts(tensors: Mapping[str, Any]) -> dict[str, Layout]:
 
 
 def place_tensors(tensors: Mapping[str, Any], layouts: Mapping[str, Layout]) -> dict[str, Any]:
-    """Return copies of tensors in memory that PyTorch allocates, with their layouts.
+    """Return copies of tensors with their layouts, in memory that PyTorch allocates.
 
     Raises:
         RuntimeError: If a layout does not fit.
@@ -90,13 +90,13 @@ def place_tensors(tensors: Mapping[str, Any], layouts: Mapping[str, Layout]) -> 
 
 
 def _count_bytes(shape: Sequence[int], strides: Sequence[int], element_size: int) -> int:
-    """Return the bytes from the first element of a tensor to the end of its last one."""
+    """Return the bytes from a tensor's first element to the end of its last element."""
     last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     return (last + 1) * element_size
 
 
 def _without_repetitions(tensor: Any, layout: Layout) -> Any:
-    """Return the part of an expanded tensor that is in memory."""
+    """Return the part of an expanded tensor that exists in memory."""
     for axis, stride in enumerate(layout.strides):
         if stride == 0:
             tensor = tensor.narrow(axis, 0, 1)

@@ -1,4 +1,4 @@
-"""Nested plain values that hold tensors, as JSON and a table of tensors. No pickle."""
+"""Encode nested plain values with tensors as JSON and a table of tensors, without pickle."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ import numpy as np
 from detcore.errors import InvalidCheckpointError, InvalidExperimentError, describe
 from detcore_torch.libraries import torch
 
-# A value that JSON does not have is an object with one of these keys alone.
+# A value that JSON lacks is encoded as an object with one of these keys.
 _TENSOR, _ARRAY, _SCALAR = "$tensor", "$array", "$scalar"
 _TUPLE, _SET, _DICT, _COUNTER = "$tuple", "$set", "$dict", "$counter"
 
 
-def encode(value: Any, tensors: dict[str, Any], place: str) -> Any:
+def encode_tree(value: Any, tensors: dict[str, Any], place: str) -> Any:
     """Return a value as JSON, with its tensors moved to a table.
 
     Args:
         value: Nested dicts, lists, tuples and sets of tensors, arrays and plain values.
-        tensors: The table, which receives the tensors and arrays by the place where they were.
+        tensors: Receives the tensors and arrays, by their path in the value.
         place: Name of the value in messages and in `tensors`.
 
     Raises:
-        InvalidExperimentError: If something in it is of another type.
+        InvalidExperimentError: If the value contains another type.
     """
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, torch.Tensor):
-        return {_TENSOR: _add(tensors, place, value.detach())}
+        return {_TENSOR: _add_tensor(tensors, place, value.detach())}
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
         mark = _ARRAY if isinstance(value, np.ndarray) else _SCALAR
-        return {mark: _add(tensors, place, torch.from_numpy(np.array(value)))}
+        return {mark: _add_tensor(tensors, place, torch.from_numpy(np.array(value)))}
     if isinstance(value, dict):
         return _encode_dict(value, tensors, place)
     if type(value) in (list, tuple, set, torch.Size):
         items = sorted(value) if isinstance(value, set) else value
-        encoded = [encode(item, tensors, f"{place}.{i}") for i, item in enumerate(items)]
+        encoded = [encode_tree(item, tensors, f"{place}.{i}") for i, item in enumerate(items)]
         if isinstance(value, list):
             return encoded
         return {_SET if isinstance(value, set) else _TUPLE: encoded}
     raise InvalidExperimentError(
-        f"{place} is {describe(value)}, which a checkpoint cannot hold.\n"
-        "Checkpoints hold no pickles: only tensors, arrays of numbers, numbers, texts, None, and "
-        "dicts, lists, tuples and sets of these.\n"
-        "Let state_dict() return such values, and load_state_dict() restore the object from them."
+        f"{place} is {describe(value)}, which a checkpoint cannot contain.\n"
+        "Checkpoints contain no pickles: only tensors, arrays of numbers, numbers, strings, None, "
+        "and dicts, lists, tuples and sets of them.\n"
+        "Return such values from state_dict(), and restore the object in load_state_dict()."
     )
 
 
-def _add(tensors: dict[str, torch.Tensor], place: str, tensor: torch.Tensor) -> str:
-    """Add a tensor under a free name: ``{"a": {"b": x}, "a.b": y}`` has the place a.b twice."""
+def _add_tensor(tensors: dict[str, torch.Tensor], place: str, tensor: torch.Tensor) -> str:
+    """Add a tensor under a free name: ``{"a": {"b": x}, "a.b": y}`` has the path a.b twice."""
     name = place
     while name in tensors:
         name += "'"
@@ -62,10 +62,10 @@ def _add(tensors: dict[str, torch.Tensor], place: str, tensor: torch.Tensor) -> 
 def _encode_dict(value: Mapping[Any, Any], tensors: dict[str, Any], place: str) -> Any:
     if isinstance(value, collections.Counter):
         return {_COUNTER: [[key, count] for key, count in value.items()]}
-    items = [(key, encode(item, tensors, f"{place}.{key}")) for key, item in value.items()]
+    items = [(key, encode_tree(item, tensors, f"{place}.{key}")) for key, item in value.items()]
     if all(type(key) is str for key, _ in items) and not _is_marked(dict(items)):
         return dict(items)
-    keys = [encode(key, tensors, f"a key of {place}") for key, _ in items]
+    keys = [encode_tree(key, tensors, f"a key of {place}") for key, _ in items]
     return {_DICT: [[key, item] for key, (_, item) in zip(keys, items, strict=True)]}
 
 
@@ -73,18 +73,18 @@ def _is_marked(value: Mapping[str, Any]) -> bool:
     return len(value) == 1 and next(iter(value)).startswith("$")
 
 
-def decode(value: Any, tensors: Mapping[str, Any]) -> Any:
-    """Return the value that `encode` encoded.
+def decode_tree(value: Any, tensors: Mapping[str, Any]) -> Any:
+    """Return the value that `encode_tree` encoded.
 
     Raises:
-        InvalidCheckpointError: If `encode` returns no such value, or a tensor is missing.
+        InvalidCheckpointError: If `encode_tree` cannot return such a value, or a tensor is missing.
     """
     if isinstance(value, list):
-        return [decode(item, tensors) for item in value]
+        return [decode_tree(item, tensors) for item in value]
     if not isinstance(value, dict):
         return value
     if not _is_marked(value):
-        return {key: decode(item, tensors) for key, item in value.items()}
+        return {key: decode_tree(item, tensors) for key, item in value.items()}
     ((mark, content),) = value.items()
     try:
         return _DECODERS[mark](content, tensors)
@@ -92,18 +92,18 @@ def decode(value: Any, tensors: Mapping[str, Any]) -> Any:
         raise InvalidCheckpointError(f"the checkpoint has no value for {value}: {error}") from error
 
 
-def _decoded(items: Any, tensors: Mapping[str, Any]) -> Iterable[Any]:
-    return (decode(item, tensors) for item in items)
+def _decode_items(items: Any, tensors: Mapping[str, Any]) -> Iterable[Any]:
+    return (decode_tree(item, tensors) for item in items)
 
 
 _DECODERS: Mapping[str, Callable[[Any, Mapping[str, Any]], Any]] = {
     _TENSOR: lambda name, tensors: tensors[name],
     _ARRAY: lambda name, tensors: tensors[name].numpy(),
     _SCALAR: lambda name, tensors: tensors[name].numpy()[()],
-    _TUPLE: lambda items, tensors: tuple(_decoded(items, tensors)),
-    _SET: lambda items, tensors: set(_decoded(items, tensors)),
+    _TUPLE: lambda items, tensors: tuple(_decode_items(items, tensors)),
+    _SET: lambda items, tensors: set(_decode_items(items, tensors)),
     _DICT: lambda items, tensors: {
-        decode(key, tensors): decode(item, tensors) for key, item in items
+        decode_tree(key, tensors): decode_tree(item, tensors) for key, item in items
     },
     _COUNTER: lambda items, tensors: collections.Counter(dict(items)),
 }

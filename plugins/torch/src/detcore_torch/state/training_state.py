@@ -1,4 +1,4 @@
-"""The whole training state of a trial or script: save it, copy it, and restore it."""
+"""Save, copy and restore the whole training state of a trial or script."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class TrainingState(SavedObjects):
     """The training state on this worker; a `detcore.trial.SavesState` with snapshots.
 
     Attributes:
-        rank: Index of this worker; others than the chief save only what each worker has.
-        callbacks: The callbacks' states, which each worker has, or None.
-        extra: Adds the framework's own files on the chief, or None.
-        has_updated: Whether the optimizers have applied the gradients of their parameters. Those of
-            other parameters are saved: a script may clip by the norm of all gradients.
+        rank: Rank of this worker. Workers other than the chief save only their own state.
+        callbacks: The callbacks, which have a state on each worker, or None.
+        extra: Adds the framework's files on the chief, or None.
+        has_updated: Whether the optimizers have applied the gradients of their parameters.
+            Gradients of other parameters are saved: a script may clip by the norm of all gradients.
         batches: Batches completed, of a trial.
         trial_attributes: Returns the attributes that a trial has changed.
     """
@@ -45,7 +45,7 @@ class TrainingState(SavedObjects):
 
     def snapshot(self, directory: Path) -> Callable[[], None]:
         """Copy the state; return a function that writes the copy."""
-        return functools.partial(self._capture().copied().write, directory)
+        return functools.partial(self._capture().copy_tensors().write, directory)
 
     def tensors(self) -> Sequence[TensorInfo]:
         """Return the tensors in the last checkpoint."""
@@ -55,7 +55,7 @@ class TrainingState(SavedObjects):
         """Restore everything but the random generators and the callbacks.
 
         Raises:
-            InvalidCheckpointError: If it does not fit.
+            InvalidCheckpointError: If the checkpoint does not fit.
         """
         restore_shared(self, checkpoint)
 
@@ -73,16 +73,16 @@ class TrainingState(SavedObjects):
             raise InvalidExperimentError(
                 f"training started with {', '.join(created) or 'nothing'}, and the script has "
                 f"{', '.join(objects) or 'nothing'} now.\n"
-                "A checkpoint could not be restored: the next start of the script has the objects "
-                "of before when it restores them.\n"
-                "Create all optimizers and schedulers before training, and change the parameter "
-                "groups of an optimizer instead of the optimizer."
+                "A checkpoint could not be restored: the next start of the script restores it into "
+                "the objects from before training.\n"
+                "Create all optimizers and schedulers before training, and change an optimizer's "
+                "parameter groups instead of the optimizer."
             )
 
     def list_objects(self) -> list[str]:
         """Return the classes of all optimizers, schedulers and scalers."""
         objects = (*self.optimizers, *self.schedulers, *self.scalers)
-        return [type(each).__name__ for each in objects]
+        return [type(instance).__name__ for instance in objects]
 
     def _capture(self) -> StateFiles:
         files = StateFiles()
@@ -90,7 +90,7 @@ class TrainingState(SavedObjects):
             capture_shared(self, files)
             if self.extra is not None:
                 self.extra(files)
-        groups = [group for each in self.optimizers for group in each.param_groups]
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         trained = {id(parameter) for group in groups for parameter in group["params"]}
         capture_worker(
             files,
@@ -100,5 +100,5 @@ class TrainingState(SavedObjects):
             attributes=self.trial_attributes(),
             applied=trained if self.has_updated else (),
         )
-        self._tensors = files.infos()
+        self._tensors = files.list_tensors()
         return files

@@ -14,7 +14,7 @@ _KINDS = (torch.nn.Module, torch.optim.Optimizer, torch.Generator)
 
 
 class UserAttributes:
-    """Saves and restores what training changes in the user's objects; warns about the rest.
+    """Saves and restores the changes that training makes to the user's objects.
 
     Create it before training starts.
 
@@ -46,17 +46,17 @@ class UserAttributes:
         self._saved: Mapping[str, Mapping[str, Any]] = {}
 
     def note_objects(self, ignored_objects: Iterable[object] = ()) -> None:
-        """Note the objects that the owners have created; see `AttributeTracker`."""
+        """Record the objects that the owners have created; see `AttributeTracker`."""
         ignored = list(ignored_objects)
         for tracker in self._trackers.values():
             tracker.note_objects(ignored)
 
     def capture(self) -> dict[str, dict[str, Any]]:
-        """Return the changes by owner; the first call warns about those it cannot return."""
+        """Return the changes by owner; the first call warns about changes that cannot be saved."""
         return {name: tracker.capture() for name, tracker in self._trackers.items()}
 
     def restore(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Restore what `capture` returned; a new owner keeps its attributes."""
+        """Restore a result of `capture`; a new owner keeps its attributes."""
         self._saved = states
         for name, tracker in self._trackers.items():
             tracker.restore(states.get(name, {}))
@@ -68,7 +68,7 @@ class UserAttributes:
 
 
 def name_callbacks(callbacks: Iterable[object]) -> Iterator[tuple[str, Any]]:
-    """Yield callbacks by the names of their classes, which are numbered from the second on."""
+    """Yield callbacks by class name; repeated names are numbered."""
     counts: collections.Counter[str] = collections.Counter()
     for callback in callbacks:
         kind = type(callback).__name__
@@ -86,7 +86,7 @@ class TorchCodec(AttributeCodec):
         return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
     def assign_tensor(self, current: Any, saved: Any) -> Any:
-        """Copy a saved tensor into the present one, which may be on a GPU, if it fits."""
+        """Copy a saved tensor into the current tensor, which may be on a GPU, if it fits."""
         if not isinstance(current, torch.Tensor) or (current.shape, current.dtype) != (
             saved.shape,
             saved.dtype,
@@ -96,7 +96,7 @@ class TorchCodec(AttributeCodec):
             return current.copy_(saved)
 
     def get_state(self, value: Any) -> Any:
-        """Return the state of a generator, or what ``state_dict`` returns."""
+        """Return the state of a generator, or the result of ``state_dict``."""
         return value.get_state() if isinstance(value, torch.Generator) else super().get_state(value)
 
     def set_state(self, value: Any, state: Any) -> None:

@@ -1,4 +1,4 @@
-"""The part of a checkpoint that each worker has, such as generators, gradients and callbacks."""
+"""The part of a checkpoint that each worker saves: generators, gradients and callbacks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StatefulCallbacks(Protocol):
         """Return the callbacks' states by name."""
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
-        """Give the callbacks their states."""
+        """Restore the callbacks' states."""
 
 
 def capture_worker(
@@ -36,9 +36,9 @@ def capture_worker(
     """Add the state of this worker.
 
     Args:
-        files: Receives it.
+        files: Receives the state.
         models: Models, which may contain metrics.
-        callbacks: The user's, or None.
+        callbacks: The user's callbacks, or None.
         batches: Batches completed.
         attributes: Attributes that the trial has changed.
         applied: Ids of the parameters whose gradients optimizers have applied; the gradients of
@@ -51,7 +51,7 @@ def capture_worker(
         "generators": generators,
         "gradients": {
             name: parameter.grad
-            for name, parameter in _parameters(models)
+            for name, parameter in _name_parameters(models)
             if parameter.grad is not None and id(parameter) not in applied
         },
         "attributes": dict(attributes),
@@ -63,17 +63,17 @@ def capture_worker(
 
 
 class WorkerState:
-    """The state that `capture_worker` added to a checkpoint, read again.
+    """The state that `capture_worker` added to a checkpoint.
 
     Args:
-        folder: The worker's folder in the checkpoint.
+        folder: The worker's directory in the checkpoint.
 
     Attributes:
         batches: Batches completed.
         attributes: Attributes that the trial had changed.
 
     Raises:
-        InvalidCheckpointError: If it is missing or damaged.
+        InvalidCheckpointError: If the file is missing or damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -89,46 +89,46 @@ class WorkerState:
         self.attributes: Mapping[str, Any] = self._state.get("attributes", {})
 
     def restore_generators(self) -> None:
-        """Set the random generators."""
+        """Restore the random generators."""
         restore_generators(self._state.get("random", {}), self._state.get("generators", {}))
 
     def restore_metrics(self, models: Sequence[Any]) -> None:
-        """Set the states of metrics in models."""
+        """Restore the states of metrics in models."""
         restore_metrics(models, self._state.get("metrics", {}))
 
     def restore_callbacks(self, callbacks: StatefulCallbacks) -> None:
-        """Give the callbacks their states."""
+        """Restore the callbacks' states."""
         callbacks.load_state_dict(self._state.get("callbacks", {}))
 
     def restore_gradients(self, models: Sequence[Any], others: Sequence[WorkerState] = ()) -> None:
-        """Set the gradients that were summed and not yet applied.
+        """Restore the gradients that were summed and not yet applied.
 
         Args:
             models: The models.
-            others: The other workers' states, if this worker is to continue with the mean.
+            others: The other workers' states, if this worker resumes with the mean.
 
         Raises:
-            InvalidCheckpointError: If one does not fit its parameter.
+            InvalidCheckpointError: If a gradient does not fit its parameter.
         """
         parts = [self, *others]
-        for name, parameter in _parameters(models):
-            found = [part._state.get("gradients", {}).get(name) for part in parts]
-            there = [gradient for gradient in found if gradient is not None]
-            if not there:
+        for name, parameter in _name_parameters(models):
+            saved_gradients = [part._state.get("gradients", {}).get(name) for part in parts]
+            gradients = [gradient for gradient in saved_gradients if gradient is not None]
+            if not gradients:
                 parameter.grad = None
                 continue
-            if any(gradient.shape != parameter.shape for gradient in there):
+            if any(gradient.shape != parameter.shape for gradient in gradients):
                 raise InvalidCheckpointError(
                     f"{self._path} does not fit: the gradient of {name} has the shape "
-                    f"{tuple(there[0].shape)}, its parameter {tuple(parameter.shape)}.\n"
-                    "Use the code that the checkpoint was made with, or start a new trial."
+                    f"{tuple(gradients[0].shape)}, its parameter {tuple(parameter.shape)}.\n"
+                    "Use the code of the checkpoint, or start a new trial."
                 )
-            total = sum(there[1:], there[0])
+            total = sum(gradients[1:], gradients[0])
             mean = total if len(parts) == 1 else total / len(parts)
             parameter.grad = mean.to(parameter.device, parameter.dtype)
 
 
-def _parameters(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+def _name_parameters(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     for index, model in enumerate(models):
         for name, parameter in model.named_parameters():
             yield f"{index}.{name}", parameter

@@ -1,4 +1,4 @@
-"""A `PyTorchTrial` on noisy points with a gradient scaler and summed gradients."""
+"""A `PyTorchTrial` on noisy points, with a gradient scaler and summed gradients."""
 
 import torch
 from torch.nn import functional
