@@ -177,8 +177,8 @@ def test_decision_cost_does_not_grow_with_trials(stop_once: bool) -> None:
         ({"sampler": "TPE"}, "unknown searcher.sampler 'TPE'; Optuna has: BruteForceSampler"),
         ({"sampler": "BaseSampler"}, "Optuna has"),
         ({"sampler": {"name": "TPESampler", "seed": 3}}, "has a separate seed"),
-        ({"sampler": {"name": "TPESampler", "startup": 3}}, "TPESampler cannot be made"),
-        ({"pruner": {}}, "searcher.pruner is ''"),
+        ({"sampler": {"name": "TPESampler", "startup": 3}}, "TPESampler cannot be created"),
+        ({"pruner": {}}, "unknown searcher.pruner ''"),
     ],
 )
 def test_invalid_sampler_is_named(settings: dict[str, Any], message: str) -> None:

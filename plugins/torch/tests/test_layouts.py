@@ -50,7 +50,7 @@ def test_lbfgs_resumes_bit_exactly(tmp_path: Path, cut: int) -> None:
 def restored(tensors: dict[str, Any], folder: Path, *, copied: bool) -> dict[str, Any]:
     files = StateFiles()
     files.add_tensors("file.safetensors", tensors)
-    (files.copied() if copied else files).write(folder)
+    (files.copy_tensors() if copied else files).write(folder)
     return read_tensors(folder / "file.safetensors")
 
 

@@ -27,7 +27,7 @@ def stream(
 
 def take(given: BatchStream, count: int) -> list[Any]:
     try:
-        return [given.take() for _ in range(count)]
+        return [given.take_batch() for _ in range(count)]
     finally:
         given.close()
 
@@ -54,7 +54,7 @@ def test_resume_mid_epoch_yields_same_batches(num_workers: int) -> None:
     assert values(take(stream(loader), 8)) == expected
     assert values(take(stream(loader, start=5), 3)) == expected[5:]
     sought = stream(loader)
-    sought.take()
+    sought.take_batch()
     sought.seek(4)
     assert values(take(sought, 4)) == expected[4:]
 

@@ -76,8 +76,7 @@ def fit(
     script follows its trainer, and resumes if it is started again after an interruption.
 
     The training data is one ``DataLoader`` with a length. `detcore_torch.resumable` loads its
-    batches, in an order that depends on the seed of ``seed_everything`` and differs from PyTorch's
-    order.
+    batches, in an order that depends on the seed of ``seed_everything``, unlike in PyTorch.
 
     Args:
         trainer: The ``Trainer``.
