@@ -1,4 +1,4 @@
-"""Faults in one step of a toy or PyTorch trial, as code that is trained, with each answer."""
+"""Faults in one step of a toy or PyTorch trial, as training code, with the expected results."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Line(ToyTrial):
         )
         controller._rate = self.rate * 1.01 if is_other else self.rate
 """
-# Three layers, of which a fault changes the first or a later one.
+# Three layers. A fault changes the first or a later layer.
 TORCH_MODEL = """
 import os
 
@@ -147,12 +147,12 @@ class Line(PyTorchTrial):
             torch.utils.data.Subset(self.data(), range(64)), 64
         )
 """
-# Places of the layers in the model, by which their tensors are named.
+# Indices of the layers in the model, which name their tensors.
 _LAYERS = (0, 3, 5)
 
 
 def list_torch_batches(num_steps: int) -> list[list[int]]:
-    """Return the records of each step of a trial with PyTorch."""
+    """Return the records of each step of a PyTorch trial."""
     import torch
 
     order = torch.randperm(NUM_RECORDS, generator=torch.Generator().manual_seed(5)).tolist()
@@ -163,14 +163,14 @@ def list_torch_batches(num_steps: int) -> list[list[int]]:
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A fault, and the answer that names it.
+    """A fault, and the expected result.
 
     Attributes:
-        kind: What differs from the first run.
-        step: The first step that it changes.
-        record: The record that it changes, if it does.
-        layer: The layer that it changes in a trial with PyTorch, if it changes one.
-        is_torch: Whether the trial is one with PyTorch.
+        kind: Kind of the difference from the first run.
+        step: The first changed step.
+        record: The changed record, or None.
+        layer: The changed layer of a PyTorch trial, or None.
+        is_torch: Whether the trial uses PyTorch.
     """
 
     kind: str
@@ -189,7 +189,7 @@ class Fault:
         }
         kind = kinds.get(self.kind, "tensor")
         if self.is_torch and self.kind == "hyperparameter":
-            return 0, "initial state", "optimizer.settings"  # they are part of its state
+            return 0, "initial state", "optimizer.settings"  # generators are part of the state
         if self.is_torch:
             layer = _LAYERS[self.layer if kind == "tensor" else 0]
             return self.step, kind, f"model.{layer}.weight"
@@ -197,7 +197,7 @@ class Fault:
 
     @property
     def setting(self) -> str | None:
-        """The setting that has to be named, if the fault is one."""
+        """The setting to be named, if the fault is a setting."""
         return {
             "hyperparameter": "hyperparameters.learning_rate",
             "library version": "package numerics",
@@ -206,7 +206,7 @@ class Fault:
         }.get(self.kind)
 
     def model(self) -> str:
-        """Return the code that is trained."""
+        """Return the training code."""
         return (TORCH_MODEL if self.is_torch else MODEL).format(
             **dataclasses.asdict(self), num_records=NUM_RECORDS, batch_size=BATCH_SIZE
         )
@@ -222,7 +222,7 @@ FAULTS = (
     "plugin",
     "thread count",
 )
-# Files of a plugin that changes how the code computes.
+# Files of a plugin that changes computations.
 EXTENDER = {
     "extender.py": """
 import numerics
@@ -240,20 +240,20 @@ def detcore_register_framework():
 
 
 def draw_fault(kind: str, seed: int, batches: list[list[int]], *, is_torch: bool = False) -> Fault:
-    """Draw the step of a fault, and its record.
+    """Draw the step and the record of a fault.
 
     Args:
-        kind: One of `FAULTS`.
-        seed: Of the draw.
+        kind: A kind in `FAULTS`.
+        seed: Seed of the draw.
         batches: Records of each step.
-        is_torch: Whether the trial is one with PyTorch.
+        is_torch: Whether the trial uses PyTorch.
     """
     generator = random.Random(seed)
     step, layer = generator.randint(1, len(batches)), generator.randrange(3)
     if kind == "hyperparameter":
         return Fault(kind, 1, is_torch=is_torch)
     if kind == "record order" and is_torch:
-        step = (step - 1) % (NUM_RECORDS // BATCH_SIZE - 1) + 1  # it recurs in each epoch
+        step = (step - 1) % (NUM_RECORDS // BATCH_SIZE - 1) + 1  # the record recurs in each epoch
     record = batches[step - 1][0]
     if kind == "record content":
         step = next(number for number, records in enumerate(batches, 1) if record in records)
@@ -264,8 +264,8 @@ def list_batches(seed: int, num_steps: int) -> list[list[int]]:
     """Return the records of each step of a trial.
 
     Args:
-        seed: The trial's.
-        num_steps: Its length.
+        seed: Seed of the trial.
+        num_steps: Number of steps.
     """
     sampler = IndexSampler(NUM_RECORDS, BATCH_SIZE, shuffle=True, seed=seed)
     return [[int(index) for index in sampler.batch(number)] for number in range(num_steps)]

@@ -1,4 +1,4 @@
-"""Trials and replays in forked processes: the same code as in a worker, without its imports."""
+"""Trials and replays in forked processes, which run worker code without repeated imports."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from detcore_testing.processes import fork_call, wait_for_child
 __all__ = ["ForkedReplayer", "make_run"]
 
 _SECONDS = 300.0
-# The folder of the packages that a run has besides the others; its replays have them, too.
+# Directory of additional packages of a run and its replays.
 _SITE = "TEST_SITE"
 
 
 class Child:
-    """A forked process with other variables, in another folder, that writes into a file."""
+    """A forked process with other variables and directory, whose output goes to a file."""
 
     def __init__(
         self, function: Callable[[], int], output: Path, cwd: Path, environment: Mapping[str, str]
@@ -68,7 +68,7 @@ class Child:
 
 
 class _Command:
-    """The settings of a command, as far as a replay reads them."""
+    """The command settings that a replay reads."""
 
     def __init__(self, home: Path) -> None:
         self.environment = read_environment({"DETCORE_HOME": str(home)})
@@ -78,7 +78,7 @@ class _Command:
 
 
 class ForkedReplayer(Replayer):
-    """Replays in forked processes; checkpoints come from a plain folder."""
+    """Replays in forked processes, with checkpoints from a local directory."""
 
     def __init__(self, folder: Path, scratch: Path) -> None:
         scratch.mkdir()
@@ -89,9 +89,9 @@ class ForkedReplayer(Replayer):
         self._site = str(Path(run.info.model_dir).parent / "site")
         return super().start(run, after=after, stop=stop, saved=saved)
 
-    def _spawn(self, words: list[str], code: Path, environment: dict[str, str]) -> Any:
-        folder, start, stop, saved = words
-        steps = {int(word) for word in saved.split(",") if word}
+    def _spawn_process(self, words: list[str], code: Path, environment: dict[str, str]) -> Any:
+        folder, start, stop, saved_steps = words
+        steps = {int(word) for word in saved_steps.split(",") if word}
         return Child(
             lambda: replay_process.main(Path(folder), int(start), int(stop), steps),
             Path(folder) / "output.txt",
@@ -99,18 +99,19 @@ class ForkedReplayer(Replayer):
             {**environment, _SITE: self._site},
         )
 
-    def _download(self, record: CheckpointRecord, folder: Path) -> None:
+    def _download_checkpoint(self, record: CheckpointRecord, folder: Path) -> None:
         shutil.copytree(Path(record.storage_url) / record.uuid, folder)
 
 
 def make_run(folder: Path, fault: Fault, num_steps: int, **changes: Any) -> Run:
-    """Train a trial with a fault in an empty folder.
+    """Train a trial with a fault in an empty directory.
 
     Args:
-        folder: Receives its code, checkpoints and digests.
+        folder: Directory of its code, checkpoints and digests.
         fault: The fault in its code or its settings.
-        num_steps: Its length; a unit is a tenth of it, and a checkpoint follows each second unit.
-        changes: Of the experiment file.
+        num_steps: Number of steps. A unit is a tenth of them, and a checkpoint follows every second
+            unit.
+        changes: Changes of the experiment file.
     """
     for name in ("code", "checkpoints", "trial", "home", "site"):
         (folder / name).mkdir(parents=True)
@@ -181,21 +182,21 @@ def _trial_info(
 
 def _checkpoints(folder: Path) -> tuple[CheckpointRecord, ...]:
     storage = LocalStorage(folder)
-    found = [read_manifest(storage, uuid) for uuid in list_committed(storage)]
+    manifests = [read_manifest(storage, uuid) for uuid in list_committed(storage)]
     now = datetime.datetime.now(datetime.timezone.utc)
     return tuple(
         CheckpointRecord(
-            uuid=each.uuid,
+            uuid=manifest_record.uuid,
             trial_id=1,
             experiment_id=1,
             storage_url=str(folder),
             state="COMPLETED",
-            steps_completed=each.steps_completed,
+            steps_completed=manifest_record.steps_completed,
             metadata={},
             resources={},
             started_at=now,
             committed_at=now,
             deleted_at=None,
         )
-        for each in sorted(found, key=lambda manifest: manifest.steps_completed)
+        for manifest_record in sorted(manifests, key=lambda manifest: manifest.steps_completed)
     )

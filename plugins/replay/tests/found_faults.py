@@ -1,4 +1,4 @@
-"""Compare trials that have a seeded fault with one that has none."""
+"""Compare trials with a seeded fault with a correct trial."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detcore_replay.recorded_runs import Run
 __all__ = ["MODES", "NO_DIGESTS", "check_faults", "compare", "score"]
 
 NO_DIGESTS: dict[str, object] = {"reproducibility": {"experiment_seed": 7, "step_digests": 0}}
-# The digests that the trials store.
+# Digest settings of the trials.
 MODES: dict[str, dict[str, object]] = {
     "every step": {},
     "every tenth step": {"reproducibility": {"experiment_seed": 7}},
@@ -42,22 +42,22 @@ def score(fault: Fault, found: Divergence) -> tuple[bool, bool, bool]:
 def check_faults(
     batches: list[list[int]], mode: str, seeds: range, folder: Path, *, is_torch: bool = False
 ) -> None:
-    """Compare a trial with others that have a fault; print and check how many are found."""
+    """Compare a trial with faulty trials; print and check the number of detected faults."""
     totals = [0, 0, 0]
     wrong = []
     settings = MODES[mode]
     none = Fault("none", 0, is_torch=is_torch)
     one = make_run(folder / "base", none, len(batches), **settings)
-    # Without digests, a run does not say what its variables were.
+    # Without digests, a run does not record its environment variables.
     kinds = [kind for kind in FAULTS if kind != "thread count" or mode != "none"]
     for seed in seeds:
         fault = draw_fault(kinds[seed % len(kinds)], seed, batches, is_torch=is_torch)
         place = folder / str(seed)
-        found = compare(one, make_run(place / "other", fault, len(batches), **settings), place)
-        right = score(fault, found)
-        totals = [total + each for total, each in zip(totals, right, strict=True)]
+        result = compare(one, make_run(place / "other", fault, len(batches), **settings), place)
+        right = score(fault, result)
+        totals = [total + count for total, count in zip(totals, right, strict=True)]
         if not all(right):
-            wrong.append((fault, found.found, found.notes))
+            wrong.append((fault, result.found, result.notes))
         shutil.rmtree(place)
     print(f"of {len(seeds)} faults: step {totals[0]}, kind {totals[1]}, tensor {totals[2]}")
     assert totals[0] == len(seeds), wrong

@@ -1,4 +1,4 @@
-"""``detcore data verify``: the verdict for people, for programs, and as an exit code."""
+"""``detcore data verify``: output, JSON and exit code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detcore.errors import LedgerError, NotFoundError
 from detcore.records import Database, MetricRecord
 from detcore_replay.commands.data_command import data_group
 
-SAMPLER = IndexSampler(50, 8, shuffle=True, seed=1)  # 7 batches an epoch
+SAMPLER = IndexSampler(50, 8, shuffle=True, seed=1)  # 7 batches per epoch
 
 
 class Home:
@@ -60,7 +60,7 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path / "home")
 
 
-def test_a_proof_is_a_table_a_sentence_and_zero(home: Home) -> None:
+def test_proof_prints_table_and_exits_zero(home: Home) -> None:
     home.run(start=0, stop=10)
     home.run(start=5, stop=15)
     result = home.verify("1")
@@ -71,12 +71,12 @@ def test_a_proof_is_a_table_a_sentence_and_zero(home: Home) -> None:
         "    0       50      0      0",
         "    1       50      0      0",
         "    2        8      0      -  not complete",
-        "Proved: of 50 records, each of 2 complete epochs used every record once and the 8 of "
+        "Proved (50 records): each of 2 complete epochs used every record once and the 8 of "
         "epoch 2, which is not complete, were used once; none twice, none never, across 1 restart.",
     ]
 
 
-def test_a_refutation_names_epoch_and_records_and_is_one(home: Home) -> None:
+def test_refutation_names_records_and_exits_one(home: Home) -> None:
     home.run(start=0, stop=15, repeat=4)
     result = home.verify("1")
     assert result.exit_code == 1
@@ -86,7 +86,7 @@ def test_a_refutation_names_epoch_and_records_and_is_one(home: Home) -> None:
     assert result.stdout.splitlines()[-1].startswith("Refuted: 8 of the uses repeat a record")
 
 
-def test_steps_that_were_reported_but_not_logged_are_no_proof(home: Home) -> None:
+def test_reported_steps_without_ledger_are_not_proved(home: Home) -> None:
     home.run(start=0, stop=10)
     with Database.open(home.environment.database_url) as database:
         database.add_metrics([home.report(1, 12)])
@@ -96,7 +96,7 @@ def test_steps_that_were_reported_but_not_logged_are_no_proof(home: Home) -> Non
 
 
 @pytest.mark.parametrize(("repeat", "proved"), [(None, True), (4, False)])
-def test_the_json_object_has_all_of_it(home: Home, repeat: int | None, proved: bool) -> None:
+def test_json_has_whole_report(home: Home, repeat: int | None, proved: bool) -> None:
     home.run(start=0, stop=15, repeat=repeat)
     result = home.verify("1", "--json")
     assert result.exit_code == (0 if proved else 1)
@@ -116,7 +116,7 @@ def test_the_json_object_has_all_of_it(home: Home, repeat: int | None, proved: b
     }
 
 
-def test_what_cannot_be_verified_says_why(home: Home) -> None:
+def test_unverifiable_experiment_is_reported(home: Home) -> None:
     with pytest.raises(LedgerError, match="trial 1 was never started, so it used no records"):
         raise home.verify("1").exception or AssertionError("no error")
     with Database.open(home.environment.database_url) as database:

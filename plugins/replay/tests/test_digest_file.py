@@ -1,4 +1,4 @@
-"""The file of digests: written by the core, read by this plugin."""
+"""The digest file, which the core writes and this plugin reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from detcore_replay.digest_file import DigestedRun, read_digests
 
 
 def write(folder: Path, run_id: int, start: int, stop: int, **options: Any) -> Path:
-    """Write a run whose step N reads record N and has the weight N."""
+    """Write a run whose step N has the record N and the weight N."""
     path = folder / f"digests-{run_id}.bin"
     digests = StepDigests(path, run_id=run_id, start_step=start, **options)
     weight = np.array([float(start)])
@@ -39,46 +39,46 @@ def open_digests(folder: Path) -> StepDigests:
 
 
 def read(folder: Path) -> DigestedRun:
-    found = read_digests(folder)
-    assert found is not None
-    return found
+    digests = read_digests(folder)
+    assert digests is not None
+    return digests
 
 
-def test_each_step_has_a_digest_of_ids_content_and_metrics(tmp_path: Path) -> None:
+def test_steps_have_digests_of_ids_content_and_metrics(tmp_path: Path) -> None:
     write(tmp_path, 1, 0, 120)
-    found = read(tmp_path)
-    assert sorted(found.steps) == list(range(1, 121))
-    assert len({row for rows in found.steps.values() for row in rows}) == 360
-    assert list(found.states) == [0, 50, 100]
-    assert len({state["model.weight"] for state in found.states.values()}) == 3
-    assert found.facts["has_state"] is True
-    assert found.facts["versions"]["numpy"] == np.__version__
-    assert found.facts["machine"]["cpus"] >= 1
+    result = read(tmp_path)
+    assert sorted(result.steps) == list(range(1, 121))
+    assert len({row for rows in result.steps.values() for row in rows}) == 360
+    assert list(result.states) == [0, 50, 100]
+    assert len({state["model.weight"] for state in result.states.values()}) == 3
+    assert result.facts["has_state"] is True
+    assert result.facts["versions"]["numpy"] == np.__version__
+    assert result.facts["machine"]["cpus"] >= 1
 
 
-def test_the_state_is_digested_less_often_in_a_long_run(tmp_path: Path) -> None:
+def test_state_digests_are_rarer_in_long_runs(tmp_path: Path) -> None:
     write(tmp_path, 1, 0, 2000)
     expected = [*range(0, 200, 50), *range(200, 400, 100), *range(400, 800, 200)]
     assert list(read(tmp_path).states) == [*expected, *range(800, 2001, 400)]
 
 
-def test_equal_values_have_equal_digests_whatever_their_layout(tmp_path: Path) -> None:
+def test_digests_do_not_depend_on_layout(tmp_path: Path) -> None:
     rows = []
     array = np.arange(12.0).reshape(3, 4)
     for index, content in enumerate([array, np.asfortranarray(array), array.T.copy().T]):
         folder = tmp_path / str(index)
         digests = open_digests(folder)
-        # The text is another object each time.
+        # The string is a new object each time.
         text = "".join(["a", "b"])
         digests.log(1, None, [content, np.array([text, None], object)])
         digests.close()
         rows.append(read(folder).steps[1])
     assert len(set(rows)) == 1
-    assert (rows[0][0], rows[0][2]) == (0, 0)  # not known
+    assert (rows[0][0], rows[0][2]) == (0, 0)  # unknown
     assert rows[0][1]
 
 
-def test_a_batch_may_change_once_it_is_logged(tmp_path: Path) -> None:
+def test_logged_batch_may_change(tmp_path: Path) -> None:
     digests = open_digests(tmp_path)
     ids, small, large = np.arange(4), np.ones(8, np.float32), np.ones(1 << 15)
     for step in range(1, 9):
@@ -87,10 +87,10 @@ def test_a_batch_may_change_once_it_is_logged(tmp_path: Path) -> None:
             array += 1
     digests.close()
     for step, row in read(tmp_path).steps.items():
-        given = np.arange(4) + step - 1, np.full(8, step, np.float32), np.full(1 << 15, float(step))
-        content = given[1].tobytes() + (b"" if step % 2 else given[2].tobytes())
+        batch = np.arange(4) + step - 1, np.full(8, step, np.float32), np.full(1 << 15, float(step))
+        content = batch[1].tobytes() + (b"" if step % 2 else batch[2].tobytes())
         assert row[:2] == (
-            xxhash.xxh3_64_intdigest(given[0].tobytes()), xxhash.xxh3_64_intdigest(content)
+            xxhash.xxh3_64_intdigest(batch[0].tobytes()), xxhash.xxh3_64_intdigest(content)
         )  # fmt: skip
 
 
@@ -99,24 +99,24 @@ def test_every_kth_step_is_recorded(tmp_path: Path) -> None:
     assert sorted(read(tmp_path).steps) == [5, 10]
 
 
-def test_a_later_start_replaces_the_steps_after_its_checkpoint(tmp_path: Path) -> None:
+def test_later_start_replaces_steps(tmp_path: Path) -> None:
     write(tmp_path, 1, 0, 70)
     before = read(tmp_path)
     write(tmp_path, 2, 40, 60)
-    found = read(tmp_path)
-    assert sorted(found.steps) == list(range(1, 61))
-    assert found.steps == {step: before.steps[step] for step in range(1, 61)}
-    assert sorted(found.states) == [0, 40, 50]
-    assert found.facts["run_id"] == 2
+    result = read(tmp_path)
+    assert sorted(result.steps) == list(range(1, 61))
+    assert result.steps == {step: before.steps[step] for step in range(1, 61)}
+    assert sorted(result.states) == [0, 40, 50]
+    assert result.facts["run_id"] == 2
 
 
-def test_a_torn_end_is_left_out_and_damage_elsewhere_is_an_error(tmp_path: Path) -> None:
+def test_truncated_digests_are_read_but_not_damaged(tmp_path: Path) -> None:
     path = write(tmp_path, 1, 0, 3)
     content = path.read_bytes()
     for size in range(len(content)):
         path.write_bytes(content[:size])
-        found = read_digests(tmp_path)
-        assert found is None or found.steps == {}  # the rows are in the last frame
+        result = read_digests(tmp_path)
+        assert result is None or result.steps == {}  # the rows are in the last frame
     for offset in range(0, len(content), 7):
         damaged = bytearray(content)
         damaged[offset] ^= 16
@@ -125,7 +125,7 @@ def test_a_torn_end_is_left_out_and_damage_elsewhere_is_an_error(tmp_path: Path)
             read_digests(tmp_path)
 
 
-def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_digest_file_of_other_version_is_rejected(tmp_path: Path) -> None:
     digests = open_digests(tmp_path)
     digests.describe(format=2)
     digests.log(1, [1])
@@ -134,13 +134,11 @@ def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
         read_digests(tmp_path)
 
 
-def test_a_folder_without_digests_has_none(tmp_path: Path) -> None:
+def test_directory_without_digests(tmp_path: Path) -> None:
     assert read_digests(tmp_path) is None
 
 
-def test_code_of_packages_is_not_run_for_their_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_versions_do_not_import_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lazy = types.ModuleType("lazy")
     lazy.__getattr__ = lambda name: pytest.fail(f"{name} was computed")  # type: ignore[method-assign]
     monkeypatch.setitem(sys.modules, "lazy", lazy)
@@ -148,7 +146,7 @@ def test_code_of_packages_is_not_run_for_their_versions(
     assert "lazy" not in read(tmp_path).facts["versions"]
 
 
-def test_a_full_disk_ends_the_digests_and_not_the_training(
+def test_full_disk_ends_only_digests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     digests = open_digests(tmp_path)

@@ -1,4 +1,4 @@
-"""Trials that are made for debugging, in this process."""
+"""Trials for debugging in this process."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ CONFIG: dict[str, Any] = {
 
 @pytest.fixture
 def line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Trial]]:
-    """A trial class of the toy framework; its folder is the current one."""
+    """A trial class of the toy framework in the current directory."""
     monkeypatch.syspath_prepend(str(TOY_PLUGIN))
     monkeypatch.syspath_prepend(str(MODEL_DIR))
     monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(MODEL_DIR)
     monkeypatch.delitem(sys.modules, "model_def", raising=False)
     yield importlib.import_module("model_def").Line
-    del sys.modules["model_def"]  # processes that other tests fork would have it
+    del sys.modules["model_def"]  # otherwise processes of other tests would inherit it
 
 
-def test_hyperparameters_are_those_of_the_first_trial(line: type[Trial], tmp_path: Path) -> None:
+def test_hparams_equal_first_trial(line: type[Trial], tmp_path: Path) -> None:
     trial = create_trial_instance(line, str(tmp_path / "kept"), CONFIG)
     context = trial.context
     assert context.get_per_slot_batch_size() == 8
@@ -57,13 +57,11 @@ def test_hyperparameters_are_those_of_the_first_trial(line: type[Trial], tmp_pat
     assert not (tmp_path / "home").exists()
 
 
-def test_checkpoints_are_saved_to_the_folder_and_restored_from_it(
-    line: type[Trial], tmp_path: Path
-) -> None:
+def test_checkpoints_are_saved_and_restored(line: type[Trial], tmp_path: Path) -> None:
     hparams = {"learning_rate": 0.05, "global_batch_size": 8}
     first: Any = create_trial_instance(line, tmp_path, hparams=hparams)
     assert first.context.checkpoints.latest is None
-    with pytest.raises(CheckpointNotFoundError, match="no checkpoint in"):
+    with pytest.raises(CheckpointNotFoundError, match="checkpoint not found"):
         first.context.checkpoints.restore()
     untrained = first.context.checkpoints.validate()["val_loss"]
     state = first.context.checkpoints.save()
@@ -83,23 +81,21 @@ def test_checkpoints_are_saved_to_the_folder_and_restored_from_it(
     assert (record["trial_class"], record["framework"]) == ("model_def:Line", "toy")
     assert (record["steps_completed"], record["hparams"]) == (7, hparams)
     assert (newest / "code" / "model_def.py").exists()
-    kept = checkpoints.save()
-    assert json.loads((kept / "manifest.json").read_text())["steps_completed"] == 7
+    checkpoint = checkpoints.save()
+    assert json.loads((checkpoint / "manifest.json").read_text())["steps_completed"] == 7
     checkpoints.close()
 
     third: Any = create_trial_instance(line, newest, hparams=hparams)  # the checkpoint itself
     assert third.context.checkpoints.latest == newest
 
 
-def test_hyperparameters_replace_those_of_the_first_trial(
-    line: type[Trial], tmp_path: Path
-) -> None:
-    drawn = create_trial_instance(line, tmp_path, CONFIG).context.get_hparams()
-    changed = create_trial_instance(line, tmp_path, CONFIG, {"learning_rate": 1.0})
-    assert changed.context.get_hparams() == {**drawn, "learning_rate": 1.0}
+def test_hparams_override_first_trial(line: type[Trial], tmp_path: Path) -> None:
+    hparams = create_trial_instance(line, tmp_path, CONFIG).context.get_hparams()
+    trial = create_trial_instance(line, tmp_path, CONFIG, {"learning_rate": 1.0})
+    assert trial.context.get_hparams() == {**hparams, "learning_rate": 1.0}
 
 
-def test_what_is_no_trial_class(line: type[Trial], tmp_path: Path) -> None:
+def test_other_class_is_rejected(line: type[Trial], tmp_path: Path) -> None:
     with pytest.raises(InvalidExperimentError, match="trial_def is 5"):
         create_trial_instance(5, tmp_path)  # type: ignore[arg-type]  # the mistake
     with pytest.raises(PluginNotFoundError, match="no installed plugin trains"):
@@ -108,8 +104,8 @@ def test_what_is_no_trial_class(line: type[Trial], tmp_path: Path) -> None:
         create_trial_instance(line, tmp_path, {"searcher": {"name": "nobodys"}})
 
 
-def test_random_numbers_are_those_of_a_worker(line: type[Trial], tmp_path: Path) -> None:
+def test_random_numbers_equal_worker(line: type[Trial], tmp_path: Path) -> None:
     create_trial_instance(line, tmp_path, CONFIG)
-    drawn = np.random.random()
+    number = np.random.random()
     create_trial_instance(line, tmp_path, CONFIG)
-    assert np.random.random() == drawn
+    assert np.random.random() == number

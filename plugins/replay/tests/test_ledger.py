@@ -1,4 +1,4 @@
-"""The ledger: what it proves, what it refutes, and what kill -9 and bad disks do to it."""
+"""The ledger: proofs, refutations, kill -9 and disk faults."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from detcore.data.ledger import pack_frame
 from detcore.errors import DataError, LedgerError, StorageFullError
 from detcore_replay import LedgerReport, verify_ledger
 from detcore_replay.frames import scan_frames
-from detcore_replay.ledger_proof import _ids_of, _split_frame
+from detcore_replay.ledger_proof import _read_ids, _split_frame
 
 NUM_RECORDS = 50
-SAMPLER = IndexSampler(NUM_RECORDS, 8, shuffle=True, seed=1)  # 7 batches an epoch, the last of 2
+SAMPLER = IndexSampler(
+    NUM_RECORDS, 8, shuffle=True, seed=1
+)  # 7 batches per epoch, the last with 2 records
 
 
 def open_writer(folder: Path, run_id: int = 1, start_step: int = 0) -> LedgerWriter:
@@ -42,9 +44,9 @@ def write_run(
     joined: int = 0,
     change: Callable[[int, np.ndarray], np.ndarray] = lambda step, ids: ids,
 ) -> Path:
-    """Log the batches that a run of `SAMPLER` trains from step `start` to step `stop`.
+    """Log the batches of a `SAMPLER` run from step `start` to step `stop`.
 
-    With `joined`, that many in one frame; else each in its own.
+    With `joined`, each frame has that many batches. Otherwise each batch has a frame.
     """
     name = f"ledger-{run_id}" + (f"-{rank}" if world_size > 1 else "") + ".bin"
     writer = LedgerWriter(
@@ -67,12 +69,12 @@ def write_run(
 # -- proofs ---------------------------------------------------------------------------------------
 
 
-def test_whole_epochs_are_proved(tmp_path: Path) -> None:
+def test_complete_epochs_are_proved(tmp_path: Path) -> None:
     write_run(tmp_path, 1, start=0, stop=21)
     report = verify_ledger(tmp_path)
     assert report.is_proved
     assert report.sentence() == (
-        "Proved: of 50 records, each of 3 complete epochs used every record once; "
+        "Proved (50 records): each of 3 complete epochs used every record once; "
         "none twice, none never."
     )
     assert [(e.epoch, e.num_records, e.num_twice, e.num_never) for e in report.epochs] == [
@@ -82,8 +84,8 @@ def test_whole_epochs_are_proved(tmp_path: Path) -> None:
     ]
 
 
-def test_batches_in_one_frame_are_read_like_frames_of_one(tmp_path: Path) -> None:
-    """Calls of 10 steps that begin and end in the middle of epochs of 7."""
+def test_joined_batches_are_read_like_single_frames(tmp_path: Path) -> None:
+    """Calls with 10 steps, which start and end in the middle of epochs with 7 steps."""
     write_run(tmp_path, 1, start=0, stop=12)
     write_run(tmp_path, 2, start=10, stop=33, joined=10)
     for folder, size in ((tmp_path / "one", 0), (tmp_path / "joined", 10)):
@@ -103,8 +105,8 @@ def test_batches_in_one_frame_are_read_like_frames_of_one(tmp_path: Path) -> Non
     assert verify_ledger(tmp_path / "ranks").is_proved
 
 
-def test_steps_logged_one_by_one_are_one_frame(tmp_path: Path) -> None:
-    """Until a flush, a gap, a second epoch in a step, or so many bytes that a flush is due."""
+def test_single_steps_are_joined_into_one_frame(tmp_path: Path) -> None:
+    """A frame ends at a flush, a gap, a second epoch in a step, or a maximum size."""
     path = tmp_path / "ledger-1.bin"
     writer = open_writer(tmp_path)
     ids = np.arange(3)
@@ -125,7 +127,7 @@ def test_steps_logged_one_by_one_are_one_frame(tmp_path: Path) -> None:
     frames = list(scan_frames(path, memoryview(path.read_bytes())))
     assert [frame.step for frame in frames] == [0, 1, 3, 6, 7]
     batches = [
-        (batch.step, batch.epoch, _ids_of(batch).tolist())
+        (batch.step, batch.epoch, _read_ids(batch).tolist())
         for frame in frames[1:]
         for batch in _split_frame(frame)
     ]
@@ -136,17 +138,17 @@ def test_steps_logged_one_by_one_are_one_frame(tmp_path: Path) -> None:
     assert batches[-1] == (8, 2, list(range(1 << 17)))
 
 
-def test_a_ledger_of_a_later_format_is_refused(tmp_path: Path) -> None:
+def test_later_ledger_format_is_rejected(tmp_path: Path) -> None:
     header = pack_frame(FrameKind.HEADER, 0, 0, b'{"format": 2}')
     (tmp_path / "ledger-1.bin").write_bytes(header)
     with pytest.raises(LedgerError, match="is not a data ledger that this detcore-replay reads"):
         verify_ledger(tmp_path)
 
 
-def test_what_a_killed_run_trained_after_its_checkpoint_does_not_count(tmp_path: Path) -> None:
+def test_steps_after_last_checkpoint_do_not_count(tmp_path: Path) -> None:
     write_run(tmp_path, 1, start=0, stop=12)
     write_run(tmp_path, 2, start=10, stop=16)
-    write_run(tmp_path, 3, start=5, stop=14)  # the newest checkpoint was damaged: an older one
+    write_run(tmp_path, 3, start=5, stop=14)  # an older checkpoint, because the newest was damaged
     report = verify_ledger(tmp_path)
     assert report.is_proved
     assert report.sentence().endswith("none twice, none never, across 2 restarts.")
@@ -156,7 +158,7 @@ def test_what_a_killed_run_trained_after_its_checkpoint_does_not_count(tmp_path:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_any_chain_of_kills_and_resumes_is_proved(
+def test_kills_and_resumes_are_proved(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("chain")
@@ -172,10 +174,10 @@ def test_any_chain_of_kills_and_resumes_is_proved(
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_any_single_mistake_in_a_complete_epoch_is_found(
+def test_single_mistake_in_epoch_is_found(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """One id of one batch becomes another: one record twice and one never."""
+    """One id in one batch is replaced: one record occurs twice and one record never."""
     folder = tmp_path_factory.mktemp("mistake")
     wrong_step = data.draw(st.integers(1, 14))
     other = data.draw(st.integers(1, NUM_RECORDS - 1))
@@ -200,8 +202,8 @@ def test_any_single_mistake_in_a_complete_epoch_is_found(
     )
 
 
-def test_a_restart_that_starts_the_epoch_anew_is_refuted(tmp_path: Path) -> None:
-    """The fault seen elsewhere: a resumed run begins its data at batch 0 again."""
+def test_restarted_epoch_is_refuted(tmp_path: Path) -> None:
+    """A common fault of other systems: a resumed run restarts its data at batch 0."""
     write_run(tmp_path, 1, start=0, stop=4)
     writer = open_writer(tmp_path, 2, 4)
     writer.describe(IdKind.RECORD_INDEX, num_records=NUM_RECORDS)
@@ -214,7 +216,7 @@ def test_a_restart_that_starts_the_epoch_anew_is_refuted(tmp_path: Path) -> None
     assert not report.is_proved
 
 
-def test_a_repeated_record_in_an_unfinished_epoch_is_refuted(tmp_path: Path) -> None:
+def test_repeated_record_in_partial_epoch_is_refuted(tmp_path: Path) -> None:
     write_run(tmp_path, 1, start=0, stop=3, change=lambda step, ids: SAMPLER.batch(0))
     report = verify_ledger(tmp_path)
     assert report.epochs[0].num_twice == 16
@@ -222,13 +224,13 @@ def test_a_repeated_record_in_an_unfinished_epoch_is_refuted(tmp_path: Path) -> 
     assert not report.is_proved
 
 
-def test_ranks_are_taken_together(tmp_path: Path) -> None:
+def test_ledgers_of_ranks_are_combined(tmp_path: Path) -> None:
     for rank in range(3):
         write_run(tmp_path, 1, start=0, stop=9, rank=rank, world_size=3)
     report = verify_ledger(tmp_path)  # 27 batches: three epochs and six batches
     assert report.is_proved
     assert [epoch.is_complete for epoch in report.epochs] == [True, True, True, False]
-    for rank in range(2):  # a run that was killed before its third rank wrote anything
+    for rank in range(2):  # a run that was killed before its third rank wrote a ledger
         write_run(tmp_path, 2, start=9, stop=12, rank=rank, world_size=3)
     report = verify_ledger(tmp_path)
     assert (report.missing_steps, report.is_proved) == (3, False)
@@ -237,31 +239,31 @@ def test_ranks_are_taken_together(tmp_path: Path) -> None:
     assert verify_ledger(tmp_path).is_proved
     for path in tmp_path.glob("ledger-*-1.bin"):
         path.unlink()
-    with pytest.raises(LedgerError, match=r"no ledger of rank \[1\] of 3"):
+    with pytest.raises(LedgerError, match=r"ledger of rank \[1\] of 3"):
         verify_ledger(tmp_path)
 
 
-def test_content_hashes_of_several_workers_are_refused(tmp_path: Path) -> None:
+def test_content_hashes_of_workers_are_rejected(tmp_path: Path) -> None:
     writer = LedgerWriter(tmp_path / "ledger-1-0.bin", run_id=1, start_step=0, world_size=2)
     with pytest.raises(LedgerError, match=r"(?s)has 2 workers.*whose records have no indices"):
         writer.describe(IdKind.CONTENT_HASH)
 
 
-def test_steps_that_no_ledger_tells_of_are_not_proved(tmp_path: Path) -> None:
+def test_steps_without_ledger_are_not_proved(tmp_path: Path) -> None:
     write_run(tmp_path, 1, start=0, stop=10)
     report = verify_ledger(tmp_path, reported_steps={1: 12})
     assert report.missing_steps == 2
     assert report.sentence() == "Not proved: 2 of the steps 1 to 12 are in no ledger."
     assert not report.is_proved
     assert verify_ledger(tmp_path, reported_steps={1: 10}).is_proved
-    # A run that was killed may have reported steps that its successor did not get to again.
+    # A killed run may have reported steps that its successor did not reach again.
     write_run(tmp_path, 2, start=7, stop=9)
     assert verify_ledger(tmp_path, reported_steps={1: 10, 2: 9}).is_proved
-    # A run after the newest ledger has lost its own.
+    # The ledger of a run after the newest ledger is lost.
     assert verify_ledger(tmp_path, reported_steps={3: 30}).missing_steps == 21
 
 
-def test_a_dropped_last_batch_is_left_out_on_purpose(tmp_path: Path) -> None:
+def test_dropped_last_batch_is_accepted(tmp_path: Path) -> None:
     sampler = IndexSampler(NUM_RECORDS, 8, shuffle=True, seed=1, drop_last=True)
     writer = open_writer(tmp_path)
     writer.describe(IdKind.RECORD_INDEX, num_records=NUM_RECORDS, left_over=sampler.left_over)
@@ -275,7 +277,7 @@ def test_a_dropped_last_batch_is_left_out_on_purpose(tmp_path: Path) -> None:
     )
 
 
-def test_an_id_outside_of_the_data_is_an_error(tmp_path: Path) -> None:
+def test_id_outside_of_data_is_rejected(tmp_path: Path) -> None:
     write_run(tmp_path, 1, start=0, stop=7, change=lambda step, ids: ids + 1)
     with pytest.raises(LedgerError, match="used ids from 1 to 50, but the data set has 50"):
         verify_ledger(tmp_path)
@@ -285,7 +287,7 @@ def test_an_id_outside_of_the_data_is_an_error(tmp_path: Path) -> None:
 
 
 def hashes(ids: np.ndarray) -> np.ndarray:
-    """64-bit ids, most of them above 2**63; records 40 to 49 equal records 0 to 9."""
+    """64-bit ids, mostly above 2**63. Records 40 to 49 equal records 0 to 9."""
     scrambled: np.ndarray = np.multiply(
         ids % 40, 0x9E3779B97F4A7C15, dtype=np.uint64, casting="unsafe"
     )
@@ -300,12 +302,12 @@ def write_hashes(folder: Path, *, census: np.ndarray | None, skip: int | None = 
             writer.census(part)
     for step in range(1, 16):
         ids = SAMPLER.batch(step - 1)
-        kept = ids[ids != skip] if skip is not None else ids
-        writer.log(step, (step - 1) // 7, hashes(kept))
+        selected = ids[ids != skip] if skip is not None else ids
+        writer.log(step, (step - 1) // 7, hashes(selected))
     writer.close()
 
 
-def test_hashes_are_compared_as_a_multiset_with_the_census(tmp_path: Path) -> None:
+def test_hashes_are_compared_as_multiset(tmp_path: Path) -> None:
     write_hashes(tmp_path, census=hashes(np.arange(NUM_RECORDS)))
     report = verify_ledger(tmp_path)
     assert report.is_proved
@@ -314,40 +316,42 @@ def test_hashes_are_compared_as_a_multiset_with_the_census(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("skip", [3, 43, 20])
-def test_a_record_left_out_is_found_even_when_an_equal_one_was_used(
-    tmp_path: Path, skip: int
-) -> None:
+def test_omitted_duplicate_record_is_found(tmp_path: Path, skip: int) -> None:
     write_hashes(tmp_path, census=hashes(np.arange(NUM_RECORDS)), skip=skip)
     report = verify_ledger(tmp_path)
     assert [epoch.num_never for epoch in report.epochs] == [1, 1, None]
     assert report.epochs[0].examples == (int(hashes(np.array([skip])).view(np.int64)[0]),)
 
 
-def test_a_record_that_is_not_in_the_census_is_found(tmp_path: Path) -> None:
+def test_record_outside_census_is_found(tmp_path: Path) -> None:
     write_hashes(tmp_path, census=hashes(np.arange(1, NUM_RECORDS)))
     report = verify_ledger(tmp_path)
-    assert report.epochs[0].num_twice == 1  # equal records 0 and 40, the census has one
+    assert (
+        report.epochs[0].num_twice == 1
+    )  # records 0 and 40 are equal, but the census has only one record
     assert not report.is_proved
 
 
-def test_without_a_census_nothing_is_proved(tmp_path: Path) -> None:
+def test_hashes_without_census_are_not_proved(tmp_path: Path) -> None:
     write_hashes(tmp_path, census=None)
     report = verify_ledger(tmp_path)
     assert not report.is_proved
-    # Equal records cannot be told from repeated ones without knowing what there is.
+    # Without a census, equal records cannot be distinguished from repeated records.
     assert report.epochs[0].num_twice == 10
 
 
-def test_a_ledger_that_does_not_say_what_there_is_proves_nothing(tmp_path: Path) -> None:
+def test_ledger_without_record_list_is_not_proved(tmp_path: Path) -> None:
     writer = open_writer(tmp_path)
     writer.log(1, 0, [1, 2, 3])
     writer.close()
     report = verify_ledger(tmp_path)
     assert not report.is_proved
-    assert report.sentence().startswith("Not proved: none was used twice, but the ledger does not")
+    assert report.sentence().startswith(
+        "Not proved: no record was used twice, but the ledger does not"
+    )
 
 
-def test_runs_that_saw_different_data_cannot_be_compared(tmp_path: Path) -> None:
+def test_runs_with_different_data_are_rejected(tmp_path: Path) -> None:
     for run_id, size in ((1, 5), (2, 6)):
         writer = open_writer(tmp_path, run_id, run_id)
         writer.describe(IdKind.CONTENT_HASH)
@@ -391,15 +395,15 @@ def run_until_killed(folder: Path, *numbers: int) -> None:
     assert result.returncode == -signal.SIGKILL
 
 
-def test_what_was_flushed_survives_kill_9(tmp_path: Path) -> None:
+def test_flushed_batches_survive_kill_9(tmp_path: Path) -> None:
     run_until_killed(tmp_path, 1, 0, 10, 13)
     assert verify_ledger(tmp_path).last_step == 10
-    run_until_killed(tmp_path, 2, 5, 0, 9)  # never flushed: leaves no file, nothing to lose
+    run_until_killed(tmp_path, 2, 5, 0, 9)  # never flushed, so no file exists
     run_until_killed(tmp_path, 3, 5, 21, 25)
     report = verify_ledger(tmp_path, reported_steps={1: 10, 3: 21})
     assert report.is_proved
     assert report.sentence() == (
-        "Proved: of 50 records, each of 3 complete epochs used every record once; "
+        "Proved (50 records): each of 3 complete epochs used every record once; "
         "none twice, none never, across 1 restart."
     )
 
@@ -408,14 +412,14 @@ def _verify_if_any(folder: Path) -> LedgerReport | None:
     try:
         return verify_ledger(folder)
     except LedgerError as error:
-        if "there is no data ledger" in str(error):
+        if "does not contain a data ledger" in str(error):
             return None
         raise
 
 
 @pytest.mark.parametrize("joined", [0, 2])
-def test_a_file_cut_anywhere_loses_only_its_torn_end(tmp_path: Path, joined: int) -> None:
-    """As after kill -9 in the middle of a write: every length that the file can have."""
+def test_truncated_file_loses_only_last_frame(tmp_path: Path, joined: int) -> None:
+    """Every file length that kill -9 during a write can leave."""
     content = write_run(tmp_path, 1, start=0, stop=3, joined=joined).read_bytes()
     lengths = {}
     for length in range(len(content) + 1):
@@ -428,23 +432,23 @@ def test_a_file_cut_anywhere_loses_only_its_torn_end(tmp_path: Path, joined: int
 
 
 @pytest.mark.parametrize("joined", [0, 2])
-def test_any_changed_byte_is_found_and_named_with_its_place(tmp_path: Path, joined: int) -> None:
+def test_changed_byte_is_reported_with_offset(tmp_path: Path, joined: int) -> None:
     path = write_run(tmp_path, 1, start=0, stop=3, joined=joined)
     content = path.read_bytes()
     for offset in range(len(content)):
-        changed = bytearray(content)
-        changed[offset] ^= 0x41
-        path.write_bytes(changed)
+        damaged = bytearray(content)
+        damaged[offset] ^= 0x41
+        path.write_bytes(damaged)
         pattern = rf"{re.escape(str(path))} is damaged at offset (\d+): .*"
         with pytest.raises(LedgerError, match=pattern) as caught:
             verify_ledger(tmp_path)
-        found = re.search(r"offset (\d+)", str(caught.value))
-        assert found is not None
-        assert int(found[1]) <= offset < int(found[1]) + 40 + 300
+        match = re.search(r"offset (\d+)", str(caught.value))
+        assert match is not None
+        assert int(match[1]) <= offset < int(match[1]) + 40 + 300
 
 
-def test_a_full_disk_says_so_and_leaves_whole_frames(tmp_path: Path) -> None:
-    """A limit on the file's size stands in for a full disk: the same short write, then an error."""
+def test_full_disk_keeps_complete_frames(tmp_path: Path) -> None:
+    """A file size limit simulates a full disk: a short write, then an error."""
     script = f"""
         import resource, signal, sys
         from pathlib import Path
@@ -474,7 +478,7 @@ def test_a_full_disk_says_so_and_leaves_whole_frames(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
-def test_no_room_left_is_a_storage_full_error(
+def test_full_disk_raises_storage_full_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = open_writer(tmp_path)
@@ -498,17 +502,19 @@ def test_no_room_left_is_a_storage_full_error(
 # -- misuse ---------------------------------------------------------------------------------------
 
 
-def test_no_ledger_says_how_to_get_one(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match=r"no data ledger in .*\n.*data_ledger: true"):
+def test_missing_ledger_names_setting(tmp_path: Path) -> None:
+    with pytest.raises(
+        LedgerError, match=r"does not contain a data ledger.*\n.*data_ledger: true"
+    ):
         verify_ledger(tmp_path)
 
 
-def test_steps_count_from_one_and_never_go_back(tmp_path: Path) -> None:
+def test_steps_start_at_one_and_increase(tmp_path: Path) -> None:
     writer = open_writer(tmp_path, start_step=5)
     with pytest.raises(DataError, match="step 5 is logged after step 5 in a run that started at"):
         writer.log(5, 0, [1])
     writer.log(6, 0, [1])
-    writer.log(6, 1, [2])  # a batch over the border of two epochs
+    writer.log(6, 1, [2])  # a batch that spans two epochs
     with pytest.raises(DataError, match="step 4 is logged after step 6"):
         writer.log(4, 0, [1])
     writer.log_batches(6, [1, 2], [1, 3], [3, 1, 2])
@@ -524,7 +530,7 @@ def test_ids_are_integers(tmp_path: Path) -> None:
         writer.log(1, 0, [0.5])
 
 
-def test_a_second_writer_of_a_file_is_refused(tmp_path: Path) -> None:
+def test_second_writer_of_ledger_is_rejected(tmp_path: Path) -> None:
     write_run(tmp_path, 1, start=0, stop=3)
     writer = open_writer(tmp_path)
     writer.log(1, 0, [1])
@@ -532,6 +538,6 @@ def test_a_second_writer_of_a_file_is_refused(tmp_path: Path) -> None:
         writer.flush()
 
 
-def test_making_a_writer_touches_nothing(tmp_path: Path) -> None:
+def test_writer_constructor_does_no_io(tmp_path: Path) -> None:
     LedgerWriter(tmp_path / "deep" / "ledger-1.bin", run_id=1, start_step=0).close()
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Seeded faults in PyTorch trials, whose state has several tensors."""
+"""Seeded faults in PyTorch trials with several tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from faults import list_torch_batches
 from found_faults import MODES, check_faults
 
 NUM_STEPS = 1000
-# Each of the eight kinds once; in pieces, each of which a test has the time for.
+# Each of the eight kinds once, split into parts that fit the time limit of a test.
 NUM_FAULTS, PIECE = 8, 2
 
 

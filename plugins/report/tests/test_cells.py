@@ -1,4 +1,4 @@
-"""Which statements of a session go into the module that trials import."""
+"""Selection of session statements for the module that trials import."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from detcore_report import module_from_cells
 
 
 def run(cells: list[str], name: str = "Net", **namespace: Any) -> dict[str, Any]:
-    """Return what the module defines, run by itself."""
-    made = module_from_cells(cells, name, namespace=namespace)
-    found: dict[str, Any] = {"__name__": made.name}
-    exec(compile(made.text, made.name, "exec"), found)
-    return found
+    """Run the module separately and return its definitions."""
+    module = module_from_cells(cells, name, namespace=namespace)
+    namespace_after: dict[str, Any] = {"__name__": module.name}
+    exec(compile(module.text, module.name, "exec"), namespace_after)
+    return namespace_after
 
 
-def test_what_the_class_uses_comes_along_and_nothing_else() -> None:
+def test_module_has_only_required_statements() -> None:
     cells = [
         "",
         "import math\nimport no_such_module",
@@ -31,13 +31,13 @@ def test_what_the_class_uses_comes_along_and_nothing_else() -> None:
         "    size = SIZE\n    def get(self): return area(2)\n    def __lt__(self, o): return False",
         "net = Net()\nnet.get()",
     ]
-    found = run(cells)
-    assert found["Net"]().get() == math.pi * 2**4
-    assert "net" not in found
+    result = run(cells)
+    assert result["Net"]().get() == math.pi * 2**4
+    assert "net" not in result
     assert "# of a circle" in module_from_cells(cells, "Net").text
 
 
-def test_a_value_is_what_it_was_when_it_was_used() -> None:
+def test_values_are_from_time_of_use() -> None:
     cells = [
         "def scale(): return 2",
         "factor = scale()",
@@ -46,12 +46,12 @@ def test_a_value_is_what_it_was_when_it_was_used() -> None:
         "class Net:\n    early = factor\n    def late(self): return scale()",
         "factor = 100",
     ]
-    found = run(cells)
-    assert found["Net"].early == 13
-    assert found["Net"]().late() == 5
+    result = run(cells)
+    assert result["Net"].early == 13
+    assert result["Net"]().late() == 5
 
 
-def test_changes_in_place_count() -> None:
+def test_in_place_changes_are_included() -> None:
     cells = [
         "options = {}\nnames = []",
         "options['rate'] = 3",
@@ -62,12 +62,12 @@ def test_changes_in_place_count() -> None:
     assert run(cells)["Net"]().get() == ({"rate": 3}, ["a", "b"])
 
 
-def test_a_definition_that_failed_and_was_run_again_counts_as_run_last() -> None:
+def test_repeated_definition_counts_as_last() -> None:
     cells = ["class Net(Base):\n    x = 1", "Base = object", "class Net(Base):\n    x = 2"]
     assert run(cells)["Net"].x == 2
 
 
-def test_local_names_and_attributes_are_not_the_sessions() -> None:
+def test_local_names_and_attributes_are_ignored() -> None:
     cells = [
         "model = launch_missiles()",
         "size = launch_missiles()",
@@ -77,7 +77,7 @@ def test_local_names_and_attributes_are_not_the_sessions() -> None:
     assert run(cells)["Net"]().build() == ["a", "b"]
 
 
-def test_cells_below_time_magic_and_annotations_of_the_future() -> None:
+def test_time_magic_and_future_annotations() -> None:
     cells = [
         "from __future__ import annotations",
         "get_ipython().run_line_magic('matplotlib', 'inline')",
@@ -87,11 +87,11 @@ def test_cells_below_time_magic_and_annotations_of_the_future() -> None:
     assert run(cells)["Net"]().get() == 7
 
 
-def test_modules_of_the_session_that_no_cell_imports() -> None:
+def test_session_modules_are_imported() -> None:
     assert run(["class Net:\n    x = m.pi"], m=math)["Net"].x == math.pi
 
 
-def test_the_name_of_the_module_follows_from_what_is_in_it() -> None:
+def test_module_name_follows_from_content() -> None:
     first = module_from_cells(["class Net: x = 1", "y = 1"], "Net")
     assert first == module_from_cells(["z = 5", "class Net: x = 1"], "Net")
     assert first.name != module_from_cells(["class Net: x = 2"], "Net").name
@@ -105,6 +105,6 @@ def test_the_name_of_the_module_follows_from_what_is_in_it() -> None:
         (["d = get_ipython().getoutput('ls')", "class Net: x = d"], "%magic or a !command"),
     ],
 )
-def test_what_cannot_be_handed_on(cells: list[str], words: str) -> None:
+def test_session_features_are_rejected(cells: list[str], words: str) -> None:
     with pytest.raises(InvalidExperimentError, match=words):
         module_from_cells(cells, "Net")

@@ -1,4 +1,4 @@
-"""``detcore report`` and ``detcore experiment plot``: pages and images that stand alone."""
+"""``detcore report`` and ``detcore experiment plot``: self-contained pages and images."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
 
 
 def written(records: Records, folder: Path, *arguments: object) -> Page:
-    """Run a command that writes a page, and read the page."""
+    """Run a command that writes a page, and return the page."""
     path = folder / "page.html"
     result = records(*map(str, arguments), "-o", str(path))
     assert result.exit_code == 0, result.exception
@@ -60,7 +60,7 @@ def written(records: Records, folder: Path, *arguments: object) -> Page:
     return html
 
 
-def test_a_report_has_everything(records: Records, tmp_path: Path) -> None:
+def test_report_has_all_sections(records: Records, tmp_path: Path) -> None:
     storage = {"type": "shared_fs", "host_path": "/nowhere", "secret_key": "hunter2"}
     experiment = add_search(records.database, 3, 20, checkpoint_storage=storage)
     html = written(records, tmp_path, "report", experiment, "--no-verify")
@@ -73,43 +73,41 @@ def test_a_report_has_everything(records: Records, tmp_path: Path) -> None:
         assert expected in html.text, expected
     assert "hunter2" not in html.html
     assert "secret_key: '********'" in html.text
-    # Four metrics, the first for a desk and for a phone, and the hyperparameters.
+    # Four metrics, the first in a wide and a narrow drawing, and the hyperparameters.
     assert len(html.drawings()) == 6
     labels = re.findall(r"<text [^>]*>([^<]*)<", html.drawings()[0])
     assert labels[:6] == ["0", "50", "100", "150", "200", "steps"]
 
 
-def test_a_plot_has_curves_and_hyperparameters_of_one_metric(
-    records: Records, tmp_path: Path
-) -> None:
+def test_plot_has_curves_and_hyperparameters(records: Records, tmp_path: Path) -> None:
     experiment = add_search(records.database, 12)
     html = written(records, tmp_path, "experiment", "plot", experiment)
     assert len(html.drawings()) == 3
     assert "best: trial" in html.text
     other = written(records, tmp_path, "experiment", "plot", experiment, "--metric", "loss")
     assert "loss (training)" in other.text
-    with pytest.raises(NotFoundError, match=r"metric 'f1'.\nMetrics there: accuracy, val_loss, "):
+    with pytest.raises(NotFoundError, match=r"metric 'f1'.\nReported metrics: accuracy, val_loss, "):
         raise records("experiment", "plot", str(experiment), "--metric", "f1").exception or OSError
 
 
-def test_view_of_some_trials_ranks_them_as_the_whole(records: Records) -> None:
+def test_view_of_some_trials_keeps_ranks(records: Records) -> None:
     experiment = add_search(records.database, 9, 6)
-    whole = read_view(records.database, experiment)
-    pair = [whole.trials[4].id, whole.trials[2].id]
+    expected = read_view(records.database, experiment)
+    pair = [expected.trials[4].id, expected.trials[2].id]
     few = read_view(records.database, experiment, only=pair)
-    assert few.trials == [whole.trials[2], whole.trials[4]]
+    assert few.trials == [expected.trials[2], expected.trials[4]]
     assert {curve.trial_id for curve in few.charts[0].curves} == set(pair)
     many = read_view(records.database, experiment, max_rows=5)
-    assert (many.trials, many.num_trials) == (whole.trials[:5], 9)
+    assert (many.trials, many.num_trials) == (expected.trials[:5], 9)
 
 
-def test_a_report_of_100_trials_is_below_a_megabyte(records: Records, tmp_path: Path) -> None:
+def test_report_of_100_trials_is_below_one_megabyte(records: Records, tmp_path: Path) -> None:
     experiment = add_search(records.database, 100, 3)
     html = written(records, tmp_path, "report", experiment)
-    assert html.html.count("<path id=") == 6 * 100  # no trial is left out
+    assert html.html.count("<path id=") == 6 * 100  # no trial is omitted
     text = plot_page(read_view(records.database, experiment))
     assert len(text.encode()) < 250_000
-    # Eight metrics, 500 reports of each trial: 400,000 points.
+    # Eight metrics with 500 reports per trial: 400,000 points.
     metrics = ", ".join(f"'metric {number}', n.i % 9 * trials.id" for number in range(8))
     with sqlite3.connect(records.home / "detcore.db") as connection:
         connection.execute(
@@ -125,7 +123,7 @@ def test_a_report_of_100_trials_is_below_a_megabyte(records: Records, tmp_path: 
     assert html.html.count("<path id=") == 10 * 100
 
 
-def test_experiments_of_any_kind_have_a_report(records: Records, tmp_path: Path) -> None:
+def test_any_experiment_has_a_report(records: Records, tmp_path: Path) -> None:
     empty = records.experiment()  # this process runs it
     assert "None yet" in written(records, tmp_path, "report", empty).text
     silent = add_search(records.database, 12, 0)
@@ -147,14 +145,14 @@ def test_values_that_are_not_finite_are_counted(records: Records, tmp_path: Path
         records.report(trial, "validation", 1, val_loss=value)
         records.report(trial, "validation", 2, val_loss=2.0)
     html = written(records, tmp_path, "report", experiment)
-    assert "values that are not finite are left out" in html.text
-    drawn = re.findall(r' d="(.*?)"', "".join(html.drawings()))
-    assert len(drawn) > 7
-    assert not re.search("[a-z]", "".join(drawn))  # nan, inf
+    assert "values that are not finite are omitted" in html.text
+    paths = re.findall(r' d="(.*?)"', "".join(html.drawings()))
+    assert len(paths) > 7
+    assert not re.search("[a-z]", "".join(paths))  # nan, inf
     written(records, tmp_path, "experiment", "plot", experiment)
 
 
-def test_nothing_that_users_wrote_is_more_than_text(records: Records, tmp_path: Path) -> None:
+def test_user_strings_are_escaped(records: Records, tmp_path: Path) -> None:
     config = {
         **CONFIG,
         HOSTILE: HOSTILE,
@@ -189,10 +187,10 @@ def test_nothing_that_users_wrote_is_more_than_text(records: Records, tmp_path: 
         assert "<img" not in html.html
         assert "\x00" not in html.html
         assert "\u202e" not in html.html
-        assert "<script>alert('1')</script>" in html.text  # it is shown, as what it is
+        assert "<script>alert('1')</script>" in html.text  # it is displayed as text
 
 
-def test_what_failed_is_shown_with_its_last_words(records: Records, tmp_path: Path) -> None:
+def test_failed_trials_show_error_and_log(records: Records, tmp_path: Path) -> None:
     experiment = records.experiment()
     trial = records.trial(experiment)
     log = OutputLog(records.folder(trial), records.database.start_run(trial))
@@ -207,37 +205,38 @@ def test_what_failed_is_shown_with_its_last_words(records: Records, tmp_path: Pa
 
 
 def test_checkpoints_are_verified(records: Records, tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
+    entries = tmp_path / "kept"
     experiment = records.experiment(
-        {**CONFIG, "checkpoint_storage": {"type": "shared_fs", "host_path": str(kept)}}
+        {**CONFIG, "checkpoint_storage": {"type": "shared_fs", "host_path": str(entries)}}
     )
     trial = records.trial(experiment)
     records.database.start_run(trial)
-    whole, damaged = (
-        save_checkpoint(records.database, trial, kept, tmp_path / "files", step) for step in (5, 10)
+    expected, damaged = (
+        save_checkpoint(records.database, trial, entries, tmp_path / "files", step)
+        for step in (5, 10)
     )
     records.report(trial, "validation", 5, val_loss=0.125)
     text = written(records, tmp_path, "report", experiment).text
-    assert "All 2 that were read are as they were saved." in text
-    assert "0.125" in text[text.index(whole) :]
-    (kept / damaged / "weights.bin").write_bytes(bytes(256 * 40))
+    assert "All 2 verified checkpoints are intact." in text
+    assert "0.125" in text[text.index(expected) :]
+    (entries / damaged / "weights.bin").write_bytes(bytes(256 * 40))
     text = written(records, tmp_path, "report", experiment).text
-    assert "1 of 2 are not as saved." in text
+    assert "1 of 2 differ from their manifests." in text
     assert "weights.bin: " in text
     text = written(records, tmp_path, "report", experiment, "--no-verify").text
     assert text.count("not verified") == 3  # one line, and two rows
-    shutil.rmtree(kept)
-    assert "2 of 2 are not as saved." in written(records, tmp_path, "report", experiment).text
+    shutil.rmtree(entries)
+    assert "2 of 2 differ from their manifests." in written(records, tmp_path, "report", experiment).text
 
 
-def test_a_page_goes_to_standard_output(records: Records) -> None:
+def test_page_is_written_to_stdout(records: Records) -> None:
     experiment = add_search(records.database, 2)
     result = records("report", str(experiment), "-o", "-")
     Page(result.stdout)
     assert result.stdout.startswith("<!DOCTYPE html>")
 
 
-def test_an_image(records: Records, tmp_path: Path) -> None:
+def test_png_image(records: Records, tmp_path: Path) -> None:
     path = tmp_path / "plot.png"
     many = add_search(records.database, 12)
     empty = records.experiment()
@@ -251,9 +250,7 @@ def test_an_image(records: Records, tmp_path: Path) -> None:
         assert height > 500
 
 
-def test_an_image_has_the_curves_around_a_trial_without_a_finite_value(
-    records: Records, tmp_path: Path
-) -> None:
+def test_png_skips_trial_without_finite_value(records: Records, tmp_path: Path) -> None:
     from matplotlib.image import imread
 
     experiment = records.experiment()
@@ -266,11 +263,11 @@ def test_an_image_has_the_curves_around_a_trial_without_a_finite_value(
     pixels = (255 * imread(path)[..., :3]).round()
     colours = ((0, 114, 178), (200, 76, 0), (0, 128, 92))
     counts = [(pixels == colour).all(-1).sum() for colour in colours]
-    assert counts[1] < 100  # in the legend
+    assert counts[1] < 100  # the legend entry
     assert min(counts[0], counts[2]) > 400
 
 
-def test_an_image_of_hostile_names(records: Records, tmp_path: Path) -> None:
+def test_png_of_hostile_names(records: Records, tmp_path: Path) -> None:
     experiment = records.experiment(name="$\\frac{$\x00")
     for index in range(2):
         trial = records.trial(experiment, **{"$a_$\x1b": f"$\\nothing{{{index}$"})
@@ -279,7 +276,7 @@ def test_an_image_of_hostile_names(records: Records, tmp_path: Path) -> None:
     assert records("experiment", "plot", str(experiment), "-o", str(path)).exit_code == 0
 
 
-def test_a_page_is_the_same_whatever_the_user_set_up_in_matplotlib(records: Records) -> None:
+def test_page_ignores_matplotlib_settings(records: Records) -> None:
     import matplotlib
 
     view = read_view(records.database, add_search(records.database, 3), all_metrics=True)
@@ -296,14 +293,14 @@ def test_pages_are_drawn_in_threads(records: Records) -> None:
 
 
 @pytest.mark.parametrize("name", ["plot.gif", "plot", "missing/plot.html", "."])
-def test_a_place_that_cannot_be_written(records: Records, tmp_path: Path, name: str) -> None:
+def test_unwritable_output_is_reported(records: Records, tmp_path: Path, name: str) -> None:
     experiment = add_search(records.database, 1)
     result = records("experiment", "plot", str(experiment), "-o", str(tmp_path / name))
     assert result.exit_code == 2
     assert str(tmp_path) in result.stderr
 
 
-def test_a_full_disk_keeps_the_former_report(records: Records, tmp_path: Path) -> None:
+def test_full_disk_keeps_previous_report(records: Records, tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     report.write_text("the former one")
     experiment = add_search(records.database, 1)
@@ -355,8 +352,8 @@ def test_axes_follow_the_types_of_hyperparameters(records: Records) -> None:
     categorical = {"type": "categorical", "vals": ["sgd", "adam", "rmsprop", True]}
     names = ["sgd", "adam", "rmsprop", "True"]
     assert labels_of(records, categorical, ["adam", True]) == names
-    whole = {"type": "int", "minval": 0, "maxval": 100}
-    assert labels_of(records, whole, [64, 65]) == ["0", "20", "40", "60", "80", "100"]
+    expected = {"type": "int", "minval": 0, "maxval": 100}
+    assert labels_of(records, expected, [64, 65]) == ["0", "20", "40", "60", "80", "100"]
     assert labels_of(records, {}, [3, "auto", None]) == ["3", "None", "auto"]
     assert len(labels_of(records, {}, [f"name {number}" for number in range(50)])) <= 12
     huge = {"type": "log", "minval": 0, "maxval": 10**6, "base": 10}
@@ -364,13 +361,13 @@ def test_axes_follow_the_types_of_hyperparameters(records: Records) -> None:
 
 
 @given(text=st.text())
-def test_text_stays_text(text: str) -> None:
+def test_text_hyperparameters_stay_text(text: str) -> None:
     html = Page(page(text, f'<p class="{escape(text)}">{escape(text)}</p>'
                      + table(text, [text], [(text, [text])])))  # fmt: skip
     assert html.policy
 
 
-def test_a_chart_as_a_table_has_the_ends_and_the_extremes_with_their_steps(
+def test_chart_table_has_ends_and_extremes(
     records: Records,
 ) -> None:
     number = add_search(records.database, 2, 2)

@@ -1,4 +1,4 @@
-"""Which hyperparameters matter, on trials of which it is known."""
+"""Importance of hyperparameters, for trials with known effects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def records(tmp_path: Path) -> Iterator[Records]:
 
 
 def _search(records: Records, num_trials: int, *, smaller_is_better: bool = True) -> int:
-    """Record trials whose metric depends on `width`, which is best in the middle, and `name`."""
+    """Record trials whose metric depends on `width`, with a middle optimum, and on `name`."""
     chance = random.Random(3)
     experiment = records.experiment(
         {"searcher": {"metric": "value", "smaller_is_better": smaller_is_better}}
@@ -44,43 +44,43 @@ def _search(records: Records, num_trials: int, *, smaller_is_better: bool = True
 
 
 @pytest.mark.parametrize("smaller_is_better", [True, False])
-def test_what_matters_comes_first(records: Records, smaller_is_better: bool) -> None:
+def test_most_important_hyperparameter_is_first(records: Records, smaller_is_better: bool) -> None:
     experiment = _search(records, 60, smaller_is_better=smaller_is_better)
-    found = rank_hyperparameters(read_view(records.database, experiment))
-    shares = {one.name: one.share for one in found}
-    # `each` has another value in each trial: it would explain everything.
+    result = rank_hyperparameters(read_view(records.database, experiment))
+    shares = {one.name: one.share for one in result}
+    # `each` differs in each trial, so it would explain everything.
     assert list(shares) == ["width", "name", "noise"]
     assert shares["width"] > 0.5 > shares["name"] > 0.05 >= shares["noise"]
-    assert (found[1].best, found[1].worst) == ("good", "bad")
-    low, high = map(float, found[0].best.split(" to "))
+    assert (result[1].best, result[1].worst) == ("good", "bad")
+    low, high = map(float, result[0].best.split(" to "))
     assert low < 0.5 < high
 
 
-def test_few_trials_say_nothing(records: Records) -> None:
+def test_few_trials_have_no_importance(records: Records) -> None:
     assert importance_table(read_view(records.database, _search(records, 9))) == ""
 
 
-def test_the_report_says_what_matters(records: Records) -> None:
+def test_report_shows_importance(records: Records) -> None:
     experiment = _search(records, 20)
     page = records.home / "report.html"
     assert records("report", str(experiment), "-o", str(page)).exit_code == 0
     assert "How much of the ranks by value each explains alone" in page.read_text()
 
 
-def test_chosen_trials_have_axes_of_their_own(records: Records) -> None:
-    whole = read_view(records.database, _search(records, 230), max_rows=None)
-    assert len(whole.trials) == 230
-    last = whole.trials[-40:]
-    view = select_trials(whole, last)
-    assert [axis.name for axis in view.axes] == [axis.name for axis in whole.axes]
+def test_selected_trials_have_own_axes(records: Records) -> None:
+    expected = read_view(records.database, _search(records, 230), max_rows=None)
+    assert len(expected.trials) == 230
+    last = expected.trials[-40:]
+    view = select_trials(expected, last)
+    assert [axis.name for axis in view.axes] == [axis.name for axis in expected.axes]
     assert all(trial.id in axis.positions for axis in view.axes for trial in view.trials)
     assert "in the middle" in legend(view)
     assert len({name.split()[1] for name in trial_classes(view).values()}) == 5
-    assert len(select_trials(whole, whole.trials).trials) == 200
-    assert draw_parallel(select_trials(whole, [])) == draw_parallel(select_trials(whole, ()))
+    assert len(select_trials(expected, expected.trials).trials) == 200
+    assert draw_parallel(select_trials(expected, [])) == draw_parallel(select_trials(expected, ()))
 
 
-def test_values_that_say_nothing_are_no_error(records: Records) -> None:
+def test_constant_values_have_no_importance(records: Records) -> None:
     experiment = records.experiment({"searcher": {"metric": "value", "smaller_is_better": True}})
     for number in range(12):
         odd: dict[str, object] = {"maybe": 1.5} if number % 2 else {}

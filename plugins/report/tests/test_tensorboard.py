@@ -1,4 +1,4 @@
-"""``detcore tensorboard``: what it starts TensorBoard with."""
+"""``detcore tensorboard``: arguments and directory of TensorBoard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detcore.errors import NotFoundError
 from detcore.records import Database
 from detcore.types import ExperimentState
 
-# A TensorBoard that says what it was asked for, in place of one that serves for ever.
+# A fake TensorBoard that prints its arguments instead of serving.
 MAIN = """
 import json, os, sys
 arguments = sys.argv[1:]
@@ -55,25 +55,25 @@ def start(records: Records, site: Path, *arguments: str) -> subprocess.Completed
     )
 
 
-def test_it_is_started_on_the_event_files_of_several_experiments(
-    records: Records, tmp_path: Path
-) -> None:
-    done = start(records, tmp_path, "1", "2", "3", "--", "--port", "6007")
-    told = json.loads(done.stdout)
-    assert told["arguments"] == ["--port", "6007"]
-    events = [file for file in told["files"] if "tfevents" in file]
+def test_tensorboard_reads_several_experiments(records: Records, tmp_path: Path) -> None:
+    result = start(records, tmp_path, "1", "2", "3", "--", "--port", "6007")
+    arguments = json.loads(result.stdout)
+    assert arguments["arguments"] == ["--port", "6007"]
+    events = [file for file in arguments["files"] if "tfevents" in file]
     assert events == [
         "experiment-1/1/tensorboard/events.out.tfevents.1",
         "experiment-2/2/tensorboard/events.out.tfevents.1",
         "experiment-3/3/x.tfevents.1",
     ]
-    again = start(records, tmp_path, "1", "2", "3", "--bind_all")  # its own options need no --
-    assert json.loads(again.stdout) == {"arguments": ["--bind_all"], "files": told["files"]}
+    again = start(
+        records, tmp_path, "1", "2", "3", "--bind_all"
+    )  # TensorBoard's options do not need --
+    assert json.loads(again.stdout) == {"arguments": ["--bind_all"], "files": arguments["files"]}
 
 
-def test_what_is_wrong_is_said(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "give the id of an experiment" in records("tensorboard").stderr
-    assert "'x' is no id of an experiment" in records("tensorboard", "x").stderr
+def test_tensorboard_errors_are_reported(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "pass the id of an experiment" in records("tensorboard").stderr
+    assert "'x' is not an experiment id" in records("tensorboard", "x").stderr
     error = records("tensorboard", "4").exception
     assert isinstance(error, NotFoundError)
     assert "experiment 4 wrote no event files" in str(error)

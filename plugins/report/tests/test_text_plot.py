@@ -23,17 +23,17 @@ def records(tmp_path: Path) -> Iterator[Records]:
 
 
 @pytest.mark.parametrize("command", ["describe", "plot"])
-def test_a_trial_is_drawn_in_the_terminal(records: Records, command: str) -> None:
-    code, shown, _ = on_a_terminal(
+def test_trial_plot_in_terminal(records: Records, command: str) -> None:
+    code, output, _ = on_a_terminal(
         [sys.executable, "-m", "detcore", "trial", command, str(records.trained())],
         variables={"DETCORE_HOME": str(records.home), "PYTHONIOENCODING": "ascii"},
         folder=records.home,
     )
     assert code == 0
-    assert "|   *" in shown
+    assert "|   *" in output
 
 
-def test_a_plot_is_what_was_drawn_by_hand() -> None:
+def test_text_plot_equals_hand_drawn_plot() -> None:
     assert draw_text_plot([(0, 1), (5, 0), (10, 1)], width=30) == [
         "  1 +*                       *",
         "    | *                     *",
@@ -50,14 +50,14 @@ def test_a_plot_is_what_was_drawn_by_hand() -> None:
     ]
 
 
-def test_a_plot_of_one_value_is_a_line_with_that_value() -> None:
+def test_text_plot_of_constant_value() -> None:
     (line,) = [text for text in draw_text_plot([(0, 2), (5, 2)], width=40) if "*" in text]
     assert line.startswith("2 +*****")
     assert draw_text_plot([(3, 2)], width=40)[-1] == "   3"
     assert draw_text_plot([(3, math.nan)], width=40) == []
 
 
-def test_a_plot_takes_any_finite_numbers() -> None:
+def test_text_plot_accepts_any_finite_numbers() -> None:
     lines = draw_text_plot([(0, -1.7e308), (1, 1.7e308)], width=40)
     assert lines[0].startswith(" 1.7e+308 +")
     assert all(len(line) <= 40 for line in lines)

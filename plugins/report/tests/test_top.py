@@ -1,4 +1,4 @@
-"""``detcore top``: what runs, as one frame and as one that is redrawn."""
+"""``detcore top``: running trials, printed once and refreshed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from detcore.types import ExperimentState, TrialState
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
-    """Experiments of which this process runs one, with two trials of which one runs."""
+    """Two experiments, one of which runs in this process with one of two trials."""
     home = tmp_path_factory.mktemp("top") / "home"
     with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
         records = Records(home, database)
@@ -39,7 +39,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
         yield records
 
 
-def test_one_frame_for_programs(records: Records) -> None:
+def test_top_json_and_csv(records: Records) -> None:
     data = records.data("top")
     (trial,) = data["trials"]
     assert (trial["trial_id"], trial["steps_completed"], trial["progress"]) == (1, 20, 0.5)
@@ -51,17 +51,17 @@ def test_one_frame_for_programs(records: Records) -> None:
     assert [row["trial_id"] for row in records.csv("top")] == ["1"]
 
 
-def test_one_frame_in_a_pipe(records: Records) -> None:
+def test_top_once_in_pipe(records: Records) -> None:
     head, row, total = records("top", "--once").stdout.splitlines()
     assert head.split()[:4] == ["EXP", "TRIAL", "STEPS", "DONE"]
     assert row.split()[:4] == ["1", "1", "20", "50%"]
     assert "val_loss 0.25" in row
     assert total.startswith("experiment 1 digits: 1 of 2 trials running, ")
-    assert records("top", "--experiment", "2").stdout == "nothing runs\n"
+    assert records("top", "--experiment", "2").stdout == "no trial is running\n"
     assert isinstance(records("top", "--experiment", "99").exception, NotFoundError)
 
 
-def test_it_is_redrawn_until_ctrl_c(records: Records) -> None:
+def test_top_refreshes_until_ctrl_c(records: Records) -> None:
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "detcore", "top", "--interval", "0.1"],
@@ -70,9 +70,9 @@ def test_it_is_redrawn_until_ctrl_c(records: Records) -> None:
         env={**os.environ, "DETCORE_HOME": str(records.home), "TERM": "xterm"},
     )
     os.close(follower)
-    written = ""
-    while without_colour(written).count("1 of 2 trials running") < 2:
-        written += os.read(leader, 65536).decode()
+    output = ""
+    while without_colour(output).count("1 of 2 trials running") < 2:
+        output += os.read(leader, 65536).decode()
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     os.close(leader)
@@ -80,7 +80,7 @@ def test_it_is_redrawn_until_ctrl_c(records: Records) -> None:
     assert stderr == b"interrupted\n"
 
 
-def test_the_progress_of_a_script_whose_length_has_no_unit(records: Records) -> None:
+def test_progress_of_script_without_length_unit(records: Records) -> None:
     config = {"searcher": {"name": "single", "metric": "loss", "max_length": 40}}
     experiment = records.runs(records.experiment(config))
     trial = records.trial(experiment)
@@ -92,7 +92,7 @@ def test_the_progress_of_a_script_whose_length_has_no_unit(records: Records) -> 
     records.database.set_experiment_state(experiment, ExperimentState.COMPLETED)
 
 
-def test_the_progress_of_a_single_trial_that_is_measured_in_epochs(records: Records) -> None:
+def test_progress_of_single_trial_in_epochs(records: Records) -> None:
     config = {"searcher": {"name": "single", "metric": "val_loss", "max_length": {"epochs": 3}}}
     experiment = records.runs(records.experiment(config))
     trial = records.trial(experiment)

@@ -964,7 +964,7 @@ def test_nothing_in_the_records_is_more_than_text(site: Site) -> None:
         for sign in ("\x00", "\u202e", "<img"):
             assert sign not in page.html, (path, sign)
     assert "2 values that are not finite" not in site.page(base).text
-    assert f"{3 * 9} values that are not finite are left out" in site.page(base).text
+    assert f"{3 * 9} values that are not finite are omitted" in site.page(base).text
     for where, told in (
         (f"`{HOSTILE}` < 1", "9 of 9 pass the filter"),
         (f"{HOSTILE} < 1", "expected a name, a number, or a text in quotation marks"),

@@ -1,4 +1,4 @@
-"""A server of an object store."""
+"""A server for an object store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person may say about a bucket."""
+"""Bucket settings in URLs and experiment files."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def test_urls_and_types(
         ({"type": "s3", "bucket": "bucket", "deadline_s": 0}, "greater than 0"),
         ({"type": "s3", "bucket": "bucket", "bukcet": "b"}, r"bukcet: .*not permitted"),
         ({"type": "gcs", "bucket": "bucket", "access_key": "a"}, r"access_key: .*not permitted"),
-        ("s3://key:secret@bucket/a", "credentials do not belong into a URL"),
+        ("s3://key:secret@bucket/a", "credentials do not belong in a URL"),
     ],
 )
-def test_what_cannot_be_used(
+def test_invalid_storage_settings_are_rejected(
     tmp_path: Path, plugins: PluginManager, fields: Any, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -67,7 +67,7 @@ def test_secrets_are_not_shown() -> None:
     assert settings.secret_key.get_secret_value() == "visible-secret"
 
 
-def test_an_emulator_gets_no_credentials_and_a_bucket_its_project() -> None:
+def test_emulator_gets_no_credentials() -> None:
     settings = GcsSettings(bucket="bucket", endpoint_url="http://127.0.0.1:9/", project="mine")
     fs = GcsStorage(settings)._fs
     assert (fs.credentials.token, fs.project) == ("anon", "mine")
@@ -78,9 +78,7 @@ def test_an_emulator_gets_no_credentials_and_a_bucket_its_project() -> None:
     ("endpoint_url", "is_unsigned"),
     [(None, True), ("https://s3.test", True), ("http://s3.test", False)],
 )
-def test_only_where_tls_guards_them_bytes_are_not_signed(
-    endpoint_url: str | None, is_unsigned: bool
-) -> None:
+def test_payload_is_signed_without_tls(endpoint_url: str | None, is_unsigned: bool) -> None:
     from detcore_storage.s3_clients import S3Clients
 
     fields = {"bucket": "bucket", "access_key": "a", "secret_key": "b", "region": "r"}
@@ -89,14 +87,14 @@ def test_only_where_tls_guards_them_bytes_are_not_signed(
     assert config["unsigned_payload"] == str(is_unsigned).lower()
 
 
-def test_azure_goes_through_its_url(tmp_path: Path, plugins: PluginManager) -> None:
+def test_azure_requires_url(tmp_path: Path, plugins: PluginManager) -> None:
     with pytest.raises(StorageTypeError, match=r"(?s)'azure'.*abfs://CONTAINER"):
         open_storage({"type": "azure", "container": "c"}, home=tmp_path, plugins=plugins)
     storage = open_storage("abfs://container/prefix", home=tmp_path, plugins=plugins)
     assert storage.url == "abfs://container/prefix"
 
 
-def test_a_refused_setting_is_named_without_values(tmp_path: Path, plugins: PluginManager) -> None:
+def test_rejected_setting_is_named_without_values(tmp_path: Path, plugins: PluginManager) -> None:
     spec = {"type": "s3", "bucket": "x", "secret_key": ["visible-secret"]}
     with pytest.raises(ConfigError) as caught:
         open_storage(spec, home=tmp_path, plugins=plugins)

@@ -1,4 +1,4 @@
-"""What ``check_storage`` says of stores that keep their promises, and of those that do not."""
+"""Results of ``check_storage`` for correct and faulty stores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = [
 ]  # fmt: skip
 
 
-def test_a_store_that_does_everything(tmp_path: Path) -> None:
+def test_correct_store_passes_all_checks(tmp_path: Path) -> None:
     findings = list(check_storage(LocalStorage(tmp_path / "store")))
     assert [finding.name for finding in findings] == NAMES
     assert all(finding.is_ok for finding in findings)
@@ -25,12 +25,12 @@ def test_a_store_that_does_everything(tmp_path: Path) -> None:
     assert re.fullmatch(r"\d+ ms for both", texts["write and read"])
     assert re.fullmatch(r"\d+ MB/s up, \d+ MB/s down", texts["large file"])
     assert re.fullmatch(r"\d+ files/s up, \d+ files/s down", texts["small files"])
-    assert texts["conditional put, raced"] == "of 8 writers at once exactly one won"
+    assert texts["conditional put, raced"] == "exactly one of 8 concurrent writers succeeded"
     assert list((tmp_path / "store").rglob("*")) == []
 
 
 class Overwrites(LocalStorage):
-    """Creates what is there already."""
+    """Overwrites existing files in `create`."""
 
     def create(self, key: str, data: bytes) -> None:
         self.replace(key, data)
@@ -44,7 +44,7 @@ class Forgets(LocalStorage):
 
 
 class TakesNeighbours(LocalStorage):
-    """Deletes what only begins like a prefix."""
+    """Deletes files of a similar prefix."""
 
     def delete_tree(self, prefix: str) -> None:
         super().delete_tree(prefix)
@@ -59,7 +59,7 @@ class KeepsAll(LocalStorage):
 
 
 class KnowsPatterns(LocalStorage):
-    """Deletes every file whose name matches."""
+    """Deletes every file that matches a pattern."""
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -71,15 +71,15 @@ class KnowsPatterns(LocalStorage):
 @pytest.mark.parametrize(
     ("kind", "failed", "is_needed"),
     [
-        (Overwrites, {"conditional put": "overwrites the first",
-                      "conditional put, raced": "8 of 8 writers .* believe that they won"}, False),
+        (Overwrites, {"conditional put": "silently overwrites the first",
+                      "conditional put, raced": "8 of 8 concurrent writers .* succeeded"}, False),
         (KnowsPatterns, {"names are taken literally": "deleting '.*' deleted '10.bin'"}, False),
         (Forgets, {"list": r"a new file of 2 bytes was listed as \[\]"}, True),
-        (TakesNeighbours, {"delete": "took a neighbour's"}, True),
-        (KeepsAll, {"delete": "left its files"}, True),
+        (TakesNeighbours, {"delete": "deleted files of a similar prefix"}, True),
+        (KeepsAll, {"delete": "kept its files"}, True),
     ],
 )  # fmt: skip
-def test_a_store_that_does_not(
+def test_faulty_store_fails_its_check(
     tmp_path: Path, kind: type[LocalStorage], failed: dict[str, str], is_needed: bool
 ) -> None:
     findings = list(check_storage(kind(tmp_path / "store")))
@@ -88,6 +88,6 @@ def test_a_store_that_does_not(
     for name, text in failed.items():
         assert re.search(text, texts[name])
     assert all(finding.is_needed == is_needed for finding in findings if not finding.is_ok)
-    # After something that is needed nothing more is tried.
+    # No check follows a failed required check.
     last = list(failed)[-1] if is_needed else NAMES[-1]
     assert [finding.name for finding in findings] == NAMES[: NAMES.index(last) + 1]

@@ -1,4 +1,4 @@
-"""A process that is killed while it saves to a server leaves whole checkpoints."""
+"""Checkpoints are complete if the process is killed while it saves to a server."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ def settings(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
 @pytest.mark.soak
 def test_killed_saves_leave_whole_checkpoints(settings: dict[str, Any], tmp_path: Path) -> None:
     dice = random.Random(7)
-    saved: set[str] = set()
+    state: set[str] = set()
     for _ in range(KILLS):
         process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, json.dumps(settings)],
             cwd=tmp_path, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert process.stdout is not None
-        saved.add(process.stdout.readline().strip())
+        state.add(process.stdout.readline().strip())
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(dice.uniform(0.0, 0.3))
             raise AssertionError("the process ended")
         process.kill()
-        saved |= {*process.communicate()[0].split()}
+        state |= {*process.communicate()[0].split()}
     storage = open_storage(settings, home=tmp_path, plugins=PluginManager(read_environment()))
     with contextlib.closing(storage):
         committed = list_committed(storage)
-        assert saved <= {*committed}
+        assert state <= {*committed}
         faults = [fault for uuid in committed for fault in verify_checkpoint(storage, uuid)]
         assert faults == []

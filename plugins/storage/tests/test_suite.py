@@ -1,4 +1,4 @@
-"""Every storage type of the plugin runs the suite; object stores on real servers."""
+"""All storage types of the plugin run the suite, with real object store servers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from detcore_storage import GcsStorage, S3Storage
 from detcore_testing import FolderAccess, StorageSuite
 
 _ELSEWHERE = "files are in a bucket"
-_ENDPOINT = "the URL names the bucket, and not the server of the tests"
+_ENDPOINT = "the URL contains the bucket, but not the test server"
 
 
 @pytest.fixture(scope="session")
@@ -87,8 +87,8 @@ class _Bucket(StorageSuite):
         pages = self.client.get_paginator("list_objects_v2").paginate(
             Bucket=BUCKET, Prefix=f"{self.prefix}/"
         )
-        found = [each["Key"] for page in pages for each in page.get("Contents", [])]
-        return [key[len(self.prefix) + 1 :] for key in found if not key.endswith("/")]
+        result = [item["Key"] for page in pages for item in page.get("Contents", [])]
+        return [key[len(self.prefix) + 1 :] for key in result if not key.endswith("/")]
 
     def raw_delete(self, key: str) -> None:
         self.client.delete_object(**self._place(key))
@@ -99,7 +99,7 @@ class TestS3(_Bucket):
 
     server = "weed_url"
     declined = {
-        "backslash": "SeaweedFS takes a backslash for a slash",
+        "backslash": "SeaweedFS converts a backslash to a slash",
         "direct-path": _ELSEWHERE,
         "fork-safe": "obstore waits forever in a child of a process that used it",
         "reopened-by-url": _ENDPOINT,
@@ -130,8 +130,8 @@ class TestGcs(StorageSuite):
         headers = {"Content-Type": "application/octet-stream"}
         request = urllib.request.Request(f"{self.url}/{path}", data, headers, method=method)
         with urllib.request.urlopen(request) as answer:
-            found: bytes = answer.read()
-        return found
+            result: bytes = answer.read()
+        return result
 
     def _object(self, key: str) -> str:
         return f"storage/v1/b/{BUCKET}/o/{quote(f'{self.prefix}/{key}', safe='')}"
@@ -149,22 +149,22 @@ class TestGcs(StorageSuite):
         self._call("POST", f"upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={name}", data)
 
     def raw_list(self) -> list[str]:
-        found: list[str] = []
+        result: list[str] = []
         token = ""
         while True:
             query = f"prefix={quote(self.prefix, safe='')}%2F&pageToken={quote(token, safe='')}"
             page = json.loads(self._call("GET", f"storage/v1/b/{BUCKET}/o?{query}"))
-            found += [each["name"] for each in page.get("items", [])]
+            result += [item["name"] for item in page.get("items", [])]
             token = page.get("nextPageToken", "")
             if not token:
-                return [key[len(self.prefix) + 1 :] for key in found]
+                return [key[len(self.prefix) + 1 :] for key in result]
 
     def raw_delete(self, key: str) -> None:
         self._call("DELETE", self._object(key))
 
 
 class TestSharedFs(FolderAccess, StorageSuite):
-    """A folder below a mounted one."""
+    """A directory below a mounted directory."""
 
     storage_type = "shared_fs"
 

@@ -1,4 +1,4 @@
-"""Replay steps of a trial, find where two runs part, debug trials, and verify data ledgers."""
+"""Replay steps of a trial, find where two runs diverge, debug trials, and verify data ledgers."""
 
 from typing import TYPE_CHECKING
 

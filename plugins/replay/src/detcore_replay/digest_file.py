@@ -13,17 +13,17 @@ from detcore.data import FrameKind
 from detcore_replay.frames import Frame, read_header, scan_frames
 
 _ADVICE = "Remove the file to compare the run by replays alone."
-# A step, and the digests of its record ids, its content and its metrics; 0 where not known.
+# A step, and the digests of its record ids, content and metrics; 0 if unknown.
 _ROW = struct.Struct("<QQQQ")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DigestedRun:
-    """The digests of a trial, over all of its starts; those of a later start replace earlier ones.
+    """The digests of a trial over all starts. Digests of later starts replace earlier digests.
 
     Attributes:
-        facts: Facts about the newest start, by name.
-        steps: Digests of record ids, content and metrics by step; 0 where not known.
+        facts: Properties of the newest start, by name.
+        steps: Digests of record ids, content and metrics by step; 0 if unknown.
         states: Digests by tensor name, by step.
     """
 
@@ -33,35 +33,35 @@ class DigestedRun:
 
 
 def read_digests(trial_dir: Path) -> DigestedRun | None:
-    """Read the digests of a trial's chief; a torn end is skipped.
+    """Read the digests of a trial's chief; a truncated end is skipped.
 
     Args:
-        trial_dir: Folder of the trial, with its ``digests-<run_id>.bin`` files.
+        trial_dir: Directory of the trial, with ``digests-<run_id>.bin`` files.
 
     Returns:
-        The digests; None if the folder has none.
+        The digests, or None if the directory has no digests.
 
     Raises:
         LedgerError: If a file is damaged.
     """
-    read = []
+    starts = []
     for path in Path(trial_dir).glob("digests-*.bin"):
         if path.stem.count("-") == 1:
             frames = list(scan_frames(path, memoryview(path.read_bytes()), advice=_ADVICE))
             if frames:
-                read.append((read_header(path, frames[0], "file of step digests"), frames[1:]))
+                starts.append((read_header(path, frames[0], "file of step digests"), frames[1:]))
     steps: dict[int, tuple[int, int, int]] = {}
     states: dict[int, dict[str, int]] = {}
     facts: dict[str, Any] = {}
-    for facts, frames in sorted(read, key=lambda each: int(each[0]["run_id"])):
+    for facts, frames in sorted(starts, key=lambda start: int(start[0]["run_id"])):
         start = int(facts["start_step"])
         steps = {step: row for step, row in steps.items() if step <= start}
         states = {step: state for step, state in states.items() if step <= start}
-        _collect(frames, steps, states)
+        _collect_digests(frames, steps, states)
     return DigestedRun(facts, steps, states) if facts else None
 
 
-def _collect(
+def _collect_digests(
     frames: list[Frame],
     steps: dict[int, tuple[int, int, int]],
     states: dict[int, dict[str, int]],
@@ -75,5 +75,5 @@ def _collect(
             states[frame.step] = dict(zip(names, values, strict=True))
         elif frame.kind is FrameKind.DIGESTS:
             for step, *row in _ROW.iter_unpack(frame.body):
-                known = steps.get(step, (0, 0, 0))
-                steps[step] = (row[0] or known[0], row[1] or known[1], row[2] or known[2])
+                previous = steps.get(step, (0, 0, 0))
+                steps[step] = (row[0] or previous[0], row[1] or previous[1], row[2] or previous[2])

@@ -15,21 +15,21 @@ from detcore.errors import LedgerError
 
 _MAGIC = b"DLG1"
 _FORMAT_VERSION = 1
-_LEDGER_ADVICE = "Nothing can be proved from this ledger. Train again with data_ledger: true."
-# magic, kind, 3 bytes of padding, body size, step, epoch, CRC of the body, CRC of all this
+_LEDGER_ADVICE = "This ledger cannot prove anything. Train again with data_ledger: true."
+# magic, kind, 3 bytes of padding, body size, step, epoch, CRC of the body, CRC of the head
 _HEAD = struct.Struct("<4sB3xQqqII")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame in a file: the fields of its head, and its body, which is not copied.
+    """A frame in a file: the fields of its head, and its body without a copy.
 
     Attributes:
         kind: The content of the body.
-        step: The step that it belongs to.
+        step: The step of the frame.
         epoch: Pass over the data, from 0; 0 in files of step digests.
         body: A part of the file's content.
-        id_bytes: Length of each of the record ids in it, if it has any.
+        id_bytes: Length of each record id, if the frame has record ids.
     """
 
     kind: FrameKind
@@ -42,17 +42,17 @@ class Frame:
 def scan_frames(
     path: Path, content: memoryview, *, advice: str = _LEDGER_ADVICE
 ) -> Iterator[Frame]:
-    """Iterate over the frames of a ledger or of step digests, and check each.
+    """Yield the checked frames of a ledger or of step digests.
 
-    A torn last frame is left out: its process was killed while it wrote the frame.
+    A truncated last frame is omitted: its process was killed while writing.
 
     Args:
         path: The file, for messages.
         content: Its content.
-        advice: The last line of the message about damage: the remedy.
+        advice: The remedy, as last line of the message about damage.
 
     Raises:
-        LedgerError: If the file is damaged anywhere else, with its name and the offset.
+        LedgerError: If the file is damaged elsewhere. The message has its name and the offset.
     """
     offset = 0
     while offset < len(content):
@@ -62,21 +62,25 @@ def scan_frames(
             return
         magic, kind, size, step, epoch, body_crc, head_crc = _HEAD.unpack(head)
         if magic != _MAGIC or zlib.crc32(head[:-4]) != head_crc:
-            raise _damaged(path, offset, "the head of a frame does not match its checksum", advice)
+            raise _damage_error(
+                path, offset, "the head of a frame does not match its checksum", advice
+            )
         body = content[offset + _HEAD.size : offset + _HEAD.size + size]
         if len(body) < size:
             return
         if kind not in iter(FrameKind):
-            raise _damaged(path, offset, f"there is no frame of kind {kind}", advice)
+            raise _damage_error(path, offset, f"unknown frame kind {kind}", advice)
         if zlib.crc32(body) != body_crc:
-            raise _damaged(path, offset, "the body of a frame does not match its checksum", advice)
+            raise _damage_error(
+                path, offset, "the body of a frame does not match its checksum", advice
+            )
         yield Frame(FrameKind(kind), step, epoch, body)
         offset += _HEAD.size + size
 
 
 def _check_torn_head(path: Path, offset: int, head: memoryview, advice: str) -> None:
     if bytes(head[: len(_MAGIC)]) != _MAGIC[: len(head)]:
-        raise _damaged(path, offset, "the bytes there are not the beginning of a frame", advice)
+        raise _damage_error(path, offset, "the bytes are not the start of a frame", advice)
 
 
 def read_header(path: Path, frame: Frame, what: str) -> dict[str, Any]:
@@ -88,7 +92,7 @@ def read_header(path: Path, frame: Frame, what: str) -> dict[str, Any]:
         what: The kind of the file, for messages.
 
     Raises:
-        LedgerError: If another version wrote it, or another program.
+        LedgerError: If another version or another program wrote the file.
     """
     fields: Any = json.loads(bytes(frame.body)) if frame.kind is FrameKind.HEADER else None
     if not isinstance(fields, dict) or fields.pop("format", None) != _FORMAT_VERSION:
@@ -100,10 +104,10 @@ def read_header(path: Path, frame: Frame, what: str) -> dict[str, Any]:
     return fields
 
 
-def _damaged(path: Path, offset: int, why: str, advice: str) -> LedgerError:
+def _damage_error(path: Path, offset: int, why: str, advice: str) -> LedgerError:
     return LedgerError(
         f"{path} is damaged at offset {offset}: {why}.\n"
-        "A process that is killed leaves at most a torn end, which is skipped; this is something "
-        "else: a failing disk, or a program that changed the file.\n"
+        "A killed process leaves at most a truncated end, which is skipped. The cause here is a "
+        "failing disk, or a program that changed the file.\n"
         f"{advice}"
     )

@@ -14,7 +14,7 @@ from detcore.data import FrameKind, IdKind, LedgerHeader
 from detcore.errors import LedgerError
 from detcore_replay.frames import Frame, read_header, scan_frames
 
-_EXAMPLES = 5
+_MAX_EXAMPLES = 5
 _ID_TYPES = {2: "<u2", 4: "<u4", 8: "<i8"}
 Indices = npt.NDArray[np.int64]
 
@@ -26,9 +26,9 @@ class EpochReport:
     Attributes:
         epoch: The pass, from 0.
         num_records: Ids used, repetitions included.
-        is_complete: Whether training reached the next epoch, or used every id.
+        is_complete: Whether training reached the next epoch or used every id.
         num_twice: Ids used more often than the data set contains them.
-        num_never: Ids that were left out; None if unknown: the epoch is not complete, or the
+        num_never: Ids that were not used. None if unknown, because the epoch is incomplete or the
             ledger does not list the data set.
         examples: Some of the ids of `num_twice` and `num_never`.
     """
@@ -48,13 +48,13 @@ class LedgerReport:
     Attributes:
         ids: The kind of the ids.
         num_records: Ids of the whole data set; None if the ledger does not contain it.
-        left_over: Ids that each epoch leaves out on purpose.
+        left_over: Ids that each epoch omits on purpose.
         runs: Run ids that left a ledger.
         first_step: First step that counts.
         last_step: Last step that counts.
-        missing_steps: Steps in between, or up to the last one known, that no ledger contains.
-        superseded_steps: Steps that were trained and then lost with the process that trained
-            them: a later run started before them.
+        missing_steps: Steps in between, or up to the last known step, that no ledger contains.
+        superseded_steps: Steps that were trained and then lost with their process, because a later
+            run started before them.
         epochs: One report for each epoch.
     """
 
@@ -93,18 +93,20 @@ class LedgerReport:
             )
         if self.num_records is None:
             return (
-                "Not proved: none was used twice, but the ledger does not say which records "
-                "there are, so whether one was left out is unknown."
+                "Not proved: no record was used twice, but the ledger does not list the records of "
+                "the data set, so omitted records are unknown."
             )
-        return self._proof()
+        return self._describe_proof()
 
-    def _proof(self) -> str:
-        whole = sum(epoch.is_complete for epoch in self.epochs)
+    def _describe_proof(self) -> str:
+        num_complete = sum(epoch.is_complete for epoch in self.epochs)
         parts = []
-        if whole:
-            epochs = "epoch" if whole == 1 else "epochs"
+        if num_complete:
+            epochs = "epoch" if num_complete == 1 else "epochs"
             dropped = f" but the {self.left_over} it drops" if self.left_over else ""
-            parts.append(f"each of {whole} complete {epochs} used every record{dropped} once")
+            parts.append(
+                f"each of {num_complete} complete {epochs} used every record{dropped} once"
+            )
         parts += [
             f"the {epoch.num_records} of epoch {epoch.epoch}, which is not complete, were used once"
             for epoch in self.epochs
@@ -113,13 +115,13 @@ class LedgerReport:
         restarts = len(self.runs) - 1
         across = f", across {restarts} restart{'s' * (restarts != 1)}" if restarts else ""
         return (
-            f"Proved: of {self.num_records} records, {' and '.join(parts)}; "
+            f"Proved ({self.num_records} records): {' and '.join(parts)}; "
             f"none twice, none never{across}."
         )
 
 
 @dataclasses.dataclass
-class _File:
+class _LedgerFile:
     path: Path
     header: LedgerHeader
     frames: list[Frame]
@@ -128,46 +130,46 @@ class _File:
 def verify_ledger(
     trial_dir: Path, *, reported_steps: Mapping[int, int] | None = None
 ) -> LedgerReport:
-    """Check that every record of each epoch was used once: none twice, none never.
+    """Check that every record of each epoch was used exactly once.
 
-    Steps that a run trained after the step from which a later run started were lost with its
-    process, so they do not count. If the last epoch is incomplete, it is checked for repetitions
-    only.
+    Steps that a run trained beyond the start of a later run do not count, because they were lost
+    with the process. An incomplete last epoch is checked only for repetitions.
 
     Args:
-        trial_dir: Folder of the trial, with its ``ledger-*.bin`` files.
-        reported_steps: Steps that each run is known to have completed, by run id. The ledgers must
-            reach the steps that their newest run, and any run after it, reported.
+        trial_dir: Directory of the trial, with ``ledger-*.bin`` files.
+        reported_steps: Steps that each run reported as completed, by run id. The ledgers must reach
+            the steps that their newest run, and any later run, reported.
 
     Returns:
-        The report; ``report.is_proved`` is the answer.
+        The report with the result ``report.is_proved``.
 
     Raises:
-        LedgerError: If there is no ledger, one is damaged, or they do not belong together.
+        LedgerError: If no ledger exists, a ledger is damaged, or the ledgers do not belong
+            together.
     """
     paths = sorted(Path(trial_dir).glob("ledger-*.bin"))
-    files = [file for path in paths if (file := _open(path)) is not None]
-    return _verify(Path(trial_dir), files, reported_steps or {})
+    files = [file for path in paths if (file := _map_ledger(path)) is not None]
+    return _build_report(Path(trial_dir), files, reported_steps or {})
 
 
-def _open(path: Path) -> _File | None:
-    """Map a ledger; None if its process was killed before it had logged anything."""
+def _map_ledger(path: Path) -> _LedgerFile | None:
+    """Map a ledger into memory; return None if its process was killed before logging."""
     if not path.stat().st_size:
         return None
     with path.open("rb") as file:
-        # Unmapped with its last user: closing it here would fail while an array refers to it.
+        # The map is released with its last array. Closing it here would fail.
         content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     frames = list(scan_frames(path, content))
     if not frames:
         return None
     fields = read_header(path, frames[0], "data ledger")
     fields["ids"] = IdKind(fields["ids"])
-    batches = [each for frame in frames[1:] for each in _split_frame(frame)]
-    return _File(path, LedgerHeader(**fields), batches)
+    batches = [batch for frame in frames[1:] for batch in _split_frame(frame)]
+    return _LedgerFile(path, LedgerHeader(**fields), batches)
 
 
 def _split_frame(frame: Frame) -> Iterator[Frame]:
-    """Iterate over the batches of a frame of many, or return any other frame."""
+    """Yield the batches of a frame with several batches, or any other frame itself."""
     if frame.kind is not FrameKind.BATCHES:
         yield frame
         return
@@ -181,31 +183,33 @@ def _split_frame(frame: Frame) -> Iterator[Frame]:
         yield Frame(FrameKind.BATCHES, frame.step + index, epoch, body, id_bytes)
 
 
-def _ids_of(frame: Frame) -> Indices:
-    """Return the ids in the body of a frame, without copying 64-bit ones if possible."""
+def _read_ids(frame: Frame) -> Indices:
+    """Return the ids in the body of a frame, without a copy of 64-bit ids if possible."""
     return np.frombuffer(frame.body, dtype=_ID_TYPES[frame.id_bytes]).astype(np.int64, copy=False)
 
 
-def _verify(trial_dir: Path, files: list[_File], reported_steps: Mapping[int, int]) -> LedgerReport:
+def _build_report(
+    trial_dir: Path, files: list[_LedgerFile], reported_steps: Mapping[int, int]
+) -> LedgerReport:
     if not files:
         raise LedgerError(
-            f"there is no data ledger in {trial_dir}.\n"
-            "Records are logged only where the experiment file says data_ledger: true.\n"
-            "Add it and train again; past runs cannot be verified."
+            f"{trial_dir} does not contain a data ledger.\n"
+            "Records are logged only if the experiment file has data_ledger: true.\n"
+            "Add the setting and train again. Past runs cannot be verified."
         )
     _check_same_data(files)
     header = files[0].header
-    counted, superseded = _counted_frames(files)
-    steps = _steps_of_all(counted, header.world_size)
+    counted, superseded = _select_frames(files)
+    steps = _find_common_steps(counted, header.world_size)
     first = min(file.header.start_step for file in files) + 1
     newest = max(file.header.run_id for file in files)
     reported = [step for run_id, step in reported_steps.items() if run_id >= newest]
     last = max((*(frame.step for _, frame in counted), *reported), default=first - 1)
-    census = _census(files)
-    by_epoch: dict[int, list[tuple[_File, Frame]]] = {}
+    census = _read_census(files)
+    by_epoch: dict[int, list[tuple[_LedgerFile, Frame]]] = {}
     for file, frame in counted:
         by_epoch.setdefault(frame.epoch, []).append((file, frame))
-    reached = _epoch_reached_by_all(counted)
+    reached = _find_common_epoch(counted)
     return LedgerReport(
         ids=header.ids,
         num_records=None if census is None else int(census[1].sum()),
@@ -222,41 +226,41 @@ def _verify(trial_dir: Path, files: list[_File], reported_steps: Mapping[int, in
     )
 
 
-def _check_same_data(files: list[_File]) -> None:
+def _check_same_data(files: list[_LedgerFile]) -> None:
     first = files[0]
-    seen: dict[tuple[int, int], Path] = {}
+    paths: dict[tuple[int, int], Path] = {}
     for file in files:
         header = file.header
         for name in ("ids", "num_records", "left_over", "world_size"):
-            mine, theirs = getattr(header, name), getattr(first.header, name)
-            if mine != theirs:
+            value, first_value = getattr(header, name), getattr(first.header, name)
+            if value != first_value:
                 raise LedgerError(
-                    f"{file.path} and {first.path} are of different data: {name} is "
-                    f"{getattr(mine, 'value', mine)} in one and {getattr(theirs, 'value', theirs)} "
-                    "in the other.\n"
+                    f"{file.path} and {first.path} belong to different data: {name} is "
+                    f"{getattr(value, 'value', value)} in one and "
+                    f"{getattr(first_value, 'value', first_value)} in the other.\n"
                     "Epochs of different data cannot be compared.\n"
                     "Was the data changed, or the number of workers, before the trial was resumed?"
                 )
         key = (header.run_id, header.rank)
-        if key in seen:
-            raise LedgerError(f"{file.path} and {seen[key]} are of the same run and rank {key}")
-        seen[key] = file.path
-    # A rank of a run that was killed early may have written nothing; its steps are missing then.
-    absent = set(range(first.header.world_size)) - {rank for _, rank in seen}
+        if key in paths:
+            raise LedgerError(f"{file.path} and {paths[key]} belong to the same run and rank {key}")
+        paths[key] = file.path
+    # A rank that was killed early may not have written a ledger. Its steps are then missing.
+    absent = set(range(first.header.world_size)) - {rank for _, rank in paths}
     if absent:
         raise LedgerError(
-            f"there is no ledger of rank {sorted(absent)} of {first.header.world_size}.\n"
-            "Each worker writes one in the trial's folder, on the machine where it runs.\n"
-            "Copy all of them into one folder, and verify that."
+            f"the ledger of rank {sorted(absent)} of {first.header.world_size} is missing.\n"
+            "Each worker writes a ledger to the trial's directory on its machine.\n"
+            "Copy all ledgers into one directory, and verify it."
         )
 
 
-def _counted_frames(
-    files: list[_File],
-) -> tuple[list[tuple[_File, Frame]], list[tuple[_File, Frame]]]:
-    """Return the batches that count, and those that a later run repeated."""
-    counted: list[tuple[_File, Frame]] = []
-    superseded: list[tuple[_File, Frame]] = []
+def _select_frames(
+    files: list[_LedgerFile],
+) -> tuple[list[tuple[_LedgerFile, Frame]], list[tuple[_LedgerFile, Frame]]]:
+    """Return the batches that count, and the batches that a later run repeated."""
+    counted: list[tuple[_LedgerFile, Frame]] = []
+    superseded: list[tuple[_LedgerFile, Frame]] = []
     for file in files:
         later = [
             other.header.start_step for other in files if other.header.run_id > file.header.run_id
@@ -269,23 +273,23 @@ def _counted_frames(
     return counted, superseded
 
 
-def _steps_of_all(counted: list[tuple[_File, Frame]], world_size: int) -> Indices:
-    """Return the steps that count and that each rank logged, in order."""
+def _find_common_steps(counted: list[tuple[_LedgerFile, Frame]], world_size: int) -> Indices:
+    """Return the counted steps that all ranks logged, in order."""
     steps: list[set[int]] = [set() for _ in range(world_size)]
     for file, frame in counted:
         steps[file.header.rank].add(frame.step)
     return np.array(sorted(set.intersection(*steps)), dtype=np.int64)
 
 
-def _census(files: list[_File]) -> tuple[Indices, Indices] | None:
-    """Return the ids of the data set and how often it contains each, as counted by each run."""
+def _read_census(files: list[_LedgerFile]) -> tuple[Indices, Indices] | None:
+    """Return the ids of the data set and their multiplicities, as counted by each run."""
     num_records = files[0].header.num_records
     if num_records is not None:
         return np.arange(num_records), np.ones(num_records, dtype=np.int64)
-    found: tuple[Indices, Indices] | None = None
+    census: tuple[Indices, Indices] | None = None
     for run_id in sorted({file.header.run_id for file in files}):
         parts = [
-            _ids_of(frame)
+            _read_ids(frame)
             for file in files
             for frame in file.frames
             if file.header.run_id == run_id and frame.kind is FrameKind.CENSUS
@@ -293,16 +297,16 @@ def _census(files: list[_File]) -> tuple[Indices, Indices] | None:
         if not parts:
             continue
         ids, counts = np.unique(np.concatenate(parts), return_counts=True)
-        if found is not None and not all(map(np.array_equal, found, (ids, counts))):
+        if census is not None and not all(map(np.array_equal, census, (ids, counts))):
             raise LedgerError(
-                f"run {run_id} found other records in the data set than the run before it.\n"
+                f"run {run_id} found other records in the data set than the previous run.\n"
                 "Epochs of different data cannot be compared."
             )
-        found = ids, counts.astype(np.int64)
-    return found
+        census = ids, counts.astype(np.int64)
+    return census
 
 
-def _epoch_reached_by_all(counted: list[tuple[_File, Frame]]) -> int:
+def _find_common_epoch(counted: list[tuple[_LedgerFile, Frame]]) -> int:
     reached: dict[int, int] = {}
     for file, frame in counted:
         rank = file.header.rank
@@ -312,31 +316,31 @@ def _epoch_reached_by_all(counted: list[tuple[_File, Frame]]) -> int:
 
 def _report_epoch(
     epoch: int,
-    frames: list[tuple[_File, Frame]],
+    frames: list[tuple[_LedgerFile, Frame]],
     census: tuple[Indices, Indices] | None,
     *,
     went_on: bool,
 ) -> EpochReport:
     header = frames[0][0].header
-    used = np.concatenate([_ids_of(frame) for _, frame in frames])
+    used = np.concatenate([_read_ids(frame) for _, frame in frames])
     ids, times = np.unique(used, return_counts=True)
     if header.num_records is not None:
         _check_range(epoch, ids, header.num_records)
-    held = np.ones(len(ids), dtype=np.int64) if census is None else _look_up(ids, *census)
+    multiplicities = np.ones(len(ids), dtype=np.int64) if census is None else _look_up(ids, *census)
     total = None if census is None else int(census[1].sum()) - header.left_over
-    extra = ids[times > held]
-    spent = int(np.minimum(times, held).sum())
-    # A duplicate takes the place of no other id: only distinct uses make an epoch complete.
-    is_complete = went_on or (total is not None and spent >= total)
-    num_never = None if total is None or not is_complete else max(0, total - spent)
-    examples = [*extra[:_EXAMPLES].tolist()]
+    extra = ids[times > multiplicities]
+    num_distinct = int(np.minimum(times, multiplicities).sum())
+    # Only distinct uses count: a duplicate does not replace another id.
+    is_complete = went_on or (total is not None and num_distinct >= total)
+    num_never = None if total is None or not is_complete else max(0, total - num_distinct)
+    examples = [*extra[:_MAX_EXAMPLES].tolist()]
     if census is not None and num_never:
-        examples += census[0][_look_up(census[0], ids, times) < census[1]][:_EXAMPLES].tolist()
+        examples += census[0][_look_up(census[0], ids, times) < census[1]][:_MAX_EXAMPLES].tolist()
     return EpochReport(
         epoch=epoch,
         num_records=int(used.size),
         is_complete=is_complete,
-        num_twice=int((times - held)[times > held].sum()),
+        num_twice=int((times - multiplicities)[times > multiplicities].sum()),
         num_never=num_never,
         examples=tuple(examples),
     )
@@ -350,9 +354,9 @@ def _check_range(epoch: int, ids: Indices, num_records: int) -> None:
         )
 
 
-def _look_up(wanted: Indices, ids: Indices, counts: Indices) -> Indices:
-    """Return the counts of some ids, of which `ids` are sorted; 0 where one is not among them."""
+def _look_up(keys: Indices, ids: Indices, counts: Indices) -> Indices:
+    """Return the count of each key, given sorted `ids` with counts; 0 for keys not in `ids`."""
     if not ids.size:
-        return np.zeros(len(wanted), dtype=np.int64)
-    places = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-    return np.where(ids[places] == wanted, counts[places], 0)
+        return np.zeros(len(keys), dtype=np.int64)
+    positions = np.minimum(np.searchsorted(ids, keys), len(ids) - 1)
+    return np.where(ids[positions] == keys, counts[positions], 0)

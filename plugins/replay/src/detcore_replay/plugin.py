@@ -1,4 +1,4 @@
-"""Hook implementations; imports click when a command is called for."""
+"""Hook implementations; click is imported only for a command."""
 
 from __future__ import annotations
 

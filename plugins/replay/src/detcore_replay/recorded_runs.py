@@ -1,4 +1,4 @@
-"""The runs that are compared: a trial, or the part of one up to a checkpoint."""
+"""The compared runs: a trial, or its part up to a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A trial, as it was trained.
+    """A trial with the results of its training.
 
     Attributes:
-        label: Such as ``trial 3``.
-        info: The newest start of its worker.
-        digests: Digests of its steps; None if it stored none.
-        checkpoints: Its whole checkpoints, oldest first.
-        last_step: The step that the comparison ends at: the last one, or the checkpoint's.
-        framework: Name of the framework that trained it; None if not known.
+        label: Name in messages, such as ``trial 3``.
+        info: Information about the newest start of its worker.
+        digests: Digests of its steps, or None.
+        checkpoints: Its complete checkpoints, oldest first.
+        last_step: The last step to compare: the trial's last step, or the checkpoint's step.
+        framework: Name of its framework; None if unknown.
     """
 
     label: str
@@ -35,18 +35,18 @@ class Run:
     last_step: int
     framework: str | None
 
-    def checkpoint_before(self, step: int) -> CheckpointRecord | None:
-        """Return the newest checkpoint of a step or an earlier one; None: the run's beginning."""
-        known = [each for each in self.checkpoints if each.steps_completed <= step]
-        return max(known, key=lambda each: each.steps_completed) if known else None
+    def find_checkpoint_before(self, step: int) -> CheckpointRecord | None:
+        """Return the newest checkpoint at a step or earlier; None for the start of the run."""
+        candidates = [record for record in self.checkpoints if record.steps_completed <= step]
+        return max(candidates, key=lambda record: record.steps_completed, default=None)
 
 
 def find_run(database: Database, name: str) -> Run:
     """Find a trial by its id, or by the UUID of one of its checkpoints.
 
     Raises:
-        NotFoundError: If there is neither.
-        RunError: If it left no files, or a script trained it.
+        NotFoundError: If neither exists.
+        RunError: If the trial left no files, or a script trained it.
     """
     checkpoint = None if name.isdigit() else database.get_checkpoint(name)
     trial = database.get_trial(checkpoint.trial_id if checkpoint else int(name))
@@ -54,7 +54,7 @@ def find_run(database: Database, name: str) -> Run:
     checkpoints = tuple(
         sorted(
             database.list_checkpoints(trial_id=trial.id, states=["COMPLETED"]),
-            key=lambda each: each.steps_completed,
+            key=lambda record: record.steps_completed,
         )
     )
     digests = read_digests(Path(info.trial_dir))
@@ -63,13 +63,15 @@ def find_run(database: Database, name: str) -> Run:
         info=info,
         digests=digests,
         checkpoints=checkpoints,
-        last_step=checkpoint.steps_completed if checkpoint else _last_step(checkpoints, digests),
-        framework=next((str(c.metadata.get("framework")) for c in checkpoints), None),
+        last_step=checkpoint.steps_completed
+        if checkpoint
+        else _find_last_step(checkpoints, digests),
+        framework=next((str(record.metadata.get("framework")) for record in checkpoints), None),
     )
 
 
-def _last_step(checkpoints: tuple[CheckpointRecord, ...], digests: DigestedRun | None) -> int:
-    steps = [each.steps_completed for each in checkpoints]
+def _find_last_step(checkpoints: tuple[CheckpointRecord, ...], digests: DigestedRun | None) -> int:
+    steps = [checkpoint.steps_completed for checkpoint in checkpoints]
     if digests is not None:
         steps += [max(digests.steps, default=0), max(digests.states, default=0)]
     return max(steps, default=0)
@@ -78,11 +80,11 @@ def _last_step(checkpoints: tuple[CheckpointRecord, ...], digests: DigestedRun |
 def _read_info(trial: TrialRecord, experiment: ExperimentRecord) -> TrialInfo:
     if trial.trial_dir is None or not Path(trial.trial_dir).is_dir():
         raise NotFoundError(
-            f"trial {trial.id} has no folder here: {trial.trial_dir or 'it was never started'}.\n"
-            "Digests, code and settings of a run are kept in the home of the machine that ran it.\n"
-            "Run the command there, or copy that DETCORE_HOME."
+            f"trial {trial.id} has no directory here: {trial.trial_dir or 'never started'}.\n"
+            "Digests, code and settings are in DETCORE_HOME of the machine that ran the trial.\n"
+            "Run the command there, or copy that directory."
         )
-    if experiment.config.get("is_standalone"):  # no runner wrote a file about its start
+    if experiment.config.get("is_standalone"):  # a standalone script has no start file
         return TrialInfo(
             experiment_id=experiment.id,
             trial_id=trial.id,

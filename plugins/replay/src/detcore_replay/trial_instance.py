@@ -1,4 +1,4 @@
-"""A trial for debugging, in this process."""
+"""Create a trial in this process for debugging."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ def create_trial_instance(
     config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     hparams: Mapping[str, Any] | None = None,
 ) -> Trial:
-    """Make a trial in this process, to call its methods and look at their results.
+    """Create a trial in this process, to call its methods and inspect their results.
 
-    Nothing is recorded and nothing trains by itself. Python, NumPy and the framework are seeded as
+    Nothing is recorded, and training does not start. Python, NumPy and the framework are seeded as
     in a worker. ``trial.context.checkpoints`` (`detcore.trial.InstanceCheckpoints`) restores the
     training state from `checkpoint_dir`, validates, and saves checkpoints there. A Keras trial's
-    ``build_model()`` returns the model with the weights of the newest checkpoint in it.
+    ``build_model()`` returns the model with the weights of the newest checkpoint.
 
     Args:
         trial_def: The trial class.
-        checkpoint_dir: Folder of checkpoints, or one checkpoint; made if it is not there. Event
-            files go to ``tensorboard`` in it.
+        checkpoint_dir: Directory of checkpoints, or one checkpoint. It is created if it does not
+            exist. Event files are written to its subdirectory ``tensorboard``.
         config: The experiment's configuration, as for `detcore.client.create`.
-        hparams: Hyperparameters in place of those of the experiment's first trial: constants as
-            they are, ranges drawn with ``reproducibility.experiment_seed``.
+        hparams: Hyperparameters that replace those of the experiment's first trial, which are its
+            constants, and values drawn from its ranges with ``reproducibility.experiment_seed``.
 
     Returns:
         The trial.
 
     Raises:
-        ConfigError: If the configuration has mistakes.
-        InvalidExperimentError: If `trial_def` is no trial class.
-        PluginNotFoundError: If no plugin trains it.
+        ConfigError: If the configuration is invalid.
+        InvalidExperimentError: If `trial_def` is not a trial class.
+        PluginNotFoundError: If no plugin supports its framework.
     """
     from detcore.client import load_trial_config
     from detcore.plugins import PluginManager
@@ -67,7 +67,7 @@ def create_trial_instance(
     environment = read_environment()
     plugins = PluginManager(environment)
     framework = find_framework(trial_def, plugins.frameworks())
-    loaded = load_trial_config(
+    trial_config = load_trial_config(
         config,
         trial_class=trial_def,
         framework=framework,
@@ -76,7 +76,7 @@ def create_trial_instance(
     )
     folder = Path(checkpoint_dir).expanduser().absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    context = _make_context(framework, loaded.config, hparams, folder, environment)
+    context = _make_context(framework, trial_config.config, hparams, folder, environment)
     trial = trial_def(context)
     context.checkpoints = _Checkpoints(folder, trial, framework, plugins)
     context.prepare_instance(trial, context.checkpoints.latest)
@@ -90,13 +90,13 @@ def _make_context(
     folder: Path,
     environment: Environment,
 ) -> Any:
-    """Return the context of a trial alone in this process, which is seeded as a worker is."""
+    """Return the context of a single trial, after seeding this process like a worker."""
     from detcore.config import resolve_constants, trial_seed
     from detcore.distributed import DistributedContext
     from detcore.trial import TrialSetup, import_object, prepare_process
     from detcore.types import TrialInfo
 
-    plain, settings = config.model_dump(mode="json"), config.trial_settings()
+    document, settings = config.model_dump(mode="json"), config.trial_settings()
     seed = config.reproducibility.experiment_seed
     values = {**resolve_constants(config.hyperparameters, seed=seed), **(hparams or {})}
     info = TrialInfo(
@@ -105,7 +105,7 @@ def _make_context(
         run_id=1,
         trial_seed=trial_seed(seed),
         hparams=values,
-        config=plain,
+        config=document,
         model_dir=str(Path.cwd()),
         trial_dir=str(folder),
         settings=settings,
@@ -114,7 +114,7 @@ def _make_context(
     prepare_process(framework, info, alone)
     return import_object(framework.context_class)(
         TrialSetup(
-            config=plain,
+            config=document,
             settings=settings,
             hparams=values,
             seed=info.trial_seed,
@@ -127,7 +127,7 @@ def _make_context(
 
 
 class _Checkpoints(InstanceCheckpoints):
-    """The checkpoints of a trial in a folder; its data and model are built on first use."""
+    """The checkpoints of a trial in a directory. Data and model are created on first use."""
 
     def __init__(
         self, directory: Path, trial: Trial, framework: Framework, plugins: PluginManager
@@ -141,36 +141,36 @@ class _Checkpoints(InstanceCheckpoints):
 
     @property
     def latest(self) -> Path | None:
-        found = [(manifest.created, uuid) for uuid, manifest in self._committed()]
-        if found:
-            return self.directory / max(found)[1]
+        checkpoints = [(manifest.created, uuid) for uuid, manifest in self._list_manifests()]
+        if checkpoints:
+            return self.directory / max(checkpoints)[1]
         return self.directory if (self.directory / _TRIAL_FILE).is_file() else None
 
     def restore(self, checkpoint: str | os.PathLike[str] | None = None) -> Path:
         folder = Path(checkpoint) if checkpoint is not None else self.latest
         if folder is None or not folder.is_dir():
             raise CheckpointNotFoundError(
-                f"there is no checkpoint {folder if folder is not None else f'in {self.directory}'}"
-                ".\nPut one there (detcore checkpoint download UUID), or save one with "
-                "context.checkpoints.save()."
+                f"checkpoint not found: {folder if folder is not None else self.directory}.\n"
+                "Download a checkpoint (detcore checkpoint download UUID), or save a checkpoint "
+                "with context.checkpoints.save()."
             )
-        self._built().restore(folder)
-        self._steps_completed = _steps_of(folder)
+        self._build_controller().restore(folder)
+        self._steps_completed = _read_steps(folder)
         return folder
 
     def save(self, steps_completed: int | None = None) -> Path:
         from detcore.checkpoint import CheckpointContext
         from detcore.trial import build_trial_record, copy_code, list_code
 
-        controller, context = self._built(), self._trial.context
-        assert context.info is not None  # given above
-        entrypoint, is_in_code = self._entrypoint()
+        controller, context = self._build_controller(), self._trial.context
+        assert context.info is not None  # passed above
+        entrypoint, is_in_code = self._find_entrypoint()
         steps = self._steps_completed if steps_completed is None else steps_completed
         record = build_trial_record(context.info, self._framework.name, entrypoint)
         record["steps_completed"] = steps
         provider = self._plugins.find_framework_provider(self._framework.name)
         code = Path.cwd()
-        with self._storage() as storage:
+        with self._open_storage() as storage:
             checkpoints = CheckpointContext(storage=storage, distributed=context.distributed)
             checkpoints.versions[provider.distribution] = provider.version
             metadata = {"steps_completed": steps, "framework": self._framework.name}
@@ -187,7 +187,7 @@ class _Checkpoints(InstanceCheckpoints):
         return self.directory / uuid
 
     def validate(self) -> dict[str, float]:
-        result = self._built().validate()
+        result = self._build_controller().validate()
         return dict(result.metrics if isinstance(result, ValidationResult) else result)
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ class _Checkpoints(InstanceCheckpoints):
             self._controller.close()
             self._controller = None
 
-    def _built(self) -> Any:
+    def _build_controller(self) -> Any:
         from detcore.trial import import_object
 
         if self._controller is None:
@@ -203,38 +203,38 @@ class _Checkpoints(InstanceCheckpoints):
             self._controller = make(self._trial, self._trial.context)
         return self._controller
 
-    def _entrypoint(self) -> tuple[str, bool]:
-        """Return the import path of the trial class, and whether it is found in this folder."""
+    def _find_entrypoint(self) -> tuple[str, bool]:
+        """Return the import path of the trial class, and whether it is in this directory."""
         from detcore.client import find_class
 
         kind = type(self._trial)
         try:
             return find_class(kind, Path.cwd()).entrypoint, True
         except InvalidExperimentError:
-            # Typed at a prompt, or code of another folder: its checkpoints hold the state alone.
+            # A class from a prompt or another directory: its checkpoints contain only the state.
             return f"{kind.__module__}:{kind.__qualname__}", False
 
-    def _committed(self) -> Iterator[tuple[str, Manifest]]:
+    def _list_manifests(self) -> Iterator[tuple[str, Manifest]]:
         from detcore.checkpoint import MANIFEST_FILE, read_manifest
 
-        with self._storage() as storage:
+        with self._open_storage() as storage:
             for path in sorted(self.directory.glob(f"*/{MANIFEST_FILE}")):
                 uuid = path.parent.name
                 yield uuid, read_manifest(storage, uuid)
 
     @contextlib.contextmanager
-    def _storage(self) -> Iterator[StorageBackend]:
+    def _open_storage(self) -> Iterator[StorageBackend]:
         from detcore.storage import open_storage
 
-        # Always a plain folder, whatever URL schemes plugins register.
+        # Always a local directory, whatever URL schemes plugins register.
         storage = open_storage(str(self.directory), home=self.directory, plugins=None)
         with contextlib.closing(storage):
             yield storage
 
 
-def _steps_of(folder: Path) -> int:
+def _read_steps(folder: Path) -> int:
     try:
         record = json.loads((folder / _TRIAL_FILE).read_text(encoding="utf-8"))
         return int(record["steps_completed"])
     except (OSError, ValueError, TypeError, KeyError):
-        return 0  # a checkpoint of another system, which does not record it
+        return 0  # a checkpoint of another system, without this field

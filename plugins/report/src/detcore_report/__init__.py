@@ -1,6 +1,6 @@
 """Charts, reports and plots of detcore's records.
 
-Names are imported on first use: finding the plugin must not cost what using it costs.
+Names are imported on first use, so that finding the plugin stays cheap.
 """
 
 from __future__ import annotations

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from detcore.records import Database, ExperimentRecord
 
 
-# More curves than this could be neither distinguished nor drawn within a second.
+# More curves could neither be distinguished nor drawn within a second.
 MAX_CURVES = 200
 MAX_ROWS = 500
 MAX_POINTS = 40_000
-# Curves are cut into parts; of each the smallest and the largest value are drawn.
+# Curves are split into parts. The smallest and the largest value of each part are drawn.
 _MIN_PARTS, _MAX_PARTS = 6, 500
 
 
@@ -43,9 +43,9 @@ class TrialView:
         last: The last value of that metric, or None; may be NaN.
         hparams: Hyperparameters; nested names have dots.
         rank: Its rank among the trials with a value, from 0, or None.
-        labels: Words to find it by.
-        notes: A longer text about it, or "".
-        number: Its index among the experiment's trials by id, from 0: its colour on every page.
+        labels: Labels for searching.
+        notes: A longer description, or "".
+        number: Its index among the experiment's trials by id, from 0, which determines its colour.
     """
 
     id: int
@@ -65,7 +65,7 @@ class TrialView:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A metric of a trial over steps; values that are not finite are counted and left out."""
+    """A metric of a trial over steps; values that are not finite are counted but omitted."""
 
     trial_id: int
     points: Sequence[tuple[int, float]]
@@ -87,11 +87,11 @@ class ExperimentView:
 
     Attributes:
         overview: As in `detcore experiment list --json`.
-        trials: The shown trials, the best first; those without a value are last.
+        trials: The displayed trials, the best first, trials without a value last.
         num_trials: Total number of trials.
         metric: The metric that ranks trials, or None.
         kind: Whether that is a metric of "training" or of "validation".
-        charts: Charts, that metric's first.
+        charts: Charts, starting with the ranking metric.
         metrics: Kind and name of all reported metrics.
         hidden_metrics: Metrics without a chart.
         axes: Varied hyperparameters, then the metric.
@@ -113,12 +113,12 @@ class ExperimentView:
 
     @property
     def varied(self) -> list[str]:
-        """The names of the hyperparameters that are not the same for all trials."""
+        """Names of the hyperparameters that differ between trials."""
         return [axis.name for axis in self.axes if axis.name != self.metric]
 
     @property
     def best(self) -> TrialView | None:
-        """The best trial, or None if none has a value."""
+        """The best trial, or None if no trial has a value."""
         return self.trials[0] if self.trials and self.trials[0].rank == 0 else None
 
 
@@ -137,14 +137,15 @@ def read_view(
     """Read an experiment.
 
     Args:
-        metric: The metric to rank trials by, of validation if it exists; None: the searcher's.
-        all_metrics: Whether to make charts of the other metrics, too.
+        metric: The ranking metric, from validations if possible; None for the searcher's metric.
+        all_metrics: Whether to include charts of other metrics.
         max_charts: Maximum number of charts.
-        smaller_is_better: Its direction; None: by its name (a loss, a score), or the searcher's.
-        only: Only these trials; None: all.
-        max_points: About the number of points of all curves together; a curve has some in any
-            case, among them its extremes. See `detcore.records.Database.metric_curves`.
-        max_rows: Maximum number of trials in the view; None: all.
+        smaller_is_better: Whether smaller values are better; None to derive it from the name (a
+            loss, a score) or the searcher.
+        only: Only these trials; None for all trials.
+        max_points: Approximate total number of points of all curves. Each curve has at least a few
+            points, including its extremes. See `detcore.records.Database.metric_curves`.
+        max_rows: Maximum number of trials in the view; None for all trials.
 
     Raises:
         NotFoundError: If the experiment does not exist, or no trial has reported `metric`.
@@ -163,39 +164,39 @@ def read_view(
     num_curves = min(len(rows), len(few or rows), MAX_CURVES) * len(charted[:max_charts])
     parts = min(_MAX_PARTS, max(_MIN_PARTS, max_points // (2 * max(1, num_curves))))
     read_curves = cache(partial(database.metric_curves, experiment_id, parts=parts))
-    trials = _rank(rows, read_curves, ranking, only=few)
-    shown = trials if only is None else [trial for trial in trials if trial.id in only]
-    drawn = shown[:MAX_CURVES]
+    trials = _rank_trials(rows, read_curves, ranking, only=few)
+    selected = trials if only is None else [trial for trial in trials if trial.id in only]
+    drawn_trials = selected[:MAX_CURVES]
     read_few = partial(read_curves, trial_ids=few)
-    varied, constants = _split([trial.hparams for trial in shown])
+    varied, constants = _split_hparams([trial.hparams for trial in selected])
     return ExperimentView(
         record=record,
         overview=overview,
-        trials=shown[:max_rows],
+        trials=selected[:max_rows],
         num_trials=len(records),
         metric=ranking.metric,
         kind=ranking.kind,
         smaller_is_better=ranking.smaller_is_better,
-        charts=_make_charts(charted[:max_charts], drawn, read_few),
+        charts=_make_charts(charted[:max_charts], drawn_trials, read_few),
         metrics=names,
         hidden_metrics=[f"{name} ({kind})" for kind, name in charted[max_charts:]],
-        axes=_axes(drawn, varied, record.config, ranking.metric),
+        axes=_make_axes(drawn_trials, varied, record.config, ranking.metric),
         constants=constants,
     )
 
 
 def select_trials(view: ExperimentView, trials: Sequence[TrialView]) -> ExperimentView:
-    """Return a view of some of its trials, of many only the first that can be drawn.
+    """Return a view of selected trials, limited to the number that can be drawn.
 
     Args:
         view: The experiment.
         trials: Trials of the view, in order.
     """
-    drawn = trials[:MAX_CURVES]
-    if not drawn:
-        return dataclasses.replace(view, trials=drawn)
-    axes = _axes(drawn, view.varied, view.record.config, view.metric)
-    return dataclasses.replace(view, trials=drawn, axes=axes)
+    drawn_trials = trials[:MAX_CURVES]
+    if not drawn_trials:
+        return dataclasses.replace(view, trials=drawn_trials)
+    axes = _make_axes(drawn_trials, view.varied, view.record.config, view.metric)
+    return dataclasses.replace(view, trials=drawn_trials, axes=axes)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +223,7 @@ def _choose_ranking(
         listed = ", ".join(dict.fromkeys(name for _, name in names)) or "none yet"
         raise NotFoundError(
             f"no trial of experiment {overview['id']} has reported a metric {metric!r}.\n"
-            f"Metrics there: {listed}."
+            f"Reported metrics: {listed}."
         )
     if smaller_is_better is None and metric not in (None, overview["metric"]):
         smaller_is_better = is_loss(metric)
@@ -243,7 +244,7 @@ def _choose_curves(
     only: Collection[int] | None,
     max_rows: int | None,
 ) -> tuple[int, ...] | None:
-    """Return the trials of which curves are read; None: all."""
+    """Return the trials whose curves are read, or None for all."""
     if only is not None:
         return tuple(sorted(only))
     if ranking.kind != "validation" or max_rows is None or len(rows) <= max_rows:
@@ -254,7 +255,7 @@ def _choose_curves(
     return tuple(row["id"] for row in best[:max_rows])
 
 
-def _rank(
+def _rank_trials(
     rows: list[dict[str, Any]],
     read_curves: Callable[..., Mapping[int, MetricCurve]],
     ranking: _Ranking,
@@ -262,7 +263,7 @@ def _rank(
     only: tuple[int, ...] | None,
 ) -> list[TrialView]:
     """Return the trials, the best first."""
-    found = []
+    results = []
     metric, kind = ranking.metric, ranking.kind
     # The best value of a training metric is known only from its curve, so all curves are read.
     curves: Mapping[int, MetricCurve] = {}
@@ -280,9 +281,9 @@ def _rank(
             if finite:
                 value, step = (min if ranking.smaller_is_better else max)(finite)
         last = series[-1][1] if series else None
-        found.append((row, value, step, last if isinstance(last, (int, float)) else None))
-    found.sort(key=lambda item: ranking.sort_key(item[1]))
-    numbers = {trial_id: at for at, trial_id in enumerate(sorted(row["id"] for row in rows))}
+        results.append((row, value, step, last if isinstance(last, (int, float)) else None))
+    results.sort(key=lambda item: ranking.sort_key(item[1]))
+    numbers = {trial_id: index for index, trial_id in enumerate(sorted(row["id"] for row in rows))}
     return [
         TrialView(
             id=row["id"],
@@ -299,7 +300,7 @@ def _rank(
             labels=tuple(row["labels"]),
             notes=row["notes"],
         )
-        for place, (row, value, step, last) in enumerate(found)
+        for place, (row, value, step, last) in enumerate(results)
     ]
 
 
@@ -308,28 +309,28 @@ def _make_charts(
     trials: Sequence[TrialView],
     read_curves: Callable[[str, str], Mapping[int, MetricCurve]],
 ) -> list[Chart]:
-    """Return a chart of each metric of which there are finite values."""
-    charts = [_chart(read_curves(kind, name), trials, kind, name) for kind, name in names]
+    """Return a chart of each metric with finite values."""
+    charts = [_make_chart(read_curves(kind, name), trials, kind, name) for kind, name in names]
     return [chart for chart in charts if any(curve.points for curve in chart.curves)]
 
 
-def _chart(
-    found: Mapping[int, MetricCurve], trials: Sequence[TrialView], kind: str, metric: str
+def _make_chart(
+    series: Mapping[int, MetricCurve], trials: Sequence[TrialView], kind: str, metric: str
 ) -> Chart:
     curves = []
     for trial in trials:
-        curve = found.get(trial.id, MetricCurve())
+        curve = series.get(trial.id, MetricCurve())
         numbers = [(x, number_of(y)) for x, y in curve.points]
         points = [(x, y) for x, y in numbers if y is not None]
-        gone = len(curve.points) - len(points) + curve.num_nan
-        curves.append(Curve(trial_id=trial.id, points=points, num_not_finite=gone))
+        num_omitted = len(curve.points) - len(points) + curve.num_nan
+        curves.append(Curve(trial_id=trial.id, points=points, num_not_finite=num_omitted))
     return Chart(metric=metric, kind=kind, curves=curves)
 
 
-def _split(
+def _split_hparams(
     hparams: Sequence[Mapping[str, object]],
 ) -> tuple[list[str], dict[str, object]]:
-    """Return the names of hyperparameters that differ between trials, and those that all share."""
+    """Return the names of hyperparameters that differ between trials, and the shared values."""
     names = dict.fromkeys(name for tree in hparams for name in tree)
     varied, constants = [], {}
     for name in names:
@@ -341,7 +342,7 @@ def _split(
     return varied, constants
 
 
-def _axes(
+def _make_axes(
     trials: Sequence[TrialView],
     varied: Sequence[str],
     config: Mapping[str, Any],

@@ -1,4 +1,4 @@
-"""Hook implementations; imports click when a command is called for."""
+"""Hook implementations; click is imported only for a command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["detcore_register_commands"]
 
 @hookimpl
 def detcore_register_commands() -> list[click.Command]:
-    """Register the commands that show records, one of them in a group of the core's."""
+    """Register the commands for reports, one of them in a group of the core."""
     import click
 
     from detcore_report.commands.report_command import plot_experiment, report

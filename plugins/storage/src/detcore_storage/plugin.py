@@ -1,4 +1,4 @@
-"""Implement the hooks, without importing pydantic or fsspec."""
+"""Implement the hooks without importing pydantic or fsspec."""
 
 from __future__ import annotations
 

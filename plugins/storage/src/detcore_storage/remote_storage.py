@@ -1,4 +1,4 @@
-"""Share code between the storages that no file system serves."""
+"""Share code between the storages that are not file systems."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from detcore.storage import (
     write_all,
 )
 
-# Folder of the files of `probe`.
+# Directory of the files of `probe`.
 _PROBES = ".detcore-probe"
 
 
 class RemoteStorage(StorageBackend):
-    """Files under a URL, which a client library moves."""
+    """Files under a URL, transferred by a client library."""
 
     def __init__(self, url: str) -> None:
         """Store the URL."""
@@ -40,7 +40,7 @@ class RemoteStorage(StorageBackend):
         return self._url
 
     def direct_path(self, key: str) -> Path | None:
-        """Return None: files are reached through the client only."""
+        """Return None, because files are accessed only through the client."""
         if key:
             check_key(key)
         return None
@@ -55,7 +55,7 @@ class RemoteStorage(StorageBackend):
         keys = [check_key(key) for _, key in pairs]
         for folder in {path.parent for path, _ in pairs}:
             folder.mkdir(parents=True, exist_ok=True)
-        return self._fetch(keys, [path for path, _ in pairs], progress)
+        return self._fetch_files(keys, [path for path, _ in pairs], progress)
 
     def digest_tree(
         self,
@@ -66,39 +66,39 @@ class RemoteStorage(StorageBackend):
     ) -> dict[str, FileDigest]:
         """Digest stored files; see `StorageBackend.digest_tree`."""
         paths = [None] * len(keys)
-        return self._fetch([check_key(key) for key in keys], paths, progress)
+        return self._fetch_files([check_key(key) for key in keys], paths, progress)
 
-    def _fetch(
+    def _fetch_files(
         self,
         keys: Sequence[str],
         paths: Sequence[Path | None],
         progress: Progress | None,
     ) -> dict[str, FileDigest]:
-        """Read and digest files, and write those that have a path."""
+        """Read and digest files, and write files that have a path."""
         raise NotImplementedError
 
     def delete_tree(self, prefix: str) -> None:
         """Delete everything below a prefix."""
         check_key(prefix)
         keys = [entry.key for entry in self.list(prefix)]
-        # No client is asked to remove a folder recursively: for some stores that would reach
-        # beyond the prefix (a bucket's root removes the bucket).
+        # Files are not deleted recursively by the client, because some stores would delete more
+        # than the prefix (a bucket's root removes the bucket).
         within = [key for key in keys if key == prefix or key.startswith(f"{prefix}/")]
-        # detcore never writes names such as "../x"; they must not prevent deleting the others.
+        # detcore never writes names such as "../x". They must not prevent deleting other files.
         self.delete(key for key in within if is_safe_key(key))
 
     def probe(self) -> None:
         """Write, read and delete a small file; also delete leftovers of killed processes."""
         probe_round_trip(self, f"{_PROBES}/")
-        # Cleaning up after others is optional, so failures are ignored.
+        # Deleting leftovers is optional, so failures are ignored.
         with contextlib.suppress(OSError):
-            found = [entry.key for entry in self.list(_PROBES)]
-            self.delete(key for key in found if is_stale_probe(key[len(_PROBES) + 1 :]))
+            keys = [entry.key for entry in self.list(_PROBES)]
+            self.delete(key for key in keys if is_stale_probe(key[len(_PROBES) + 1 :]))
 
 
 @contextlib.contextmanager
-def bucket_needed(url: str, bucket: str) -> Iterator[None]:
-    """Turn a store's "not found" into an error about the bucket, for writes."""
+def explain_missing_bucket(url: str, bucket: str) -> Iterator[None]:
+    """Translate a store's "not found" into an error about the bucket, for writes."""
     try:
         yield
     except FileNotFoundError as error:
@@ -106,7 +106,7 @@ def bucket_needed(url: str, bucket: str) -> Iterator[None]:
             raise
         raise StorageError(
             f"the bucket {bucket!r} of {url} does not exist, or these credentials may not see it.\n"
-            "It is not made for you. Make it, or correct the bucket and endpoint_url."
+            "detcore does not create buckets. Create it, or fix bucket and endpoint_url."
         ) from error
 
 
@@ -122,9 +122,9 @@ def read_parts(
     """Read a large file in parts, some of them ahead of the write position.
 
     Args:
-        request: Requests the bytes from a position to another, exclusive.
+        request: Requests the bytes from a start position to an exclusive end.
         size: Size of the file.
-        sink: Target of the bytes; None: they are only digested.
+        sink: Target of the bytes; None to only digest them.
         part_bytes: Size of a part.
         max_parts: Number of concurrent requests.
         progress: Called after each part with its size.

@@ -1,4 +1,4 @@
-"""Translate the errors of stores into detcore's; retry after those that may pass."""
+"""Translate store errors into detcore's errors, and retry after transient errors."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _PERMANENT = (
     NotADirectoryError,
 )
 _PERMANENT_NUMBERS = frozenset({errno.EINVAL, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS})
-# Raised by aiohttp, with a cause of status 400 that no server sent.
-_CUT_OFF = frozenset({"ClientPayloadError"})
+# Raised by aiohttp, with a cause of status 400 that does not come from the server.
+_TRUNCATED_NAMES = frozenset({"ClientPayloadError"})
 _PERMANENT_NAMES = frozenset(
     {
         "AlreadyExistsError",
@@ -47,15 +47,15 @@ _PERMANENT_NAMES = frozenset(
     }
 )
 _RETRIED_STATUSES = (408, 429)
-# Renewed credentials, or a corrected clock, pass. S3 sends these codes with status 400 or 403.
+# Errors that renewed credentials or a corrected clock fix. S3 sends status 400 or 403.
 _EXPIRED_CODES = frozenset(
     {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
 )
 _SKEWED_CODE = "RequestTimeTooSkewed"
-# These may mean the same: 401 of GCS, and a refused HEAD of S3, whose response has no code. If they
-# mean that the credentials are wrong, a retry does not help: the attempts end after this time.
-_UNCLEAR_S = 20.0
-_REFUSALS = ("PermissionDeniedError", "UnauthenticatedError")  # of obstore
+# A status 401 of GCS, and a refused HEAD of S3 (whose response has no code), may mean expired or
+# wrong credentials. Retries do not help against wrong credentials, so they end after this time.
+_UNCLEAR_TIMEOUT_S = 20.0
+_REFUSALS = ("PermissionDeniedError", "UnauthenticatedError")  # obstore's errors
 _CODE_IN_TEXT = re.compile(r"<Code>(\w+)</Code>")
 T = TypeVar("T")
 
@@ -68,14 +68,14 @@ def is_transient(error: BaseException) -> bool:
         return False
     if isinstance(error, asyncio.TimeoutError | TimeoutError | ConnectionError):
         return True
-    if type(error).__name__ in _CUT_OFF:
+    if type(error).__name__ in _TRUNCATED_NAMES:
         return True
-    status = _status(error)
+    status = _find_status(error)
     if status is not None:
         return status >= 500 or status in _RETRIED_STATUSES
     if isinstance(error, OSError):
         return error.errno not in _PERMANENT_NUMBERS
-    return _is_of_a_client(error) and type(error).__name__ not in _PERMANENT_NAMES
+    return _is_client_error(error) and type(error).__name__ not in _PERMANENT_NAMES
 
 
 def _needs_renewal(error: BaseException) -> bool:
@@ -85,28 +85,28 @@ def _needs_renewal(error: BaseException) -> bool:
 
 
 def _is_unclear(error: BaseException) -> bool:
-    """Whether credentials were refused, and nothing says whether they are old or wrong."""
-    if not _is_of_a_client(error):
+    """Whether credentials were refused without telling if they are expired or wrong."""
+    if not _is_client_error(error):
         return False
     if type(error).__name__ in _REFUSALS:
         return _find_code(error) is None
-    return _status(error) == 401
+    return _find_status(error) == 401
 
 
 def _find_code(error: BaseException) -> str | None:
     """Return the error code of S3, such as ``"ExpiredToken"``, or None."""
-    response = getattr(error, "response", None)  # of botocore
+    response = getattr(error, "response", None)  # botocore's
     if isinstance(response, dict):
         code = response.get("Error", {}).get("Code")
         return None if code is None else str(code)
-    found = _CODE_IN_TEXT.search(str(error)) if _is_of_a_client(error) else None
-    return found[1] if found else None
+    match = _CODE_IN_TEXT.search(str(error)) if _is_client_error(error) else None
+    return match[1] if match else None
 
 
-def _status(error: BaseException) -> int | None:
+def _find_status(error: BaseException) -> int | None:
     """Return the HTTP status of an error, if it has one."""
     for candidate in (error, error.__cause__):
-        response = getattr(candidate, "response", None)  # of botocore
+        response = getattr(candidate, "response", None)  # botocore's
         if isinstance(response, dict):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             if isinstance(status, int):
@@ -118,12 +118,12 @@ def _status(error: BaseException) -> int | None:
     return None
 
 
-def _text(error: BaseException) -> str:
-    """Return an error's own text; obstore repeats all of it for developers."""
+def _clean_message(error: BaseException) -> str:
+    """Return an error's message, without the debug output of obstore."""
     return in_one_line(str(error).partition("Debug source")[0]).rstrip(".")
 
 
-def _is_of_a_client(error: BaseException | None) -> bool:
+def _is_client_error(error: BaseException | None) -> bool:
     return type(error).__module__.partition(".")[0] in _CLIENTS
 
 
@@ -131,31 +131,31 @@ def _is_of_a_client(error: BaseException | None) -> bool:
 def translate_errors(what: str, url: str) -> Iterator[None]:
     """Translate the errors of clients, too; see `detcore.storage.translate_errors`."""
     try:
-        with detcore.storage.translate_errors(what, url), _explained_refusal(what, url):
+        with detcore.storage.translate_errors(what, url), _explain_refusals(what, url):
             yield
     except Exception as error:
         if isinstance(error, OSError | DetcoreError):
             raise
-        if not (_is_of_a_client(error) or isinstance(error, asyncio.TimeoutError)):
+        if not (_is_client_error(error) or isinstance(error, asyncio.TimeoutError)):
             raise
         raise StorageError(
-            f"{what} failed in {url}: {type(error).__name__}: {_text(error)}.\n"
+            f"{what} failed in {url}: {type(error).__name__}: {_clean_message(error)}.\n"
             "Check the address, the credentials and the network: detcore storage check URL"
         ) from error
 
 
 @contextlib.contextmanager
-def _explained_refusal(what: str, url: str) -> Iterator[None]:
-    """Turn errors that concern credentials into `StorageError`, with advice."""
+def _explain_refusals(what: str, url: str) -> Iterator[None]:
+    """Translate errors about credentials into `StorageError`, with advice."""
     try:
         yield
     except Exception as error:
         code = _find_code(error)
-        is_refused = type(error).__name__ in _REFUSALS or _status(error) == 403
+        is_refused = type(error).__name__ in _REFUSALS or _find_status(error) == 403
         if code == _SKEWED_CODE:
             advice = (
-                "The clock of this machine differs too much from the clock of the store. Correct "
-                "it (timedatectl set-ntp true), then try again."
+                "The clock of this machine differs too much from the clock of the store. Fix the "
+                "clock (timedatectl set-ntp true), then try again."
             )
         elif code in _EXPIRED_CODES:
             advice = (
@@ -169,35 +169,35 @@ def _explained_refusal(what: str, url: str) -> Iterator[None]:
             )
         else:
             raise
-        raise StorageError(f"{what} failed in {url}: {_text(error)}.\n{advice}") from error
+        raise StorageError(f"{what} failed in {url}: {_clean_message(error)}.\n{advice}") from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How long to retry when a store does not respond, or throttles requests.
+    """Limits of retries when a store does not respond, or throttles requests.
 
     Attributes:
-        deadline_s: A request (one file, or one part of a large one) that has not succeeded within
-            this time, including retries, is an error.
-        first_pause_s: Pause after the first failure; later ones double, up to `longest_pause_s`.
-        longest_pause_s: The longest pause.
-        renew: Reads the credentials again; called before a retry if the store refused them.
+        deadline_s: Maximum duration of a request (one file, or one part of a large file), including
+            retries.
+        first_pause_s: Pause after the first failure. Later pauses double, up to `max_pause_s`.
+        max_pause_s: Maximum pause.
+        renew: Reads the credentials again. It is called before a retry if the store refused them.
     """
 
     deadline_s: float = 180.0
     first_pause_s: float = 0.1
-    longest_pause_s: float = 10.0
+    max_pause_s: float = 10.0
     renew: Callable[[], Awaitable[None] | None] | None = None
 
-    def pause(self, attempt: int) -> float:
+    def choose_pause(self, attempt: int) -> float:
         """Return the pause after a number of failures, in seconds."""
-        longest = min(self.first_pause_s * 2.0**attempt, self.longest_pause_s)
+        longest = min(self.first_pause_s * 2.0**attempt, self.max_pause_s)
         # Drawing from the generator that training uses would change the training.
         return random.SystemRandom().uniform(longest / 2, longest)
 
 
 class _Attempts:
-    """The attempts at a request: when the next one is due, and when it is too late."""
+    """Schedules the attempts of a request until its deadline."""
 
     def __init__(self, policy: RetryPolicy) -> None:
         self._policy = policy
@@ -205,11 +205,11 @@ class _Attempts:
         self.end = time.monotonic() + policy.deadline_s
 
     def plan_next(self, error: Exception) -> float | None:
-        """Return the pause before the next attempt, or None if there is none."""
+        """Return the pause before the next attempt, or None after the last attempt."""
         now = time.monotonic()
         if _is_unclear(error) and self._number == 0:
-            self.end = min(self.end, now + _UNCLEAR_S)
-        pause = self._policy.pause(self._number)
+            self.end = min(self.end, now + _UNCLEAR_TIMEOUT_S)
+        pause = self._policy.choose_pause(self._number)
         self._number += 1
         return pause if is_transient(error) and now + pause < self.end else None
 
@@ -249,9 +249,9 @@ async def retry_async(work: Callable[[], Awaitable[T]], policy: RetryPolicy) -> 
                 if last is not None and _needs_renewal(last):
                     raise last from last.__cause__
                 raise StorageError(
-                    f"no answer within {policy.deadline_s:g} s"
-                    + (f"; the try before failed with: {last}" if last is not None else "")
-                    + ".\nThe store does not answer, or much too slowly."
+                    f"no response within {policy.deadline_s:g} s"
+                    + (f"; the previous attempt failed with: {last}" if last is not None else "")
+                    + ".\nThe store does not respond, or is too slow."
                 ) from error
             pause = attempts.plan_next(error)
             if pause is None:

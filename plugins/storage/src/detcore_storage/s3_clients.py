@@ -1,7 +1,7 @@
-"""Connect to a bucket of S3: obstore moves files, and botocore does what obstore cannot.
+"""Connect to an S3 bucket: obstore transfers files, and botocore provides what obstore lacks.
 
-obstore reads no profiles, SSO sessions or addresses from AWS's files, has no calls for unfinished
-uploads, and refuses to list a key such as ``a//b``
+obstore does not read profiles, SSO sessions or addresses from AWS's files, has no calls for
+unfinished uploads, and cannot list a key such as ``a//b``
 (https://github.com/developmentseed/obstore/issues/429).
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class S3Clients:
-    """Connections to a bucket, with the credentials of one moment.
+    """Connections to a bucket, with the credentials at the time of creation.
 
     Args:
         settings: Settings of the bucket.
@@ -41,9 +41,9 @@ class S3Clients:
         self._connect_timeout_s = min(10.0, self._timeout_s)
 
     def close(self) -> None:
-        """Let go of the store, which holds this object by its credential provider.
+        """Release the store, which references this object through its credential provider.
 
-        Python's garbage collector does not see that reference, so neither would ever be freed.
+        Python's garbage collector does not see that reference, so neither object would be freed.
         """
         vars(self).pop("store", None)
 
@@ -58,8 +58,8 @@ class S3Clients:
             prefix=self._settings.prefix,
             region=self._region,
             virtual_hosted_style_request=not self._is_path_style,
-            # Over HTTPS, TLS already detects changed bytes; a second checksum (SHA-256, for the
-            # signature) would cost more than everything else, and AWS's own tools omit it, too.
+            # Over HTTPS, TLS already detects changed bytes. A second checksum (SHA-256, for the
+            # signature) would cost more than everything else, and AWS's tools omit it, too.
             unsigned_payload=endpoint is None or endpoint.startswith("https://"),
             credential_provider=self._provide_credentials,
             client_options={

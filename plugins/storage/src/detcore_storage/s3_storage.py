@@ -27,7 +27,7 @@ from detcore.storage import (
     digest_bytes,
     run_all,
 )
-from detcore_storage.remote_storage import RemoteStorage, bucket_needed, read_parts
+from detcore_storage.remote_storage import RemoteStorage, explain_missing_bucket, read_parts
 from detcore_storage.retries import RetryPolicy, retry, translate_errors
 
 if TYPE_CHECKING:
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-_LOG = logging.getLogger("detcore.storage")
+_logger = logging.getLogger("detcore.storage")
 _PART_BYTES = 5 << 20
 _MAX_PARTS = 9_000  # S3's limit is 10,000
-# Concurrent parts of large files: more for a single file, fewer for each of several.
-_PARTS_AT_ONCE = 6
+# Concurrent parts of all large files.
+_MAX_CONCURRENT_PARTS = 6
 # Files up to this size are uploaded in one request.
 _WHOLE_BYTES = 8 << 20
 # Concurrent files of more than 1 MiB, and of less: fewer than 100 MB are in flight.
 _MAX_LARGE = 3
 _MAX_SMALL = 32
 _FIRST_BYTES = 1 << 20
-_DELETES = 500
+_DELETE_BATCH_SIZE = 500
 _STALE_AFTER_S = 24 * 3600.0
 
 
@@ -60,23 +60,23 @@ def open_s3(settings: S3Settings) -> S3Storage:
 
 
 class S3Storage(RemoteStorage):
-    """Checkpoints in a bucket of S3."""
+    """Checkpoints in an S3 bucket."""
 
-    # The process that used obstore first. Its threads serve all stores of the process, and a forked
+    # The first process that used obstore. Its threads serve all stores of the process, and a forked
     # child would wait for them forever: https://github.com/developmentseed/obstore/pull/441
     _first_pid: ClassVar[int | None] = None
 
     def __init__(self, settings: S3Settings) -> None:
-        """Store the settings; the connection is made later."""
+        """Store the settings without connecting."""
         super().__init__(f"s3://{settings.root()}")
         self._settings = settings
-        self._opened: S3Clients | None = None
-        # An attempt here includes obstore's own retries; together they stay below the deadline.
+        self._open_clients: S3Clients | None = None
+        # An attempt includes obstore's retries. Together they stay below the deadline.
         self._policy = RetryPolicy(deadline_s=settings.deadline_s / 2, renew=self.close)
 
     @property
     def capabilities(self) -> Capabilities:
-        """S3 has conditional puts; a check shows whether a server honours them."""
+        """S3 has conditional puts, which not every server honours."""
         return Capabilities(atomic_create=True, fork_safe=False, byte_progress=True, durable=True)
 
     def put_tree(
@@ -94,13 +94,13 @@ class S3Storage(RemoteStorage):
             return self._put_parts(path, key, len(large), progress)
 
         try:
-            with self._writing(f"writing to {self._settings.root()}"):
+            with self._translate_write_errors(f"writing to {self._settings.root()}"):
                 digests = run_all(
                     put, sizes, small_bytes=_FIRST_BYTES, workers=_MAX_LARGE,
                     small_workers=_MAX_SMALL,
                 )  # fmt: skip
         except StorageError:
-            # Parts that obstore had sent would stay in the bucket, invisible but billed.
+            # Parts that obstore has sent would remain in the bucket, invisible but billed.
             self._clear_failed(large)
             raise
         return dict(zip(keys, digests, strict=True))
@@ -108,25 +108,25 @@ class S3Storage(RemoteStorage):
     def create(self, key: str, data: bytes) -> None:
         """Store a small file that does not exist yet, with a conditional put."""
         check_key(key)
-        with self._writing(f"creating {key}"):
+        with self._translate_write_errors(f"creating {key}"):
             from obstore.exceptions import AlreadyExistsError, PreconditionError
 
             try:
-                self._retry(lambda: self._store.put(key, data, mode="create"))
+                self._call_with_retries(lambda: self._store.put(key, data, mode="create"))
             except (AlreadyExistsError, PreconditionError) as error:
-                raise FileExistsError(f"{key} exists already in {self.url}") from error
+                raise FileExistsError(f"{key} already exists in {self.url}") from error
 
     def replace(self, key: str, data: bytes) -> None:
-        """Store a small file, replacing an existing one."""
+        """Store a small file, and replace an existing file."""
         check_key(key)
-        with self._writing(f"writing {key}"):
-            self._retry(lambda: self._store.put(key, data, use_multipart=False))
+        with self._translate_write_errors(f"writing {key}"):
+            self._call_with_retries(lambda: self._store.put(key, data, use_multipart=False))
 
     def read(self, key: str) -> bytes:
         """Return the content of a small file."""
         check_key(key)
         with translate_errors(f"reading {key}", self.url):
-            return self._retry(lambda: bytes(self._store.get(key).bytes()))
+            return self._call_with_retries(lambda: bytes(self._store.get(key).bytes()))
 
     def list(self, prefix: str = "") -> list[Entry]:
         """Return the files below a prefix, sorted by key."""
@@ -134,9 +134,9 @@ class S3Storage(RemoteStorage):
             check_key(prefix)
         with translate_errors(f"listing {prefix or 'all files'}", self.url):
             try:
-                entries = self._retry(lambda: self._list(prefix))
+                entries = self._call_with_retries(lambda: self._list_entries(prefix))
                 if not entries and prefix:
-                    meta = self._retry(lambda: self._store.head(prefix))
+                    meta = self._call_with_retries(lambda: self._store.head(prefix))
                     entries = [Entry(meta["path"], meta["size"])]
             except FileNotFoundError:
                 return []
@@ -144,16 +144,16 @@ class S3Storage(RemoteStorage):
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete files; keys that do not exist are skipped."""
-        checked = [check_key(key) for key in keys]
+        checked_keys = [check_key(key) for key in keys]
 
         def delete(batch: Sequence[str]) -> None:
             self._store.delete(batch)
 
-        with translate_errors(f"deleting {', '.join(checked[:3])}", self.url):
-            for start in range(0, len(checked), _DELETES):
-                batch = checked[start : start + _DELETES]
+        with translate_errors(f"deleting {', '.join(checked_keys[:3])}", self.url):
+            for start in range(0, len(checked_keys), _DELETE_BATCH_SIZE):
+                batch = checked_keys[start : start + _DELETE_BATCH_SIZE]
                 with contextlib.suppress(FileNotFoundError):
-                    self._retry(functools.partial(delete, batch))
+                    self._call_with_retries(functools.partial(delete, batch))
 
     def probe(self) -> None:
         """Write, read and delete a small file; also abort uploads of killed processes."""
@@ -162,8 +162,8 @@ class S3Storage(RemoteStorage):
             self.clear_uploads(older_than_s=_STALE_AFTER_S)
         except StorageError as error:
             # Listing uploads needs a separate permission, which saving does not need.
-            _LOG.warning(
-                "unfinished uploads in %s cannot be looked for, and may be paid for: %s",
+            _logger.warning(
+                "cannot list unfinished uploads in %s, which may be billed: %s",
                 self.url, str(error).partition("\n")[0],
             )  # fmt: skip
 
@@ -172,7 +172,7 @@ class S3Storage(RemoteStorage):
 
         Args:
             prefix: Prefix to search, below the storage's own prefix.
-            older_than_s: Minimum age in seconds; younger ones may still be in progress.
+            older_than_s: Minimum age in seconds. Younger uploads may still be in progress.
 
         Returns:
             The number of aborted uploads.
@@ -185,20 +185,22 @@ class S3Storage(RemoteStorage):
             key = f"{upload['Key']}/"
             return upload["Initiated"] <= latest and (not start or key.startswith(f"{start}/"))
 
-        with translate_errors("looking for unfinished uploads", self.url):
-            found = self._retry(lambda: self._page("list_multipart_uploads", "Uploads", start))
-            uploads = [upload for upload in found if is_abandoned(upload)]
+        with translate_errors("listing unfinished uploads", self.url):
+            candidates = self._call_with_retries(
+                lambda: self._list_pages("list_multipart_uploads", "Uploads", start)
+            )
+            uploads = [upload for upload in candidates if is_abandoned(upload)]
             for upload in uploads:
-                self._retry(functools.partial(self._abort, upload))
+                self._call_with_retries(functools.partial(self._abort_upload, upload))
         return len(uploads)
 
     def close(self) -> None:
-        """Close the connections; the next request opens new ones, with the credentials of then."""
-        if self._opened is not None:
-            self._opened.close()
-        self._opened = None
+        """Close the connections; the next request reconnects with current credentials."""
+        if self._open_clients is not None:
+            self._open_clients.close()
+        self._open_clients = None
 
-    def _fetch(
+    def _fetch_files(
         self,
         keys: Sequence[str],
         paths: Sequence[Path | None],
@@ -208,7 +210,7 @@ class S3Storage(RemoteStorage):
         large: dict[int, Mapping[str, Any]] = {}
 
         def get(index: int) -> None:
-            meta, data = self._retry(lambda: _read_if_small(self._store, keys[index]))
+            meta, data = self._call_with_retries(lambda: _read_if_small(self._store, keys[index]))
             if data is None:
                 large[index] = meta
                 return
@@ -233,7 +235,7 @@ class S3Storage(RemoteStorage):
 
     def _put_whole(self, path: Path, key: str, progress: Progress | None) -> FileDigest:
         data = path.read_bytes()
-        self._retry(lambda: self._store.put(key, data, use_multipart=False))
+        self._call_with_retries(lambda: self._store.put(key, data, use_multipart=False))
         if progress is not None:
             progress(len(data))
         return digest_bytes(data)
@@ -241,7 +243,7 @@ class S3Storage(RemoteStorage):
     def _put_parts(
         self, path: Path, key: str, num_large: int, progress: Progress | None
     ) -> FileDigest:
-        """Upload in parts; obstore retries each of them, but not with renewed credentials."""
+        """Upload in parts. obstore retries each part, but not with renewed credentials."""
         reported = 0  # by all attempts
 
         def report(sent: int) -> None:
@@ -250,7 +252,7 @@ class S3Storage(RemoteStorage):
                 progress(sent - reported)
                 reported = sent
 
-        return self._retry(lambda: self._put_parts_once(path, key, num_large, report))
+        return self._call_with_retries(lambda: self._put_parts_once(path, key, num_large, report))
 
     def _put_parts_once(
         self, path: Path, key: str, num_large: int, report: Callable[[int], None]
@@ -259,27 +261,27 @@ class S3Storage(RemoteStorage):
         part = max(_PART_BYTES, -(-path.stat().st_size // _MAX_PARTS))
 
         def parts() -> Iterator[bytes]:
-            sent = 0
+            message = 0
             with open(path, "rb", buffering=0) as source:
                 while data := source.read(part):
                     digester.update(data)
                     yield data
-                    sent += len(data)
-                    report(sent)
+                    message += len(data)
+                    report(message)
 
         try:
             self._store.put(key, parts(), chunk_size=part, max_concurrency=_share_parts(num_large))
         except FileNotFoundError:
-            # Either the bucket does not exist, or the last response was lost: the upload is then
-            # complete, and retrying the request does not find it.
-            if self._stored(key) != digester.result():
+            # Either the bucket does not exist, or the last response was lost. In that case the
+            # upload is complete, and a retry of the request does not find it.
+            if self._digest_stored(key) != digester.result():
                 raise
         return digester.result()
 
-    def _stored(self, key: str) -> FileDigest | None:
+    def _digest_stored(self, key: str) -> FileDigest | None:
         """Return the digest of the stored file, or None."""
         try:
-            meta = self._retry(lambda: self._store.head(key))
+            meta = self._call_with_retries(lambda: self._store.head(key))
         except FileNotFoundError:
             return None
         return self._get_parts(key, meta, None, 1, None)
@@ -315,12 +317,12 @@ class S3Storage(RemoteStorage):
         def read() -> memoryview:
             data = memoryview(self._store.get(key, options=options).bytes())
             if len(data) != stop - start:
-                raise ConnectionError(f"{len(data)} bytes of {key} came instead of {stop - start}")
+                raise ConnectionError(f"received {len(data)} of {stop - start} bytes of {key}")
             return data
 
-        return self._retry(read)
+        return self._call_with_retries(read)
 
-    def _list(self, prefix: str) -> Sequence[Entry]:
+    def _list_entries(self, prefix: str) -> Sequence[Entry]:
         """Return the files below a prefix."""
         from obstore.exceptions import BaseError
 
@@ -333,18 +335,18 @@ class S3Storage(RemoteStorage):
                 raise
         root = f"{self._settings.prefix}/" if self._settings.prefix else ""
         below = f"{root}{prefix}/" if prefix else root
-        found = self._page("list_objects_v2", "Contents", below)
-        return [Entry(each["Key"][len(root) :], each["Size"]) for each in found
-                if not each["Key"].endswith("/")]  # fmt: skip
+        contents = self._list_pages("list_objects_v2", "Contents", below)
+        return [Entry(content["Key"][len(root) :], content["Size"]) for content in contents
+                if not content["Key"].endswith("/")]  # fmt: skip
 
-    def _page(self, call: str, field: str, prefix: str) -> Sequence[Mapping[str, Any]]:
-        """Return a field of all pages that a call of botocore answers with."""
+    def _list_pages(self, call: str, field: str, prefix: str) -> Sequence[Mapping[str, Any]]:
+        """Return the items of a field in all pages of a botocore call."""
         pages = self._clients.botocore.get_paginator(call).paginate(
             Bucket=self._settings.bucket, Prefix=prefix
         )
-        return [each for page in pages for each in page.get(field, ())]
+        return [item for page in pages for item in page.get(field, ())]
 
-    def _abort(self, upload: Mapping[str, Any]) -> None:
+    def _abort_upload(self, upload: Mapping[str, Any]) -> None:
         client = self._clients.botocore
         with contextlib.suppress(client.exceptions.NoSuchUpload):
             client.abort_multipart_upload(
@@ -356,15 +358,18 @@ class S3Storage(RemoteStorage):
             try:
                 self.clear_uploads(key, older_than_s=0.0)
             except StorageError as error:
-                _LOG.warning("parts of %s may be left in %s: %s", key, self.url, error)
+                _logger.warning("parts of %s may remain in %s: %s", key, self.url, error)
                 return
 
     @contextlib.contextmanager
-    def _writing(self, what: str) -> Iterator[None]:
-        with bucket_needed(self.url, self._settings.bucket), translate_errors(what, self.url):
+    def _translate_write_errors(self, what: str) -> Iterator[None]:
+        with (
+            explain_missing_bucket(self.url, self._settings.bucket),
+            translate_errors(what, self.url),
+        ):
             yield
 
-    def _retry(self, work: Callable[[], T]) -> T:
+    def _call_with_retries(self, work: Callable[[], T]) -> T:
         return retry(work, self._policy)
 
     @property
@@ -380,7 +385,7 @@ class S3Storage(RemoteStorage):
                 "(multiprocessing.get_context), or fork before S3 is used."
             )
         S3Storage._first_pid = os.getpid()
-        clients = self._opened
+        clients = self._open_clients
         if clients is None:
             try:
                 from detcore_storage.s3_clients import S3Clients
@@ -389,13 +394,13 @@ class S3Storage(RemoteStorage):
                     f"the storage {self.url} needs a package that is not installed.\n"
                     "Install it with: pip install 'detcore-storage[s3]'"
                 ) from error
-            clients = self._opened = S3Clients(self._settings)
+            clients = self._open_clients = S3Clients(self._settings)
         return clients
 
 
 def _share_parts(num_large: int) -> int:
-    """Return the number of concurrent parts for each of some large files."""
-    return _PARTS_AT_ONCE // max(1, min(num_large, _MAX_LARGE))
+    """Return the number of concurrent parts for each of `num_large` files."""
+    return _MAX_CONCURRENT_PARTS // max(1, min(num_large, _MAX_LARGE))
 
 
 def _read_if_small(store: S3Store, key: str) -> tuple[Mapping[str, Any], memoryview | None]:
@@ -403,7 +408,7 @@ def _read_if_small(store: S3Store, key: str) -> tuple[Mapping[str, Any], memoryv
     from obstore.exceptions import BaseError
 
     try:
-        # The server would read and send the rest of a large file in vain.
+        # Requesting a whole large file would waste the server's work.
         result = store.get(key, options={"range": (0, _FIRST_BYTES)})
     except BaseError as error:
         if "416" not in str(error):  # a range of an empty file
@@ -414,5 +419,5 @@ def _read_if_small(store: S3Store, key: str) -> tuple[Mapping[str, Any], memoryv
         return meta, None
     data = memoryview(result.bytes())
     if len(data) != meta["size"]:
-        raise ConnectionError(f"{len(data)} bytes of {key} came instead of {meta['size']}")
+        raise ConnectionError(f"received {len(data)} of {meta['size']} bytes of {key}")
     return meta, data

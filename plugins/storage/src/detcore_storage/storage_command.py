@@ -1,4 +1,4 @@
-"""``detcore storage``: test a store before it is used for checkpoints."""
+"""``detcore storage``: test a store before using it for checkpoints."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ Examples:
 
 \b
 Exit codes:
-  0    checkpoints can be kept there
-  1    they cannot
+  0    the storage can hold checkpoints
+  1    the storage cannot hold checkpoints
 """
 
 
@@ -56,14 +56,14 @@ def storage_group() -> None:
 @click.argument("where", metavar="URL|PATH|FILE.yaml")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @click.pass_context
-def check(ctx: click.Context, where: str, as_json: bool) -> None:
+def run_check(ctx: click.Context, where: str, as_json: bool) -> None:
     """Write, read, list, overwrite and delete in a storage, and print its capabilities.
 
-    Everything happens below a new prefix, which is removed again.
+    All files are written below a new prefix, which is deleted afterwards.
     """
     from detcore_storage.store_check import check_storage
 
-    with _opened(ctx.obj, where) as storage:
+    with _open_target(ctx.obj, where) as storage:
         findings = list(check_storage(storage))
         capabilities = storage.capabilities
     is_faulty = any(finding.is_needed and not finding.is_ok for finding in findings)
@@ -71,9 +71,9 @@ def check(ctx: click.Context, where: str, as_json: bool) -> None:
         print_json(_as_json(storage.url, capabilities, findings))
     else:
         print_fields({"storage": storage.url})
-        rows = [[finding.name, _state(finding), finding.text] for finding in findings]
+        rows = [[finding.name, _format_result(finding), finding.text] for finding in findings]
         print_table([Column("tried"), Column("result"), Column("seen", wrap=True)], rows)
-        for line in _promises(capabilities, findings):
+        for line in _describe_guarantees(capabilities, findings):
             print_line(line)
     if is_faulty:
         ctx.exit(_EXIT_FAULTY)
@@ -85,15 +85,16 @@ def check(ctx: click.Context, where: str, as_json: bool) -> None:
     "--points",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Try N crash points, spread evenly over all; default: every one.",
+    help="Number of crash points to try, spread evenly.  [default: all]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @click.pass_context
-def torture(ctx: click.Context, where: str, points: int | None, as_json: bool) -> None:
+def run_torture(ctx: click.Context, where: str, points: int | None, as_json: bool) -> None:
     """Stop processes that save, delete, prune, register and repair at every operation.
 
-    After each stop the leftovers are settled, and the checkpoint is restored: it must be the old or
-    the new one. This takes some ten thousand requests, below a new prefix, which is removed again.
+    After each stop the leftovers are cleaned up and the checkpoint is restored. It must be either
+    the old or the new checkpoint. This sends some ten thousand requests below a new prefix, which
+    is deleted afterwards.
     """
     try:
         from detcore_testing.torture import torture_storage
@@ -105,10 +106,10 @@ def torture(ctx: click.Context, where: str, points: int | None, as_json: bool) -
 
     start = time.monotonic()
     progress = _Progress()
-    with _opened(ctx.obj, where, below=f"detcore-torture-{uuid.uuid4().hex}") as storage:
+    with _open_target(ctx.obj, where, below=f"detcore-torture-{uuid.uuid4().hex}") as storage:
         url = storage.url
-        report = torture_storage(storage, points=points, on_point=progress.step)
-    progress.clear()
+        report = torture_storage(storage, points=points, on_point=progress.show_point)
+    progress.clear_line()
     seconds = time.monotonic() - start
     if as_json:
         losses = [*itertools.chain.from_iterable(report.losses.values())]
@@ -141,33 +142,33 @@ def _print_report(report: TortureReport, seconds: float) -> None:
 
 
 class _Progress:
-    """How many points were tried, on a terminal."""
+    """Displays the number of tried crash points on a terminal."""
 
     def __init__(self) -> None:
         self._count = 0
         self._is_shown = sys.stderr.isatty()
 
-    def step(self, scenario: str, point: CrashPoint) -> None:
-        """Show the next one."""
+    def show_point(self, scenario: str, point: CrashPoint) -> None:
+        """Display the next crash point."""
         self._count += 1
         if self._is_shown:
             click.echo(f"\r\x1b[K{self._count}: {scenario}, {point}", nl=False, err=True)
 
-    def clear(self) -> None:
-        """Leave the line empty."""
+    def clear_line(self) -> None:
+        """Clear the line."""
         if self._is_shown:
             click.echo("\r\x1b[K", nl=False, err=True)
 
 
 @contextlib.contextmanager
-def _opened(obj: CliContext, where: str, below: str = "") -> Iterator[StorageBackend]:
+def _open_target(obj: CliContext, where: str, below: str = "") -> Iterator[StorageBackend]:
     from detcore.storage import open_storage
 
     spec: str | Mapping[str, Any] | None = where
     if where.endswith((".yaml", ".yml")) and "://" not in where:
-        spec = _from_file(Path(where))
+        spec = _read_spec(Path(where))
     if below:
-        spec = _extended(spec, below, obj)
+        spec = _add_prefix(spec, below, obj)
     storage = open_storage(spec, home=obj.environment.home, plugins=obj.plugin_manager())
     try:
         yield storage
@@ -180,7 +181,7 @@ def _opened(obj: CliContext, where: str, below: str = "") -> Iterator[StorageBac
         storage.close()
 
 
-def _from_file(path: Path) -> str | Mapping[str, Any] | None:
+def _read_spec(path: Path) -> str | Mapping[str, Any] | None:
     import yaml
 
     try:
@@ -188,15 +189,17 @@ def _from_file(path: Path) -> str | Mapping[str, Any] | None:
     except (OSError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"{path} is no experiment file: it holds a {type(content).__name__}")
+        raise ConfigError(
+            f"{path} is not an experiment file: it contains a {type(content).__name__}"
+        )
     spec: str | Mapping[str, Any] | None = content.get("checkpoint_storage")
     return spec
 
 
-def _extended(
+def _add_prefix(
     spec: str | Mapping[str, Any] | None, below: str, obj: CliContext
 ) -> str | Mapping[str, Any]:
-    """Return the specification of a folder below."""
+    """Return the specification of a subdirectory."""
     if spec is None:
         spec = str(obj.environment.home.absolute() / "checkpoints")
     if isinstance(spec, str):
@@ -209,30 +212,32 @@ def _extended(
     return {**spec, field: "/".join(part for part in (spec.get(field), below) if part)}
 
 
-def _state(finding: Finding) -> str:
+def _format_result(finding: Finding) -> str:
     if finding.is_ok:
         return "ok"
     return "FAILED" if finding.is_needed else "no"
 
 
-def _promises(capabilities: Capabilities, findings: list[Finding]) -> list[str]:
-    """Return the consequences for checkpoints, one line each."""
-    seen = {finding.name: finding.is_ok for finding in findings}
+def _describe_guarantees(capabilities: Capabilities, findings: list[Finding]) -> list[str]:
+    """Return the consequences for checkpoints as lines."""
+    results = {finding.name: finding.is_ok for finding in findings}
     lines = []
     failed = [finding.name for finding in findings if finding.is_needed and not finding.is_ok]
     if failed:
-        lines.append(f"Checkpoints cannot be kept here: {', '.join(failed)} failed.")
+        lines.append(f"This storage cannot hold checkpoints: {', '.join(failed)} failed.")
         return lines
-    lines.append("Checkpoints can be kept here.")
-    if seen.get("conditional put") and seen.get("conditional put, raced"):
-        lines.append("Of two writers of one checkpoint, one wins and the other is told.")
+    lines.append("This storage can hold checkpoints.")
+    if results.get("conditional put") and results.get("conditional put, raced"):
+        lines.append(
+            "If two processes write the same checkpoint, one succeeds and the other gets an error."
+        )
     else:
         lines.append(
-            "It cannot promise that two writers of one checkpoint notice each other; names are "
-            "random, so this takes two processes that were given the same name."
+            "It cannot guarantee an error if two processes write the same checkpoint. Names are "
+            "random, so this only concerns processes that were given the same name."
         )
     if not capabilities.durable:
-        lines.append("It cannot promise that what was just written survives a power cut.")
+        lines.append("It cannot guarantee that new files survive a power cut.")
     if not capabilities.fork_safe:
         lines.append("It must not be used in a process that was forked after using it.")
     return lines

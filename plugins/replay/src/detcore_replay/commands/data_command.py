@@ -1,4 +1,4 @@
-"""``detcore data``: the records that trials were trained on."""
+"""``detcore data``: the records on which trials were trained."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ _VERIFY_EXAMPLES = """
 \b
 Examples:
   detcore data verify 3
-  detcore data verify 3 --json        one object, for programs
+  detcore data verify 3 --json        one JSON object
 
 \b
 Exit codes:
   0    proved: every record of each epoch was used once
-  1    not proved, or refuted; the table says in which epoch
+  1    not proved, or refuted; the table shows the epoch
 """
 
 
 @click.group("data", cls=CommandGroup)
 def data_group() -> None:
-    """Inspect the data that a trial was trained on.
+    """Inspect the data on which a trial was trained.
 
-    Record ids are logged where the experiment file says 'data_ledger: true'.
+    Record ids are logged if the experiment file has 'data_ledger: true'.
     """
 
 
@@ -52,10 +52,10 @@ def data_group() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @click.pass_context
 def verify(context: click.Context, experiment_id: int, as_json: bool) -> None:
-    """Prove that every record of each epoch was used once: none twice, none never.
+    """Prove that every record of each epoch was used exactly once.
 
-    This includes kills and restarts: batches that a killed process trained after its last
-    checkpoint do not count, because they were lost with the process.
+    This includes kills and restarts. Batches that a killed process trained after its last
+    checkpoint do not count, because their updates were lost.
     """
     reports = _verify_trials(context.obj, experiment_id)
     proved = all(report.is_proved for report in reports.values())
@@ -69,20 +69,20 @@ def verify(context: click.Context, experiment_id: int, as_json: bool) -> None:
 
 def _verify_trials(obj: CliContext, experiment_id: int) -> dict[int, LedgerReport]:
     with open_records(obj) as database:
-        database.get_experiment(experiment_id)  # its error lists the experiments there are
+        database.get_experiment(experiment_id)  # its error lists the experiments
         reports = {}
         for trial in database.list_trials(experiment_id):
             if trial.trial_dir is None:
                 raise LedgerError(f"trial {trial.id} was never started, so it used no records")
             reports[trial.id] = verify_ledger(
-                Path(trial.trial_dir), reported_steps=_reported_steps(database, trial)
+                Path(trial.trial_dir), reported_steps=_read_reported_steps(database, trial)
             )
     if not reports:
         raise LedgerError(f"experiment {experiment_id} has no trials, so it used no records")
     return reports
 
 
-def _reported_steps(database: Database, trial: TrialRecord) -> dict[int, int]:
+def _read_reported_steps(database: Database, trial: TrialRecord) -> dict[int, int]:
     steps: dict[int, int] = {}
     for row in database.metrics(trial.id, "training", with_batches=False):
         steps[row.run_id] = max(row.steps_completed, steps.get(row.run_id, 0))

@@ -28,24 +28,24 @@ _DIVERGE_EXAMPLES = """
 \b
 Examples:
   detcore diverge 3 4
-  detcore diverge 3 0d6f8a52-7f6e-4d35-9a9d-0a4f7d3b6a11     a trial, and a checkpoint
-  detcore diverge 3 4 --no-replay                            by stored digests alone
+  detcore diverge 3 0d6f8a52-7f6e-4d35-9a9d-0a4f7d3b6a11     a trial and a checkpoint
+  detcore diverge 3 4 --no-replay                            compare only stored digests
   detcore diverge 3 4 --json
 
 \b
 Exit codes:
-  0    equal up to the last step that both have
+  0    equal up to the last common step
   1    different; also errors
 """
 _REPLAY_EXAMPLES = """
 \b
 Examples:
   detcore replay 3 --steps 4000:4200
-  detcore replay 3 --check 5            five random steps: a test of this machine
+  detcore replay 3 --check 5            test this machine with five random steps
 
 \b
 Exit codes:
-  0    every step that was compared is equal
+  0    all compared steps are equal
   1    different; also errors
 """
 
@@ -57,7 +57,9 @@ def _read_steps(
         return None
     first, colon, last = value.partition(":")
     if not (colon and first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
-        raise click.BadParameter(f"{value!r} is not A:B, two steps with 1 <= A <= B, as 100:200")
+        raise click.BadParameter(
+            f"{value!r} is not a range A:B of steps with 1 <= A <= B, such as 100:200"
+        )
     return int(first), int(last)
 
 
@@ -66,7 +68,7 @@ def _read_steps(
 @click.argument("second", metavar="B")
 @click.option(
     "--replay/--no-replay", "with_replay", default=True,
-    help="Whether to train steps again to name what stored digests leave open.  [default: yes]",
+    help="Train steps again if stored digests do not suffice.  [default: yes]",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @click.pass_context
@@ -77,27 +79,27 @@ def diverge(
     with_replay: bool,
     as_json: bool,
 ) -> None:
-    """Say where two runs part: the first step that differs, and what differs in it.
+    """Find where two runs diverge: the first different step, and the difference.
 
-    A and B are trials (their ids) or checkpoints (their UUIDs). Steps are compared by the digests
-    that runs store (reproducibility.step_digests); then both are trained again, in a scratch
-    folder, from the checkpoint before the difference. Records and checkpoints stay as they are.
+    A and B are trial ids or checkpoint UUIDs. Steps are compared by stored digests
+    (reproducibility.step_digests). Then both runs are trained again in a scratch directory, from
+    the checkpoint before the difference. Records and checkpoints do not change.
     """
-    with _open(context.obj) as (database, replayer):
-        one, other = find_run(database, first), find_run(database, second)
-        found = find_divergence(one, other, replayer, replay=with_replay)
+    with _open_replayer(context.obj) as (database, replayer):
+        first_run, second_run = find_run(database, first), find_run(database, second)
+        divergence = find_divergence(first_run, second_run, replayer, replay=with_replay)
     if as_json:
-        print_json(to_document(found))
+        print_json(to_document(divergence))
     else:
-        print_divergence(found)
-    context.exit(0 if found.is_equal else _EXIT_DIFFERS)
+        print_divergence(divergence)
+    context.exit(0 if divergence.is_equal else _EXIT_DIFFERS)
 
 
 @click.command(epilog=_REPLAY_EXAMPLES)
 @click.argument("trial")
 @click.option(
     "--steps", metavar="A:B", callback=_read_steps,
-    help="Compare these steps, both included.  [default: all]",
+    help="Range of steps to compare, inclusive.  [default: all]",
 )  # fmt: skip
 @click.option("--check", type=click.IntRange(min=1), metavar="N", help="Compare N random steps.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
@@ -111,41 +113,41 @@ def replay(
 ) -> None:
     """Train steps of a run again, and compare them with the run.
 
-    TRIAL is a trial's id, or the UUID of a checkpoint. Starts from the nearest checkpoint, in a
-    scratch folder, with the code, settings and data of the run. Records and checkpoints stay as
-    they are.
+    TRIAL is a trial id or a checkpoint UUID. The replay starts from the nearest checkpoint, in a
+    scratch directory, with the code, settings and data of the run. Records and checkpoints do not
+    change.
     """
     if steps is not None and check is not None:
-        raise click.UsageError("--steps says which steps to compare, --check draws some; pass one")
-    with _open(context.obj) as (database, replayer):
+        raise click.UsageError("--steps and --check both select steps; pass only one of them")
+    with _open_replayer(context.obj) as (database, replayer):
         run = find_run(database, trial)
         if run.digests is None:
             raise RunError(
-                f"{run.label} stored no step digests, so there is nothing to compare with.\n"
-                "They are recorded unless reproducibility.step_digests is 0.\n"
-                "Compare two runs by replaying both: detcore diverge A B"
+                f"{run.label} stored no step digests, so a replay cannot be compared with it.\n"
+                "Digests are recorded unless reproducibility.step_digests is 0.\n"
+                "Compare two runs by replaying both:  detcore diverge A B"
             )
         last = run.last_step
         if steps is not None and steps[1] > last:
-            raise RunError(f"{run.label} has {last} steps, so there is no step {steps[1]}.")
+            raise RunError(f"step {steps[1]} does not exist: {run.label} has {last} steps.")
         ranges = [steps or (1, last)]
         if check is not None:
-            drawn = random.SystemRandom().sample(range(1, last + 1), min(check, last))
-            ranges = [(step, step) for step in sorted(drawn)]
-        checked = check_steps(run, replayer, ranges)
+            sample = random.SystemRandom().sample(range(1, last + 1), min(check, last))
+            ranges = [(step, step) for step in sorted(sample)]
+        comparison = check_steps(run, replayer, ranges)
     if as_json:
-        print_json(to_document(checked))
+        print_json(to_document(comparison))
     else:
-        print_check(checked)
-    context.exit(0 if checked.is_equal else _EXIT_DIFFERS)
+        print_check(comparison)
+    context.exit(0 if comparison.is_equal else _EXIT_DIFFERS)
 
 
 @contextlib.contextmanager
-def _open(obj: CliContext) -> Iterator[tuple[Database, Replayer]]:
+def _open_replayer(obj: CliContext) -> Iterator[tuple[Database, Replayer]]:
     if obj.master is not None:
         raise RunError(
             f"the records of {obj.master} do not include the files of its trials.\n"
-            "Digests and code are in the home of the machine that trained.\n"
+            "Digests and code are in DETCORE_HOME of the machine that trained.\n"
             "Run the command there, without DETCORE_MASTER."
         )
     with (

@@ -1,1 +1,1 @@
-"""Comparison of two runs, by their settings and by the digests of their steps."""
+"""Comparison of two runs by settings and step digests."""

@@ -1,4 +1,4 @@
-"""Compare the digests of two runs, and name what differs first."""
+"""Find the first difference between the digests of two runs."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ if TYPE_CHECKING:
     from detcore_replay.digest_file import DigestedRun
 
 
-DATA_CHANGED = "the batch has another content: its data was changed since the run"
+DATA_CHANGED = "the content of the batch differs: the data was changed since the run"
 _RANDOM = "random."
 _MODEL = "model"
-# Used up when a step is done, so a run that starts from a checkpoint may not have them yet.
+# A step consumes gradients, so a run that starts from a checkpoint may not have gradients yet.
 _GRADIENT = "gradient."
-# In the order in which a step uses them.
+# In the order of use in a step.
 _ROW_KINDS = ("record order", "record content", "loss")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The first thing that differs.
+    """The first difference between two runs.
 
     Attributes:
-        step: The step, counted from 1; 0: before the first one.
-        kind: "initial state", "record order", "record content", "random draw", "loss", "tensor",
-            or "model" where the runs have different tensors.
-        is_exact: Whether it is known that the step before is equal. If not, only some steps were
-            compared, and `after` is the last one known to be equal.
+        step: The step, from 1; 0: before the first step.
+        kind: "initial state", "record order", "record content", "random draw", "loss", "tensor", or
+            "model" if the runs have different tensors.
+        is_exact: Whether the previous step is known to be equal. If not, only some steps were
+            compared, and `after` is the last step known to be equal.
         after: The last step that is known to be equal.
-        tensors: Names of the tensors that differ after the step, in the order of the computation.
-        tensor: The first of them that is no random generator, or None.
-        largest: The largest difference of an element, the tensor that has it, and both values;
-            None where the tensors were not compared.
-        measured: The same for each of them: its name, the difference, and both values.
+        tensors: Names of the different tensors after the step, in the order of computation.
+        tensor: The first different tensor that is not a random generator, or None.
+        largest: Tensor with the largest difference of an element, the difference, and both values;
+            None if the tensors were not compared.
+        measured: Name, largest difference and both values, for each different tensor.
     """
 
     step: int
@@ -49,31 +49,31 @@ class Difference:
     measured: tuple[tuple[str, float, float, float], ...] = ()
 
 
-def find_first(
+def find_first_difference(
     one: DigestedRun, other: DigestedRun, *, until: int, after: int = -1
 ) -> Difference | None:
-    """Return the first difference between digests that both have, or None.
+    """Return the first difference between common digests, or None.
 
     Args:
-        one: A run's digests.
-        other: The other's.
-        until: The last step that counts.
-        after: The last step that does not count, because it is known to be equal.
+        one: Digests of the first run.
+        other: Digests of the second run.
+        until: The last step to compare.
+        after: The last step to skip, because it is known to be equal.
     """
     equal = after
-    for step in _common_steps(one, other, after, until):
-        mine, others = one.steps.get(step), other.steps.get(step)
+    for step in _list_common_steps(one, other, after, until):
+        first_row, second_row = one.steps.get(step), other.steps.get(step)
         states = one.states.get(step), other.states.get(step)
-        kind = _row_kind(mine, others) if mine and others else None
+        kind = _compare_rows(first_row, second_row) if first_row and second_row else None
         names: tuple[str, ...] = ()
         if states[0] is not None and states[1] is not None:
-            if _fixed_names(states[0]) != _fixed_names(states[1]):
+            if _list_fixed_names(states[0]) != _list_fixed_names(states[1]):
                 kind = kind or "model"
-            names = _differing(states[0], states[1])
+            names = _list_differing_names(states[0], states[1])
         if kind or names:
             return Difference(
                 step=step,
-                kind=_kind(kind, names, is_start=step == 0),
+                kind=_choose_kind(kind, names, is_start=step == 0),
                 is_exact=equal == step - 1 and step - 1 in one.states and step - 1 in other.states,
                 after=equal,
                 tensors=names,
@@ -84,11 +84,11 @@ def find_first(
     return None
 
 
-def last_equal_state(one: DigestedRun, other: DigestedRun, before: int) -> int:
-    """Return the last step before another one after which both states are equal; 0: none."""
+def find_last_equal_state(one: DigestedRun, other: DigestedRun, before: int) -> int:
+    """Return the last step before `before` after which both states are equal; 0 if none."""
     equal = 0
     for step in sorted(one.states.keys() & other.states.keys()):
-        if step >= before or _differing(one.states[step], other.states[step]):
+        if step >= before or _list_differing_names(one.states[step], other.states[step]):
             break
         equal = step
     return equal
@@ -97,31 +97,35 @@ def last_equal_state(one: DigestedRun, other: DigestedRun, before: int) -> int:
 def name_tensors(
     found: Difference, one: Mapping[str, Any] | None, other: Mapping[str, Any] | None
 ) -> Difference:
-    """Return a difference with the largest difference of an element of each of its tensors."""
+    """Add the largest difference of an element of each tensor to a difference."""
     if one is None or other is None:
         return found
     measured = []
     shapes = [
         [getattr(state.get(name), "shape", None) for state in (one, other)]
         for name in found.tensors
-        if name.startswith(_MODEL)  # the length of a text in other states may differ
+        if name.startswith(_MODEL)  # strings in other states may have different lengths
     ]
-    if found.step == 0 and any(mine != others for mine, others in shapes):
+    if found.step == 0 and any(first != second for first, second in shapes):
         found = dataclasses.replace(found, kind="model")
     for name in found.tensors:
-        values = None if name.startswith(_RANDOM) else _measure(one.get(name), other.get(name))
+        values = (
+            None
+            if name.startswith(_RANDOM)
+            else _measure_difference(one.get(name), other.get(name))
+        )
         if values is not None:
             measured.append((name, *values))
-    largest = max(measured, key=lambda each: _size(each[1:]), default=None)
+    largest = max(measured, key=lambda entry: _rank_difference(entry[1:]), default=None)
     return dataclasses.replace(found, largest=largest, measured=tuple(measured))
 
 
-def _fixed_names(state: Mapping[str, int]) -> set[str]:
+def _list_fixed_names(state: Mapping[str, int]) -> set[str]:
     return {name for name in state if not name.startswith(_GRADIENT)}
 
 
-def _differing(one: Mapping[str, int], other: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the names whose digests differ; gradients that only one has do not count."""
+def _list_differing_names(one: Mapping[str, int], other: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the names with different digests, without gradients that only one run has."""
     names = dict.fromkeys([*one, *other])
     return tuple(
         name
@@ -131,19 +135,19 @@ def _differing(one: Mapping[str, int], other: Mapping[str, int]) -> tuple[str, .
     )
 
 
-def _common_steps(one: DigestedRun, other: DigestedRun, after: int, until: int) -> list[int]:
+def _list_common_steps(one: DigestedRun, other: DigestedRun, after: int, until: int) -> list[int]:
     steps = (one.steps.keys() & other.steps.keys()) | (one.states.keys() & other.states.keys())
     return sorted(step for step in steps if after < step <= until)
 
 
-def _row_kind(one: tuple[int, int, int], other: tuple[int, int, int]) -> str | None:
-    for kind, mine, others in zip(_ROW_KINDS, one, other, strict=True):
-        if mine and others and mine != others:
+def _compare_rows(one: tuple[int, int, int], other: tuple[int, int, int]) -> str | None:
+    for kind, first_digest, second_digest in zip(_ROW_KINDS, one, other, strict=True):
+        if first_digest and second_digest and first_digest != second_digest:
             return kind
     return None
 
 
-def _kind(kind: str | None, names: tuple[str, ...], *, is_start: bool) -> str:
+def _choose_kind(kind: str | None, names: tuple[str, ...], *, is_start: bool) -> str:
     if is_start:
         return kind or "initial state"
     if kind in ("record order", "record content", "model"):
@@ -153,20 +157,20 @@ def _kind(kind: str | None, names: tuple[str, ...], *, is_start: bool) -> str:
     return kind or "tensor"
 
 
-def _measure(one: Any, other: Any) -> tuple[float, float, float] | None:
+def _measure_difference(one: Any, other: Any) -> tuple[float, float, float] | None:
     """Return the largest difference of an element, and both values."""
     if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
         return None
-    # Bytes stand for texts, and for numbers that NumPy does not have.
+    # Byte arrays represent strings, and numbers that NumPy does not support.
     if one.dtype.kind not in "biufc" or one.dtype == np.uint8 or not one.size:
         return None
-    wide = np.complex128 if one.dtype.kind == "c" else np.float64
-    first, second = one.astype(wide).ravel(), other.astype(wide).ravel()
+    dtype = np.complex128 if one.dtype.kind == "c" else np.float64
+    first, second = one.astype(dtype).ravel(), other.astype(dtype).ravel()
     difference = np.abs(first - second)
-    # Of a NaN against a number the difference is NaN, and nothing is larger.
-    place = int(np.argmax(np.where(np.isnan(difference), np.inf, difference)))
-    return (float(difference[place]), float(np.real(first[place])), float(np.real(second[place])))
+    # The difference between NaN and a number is NaN, which counts as the largest.
+    index = int(np.argmax(np.where(np.isnan(difference), np.inf, difference)))
+    return (float(difference[index]), float(np.real(first[index])), float(np.real(second[index])))
 
 
-def _size(measured: tuple[float, ...]) -> float:
+def _rank_difference(measured: tuple[float, ...]) -> float:
     return float("inf") if np.isnan(measured[0]) else measured[0]

@@ -1,4 +1,4 @@
-"""Compare the settings, the code and the machines of two runs, before their first step."""
+"""Compare the settings, code and machines of two runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from detcore_replay.recorded_runs import Run
 
 
-# Where and under which name a run is kept, and how often it is tried again.
+# Settings about the name, storage and retries of a run.
 _NO_INFLUENCE = (
     "name", "description", "labels", "project", "workspace", "checkpoint_storage", "max_restarts",
     "reproducibility.step_digests", "data_ledger",
@@ -26,21 +26,21 @@ _ABSENT = "-"
 def compare_settings(
     one: Run, other: Run, facts: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]
 ) -> list[tuple[str, str, str]]:
-    """Return the name of each setting that differs, and its value in each run.
+    """Return the name of each different setting, and its value in each run.
 
     Args:
-        one: A run.
-        other: The other.
-        facts: The facts about each that its digests have, or those of its replay; None: not known.
+        one: The first run.
+        other: The second run.
+        facts: Facts about each run, from its digests or its replay; None if unknown.
     """
     pairs: list[tuple[str, Any, Any]] = [
         ("framework", one.framework, other.framework),
         ("seed", one.info.trial_seed, other.info.trial_seed),
     ]
-    pairs += _differences("hyperparameters.", one.info.hparams, other.info.hparams)
+    pairs += _list_differences("hyperparameters.", one.info.hparams, other.info.hparams)
     pairs += [
         pair
-        for pair in _differences("", _settings(one), _settings(other))
+        for pair in _list_differences("", _flatten_settings(one), _flatten_settings(other))
         if not pair[0].startswith("hyperparameters.")
     ]
     if facts[0] is not None and facts[1] is not None:
@@ -51,14 +51,18 @@ def compare_settings(
             ("machine", "machine "),
         ):
             if key in facts[0] and key in facts[1]:
-                pairs += _differences(prefix, facts[0][key], facts[1][key])
+                pairs += _list_differences(prefix, facts[0][key], facts[1][key])
         pairs += [(key, facts[0].get(key), facts[1].get(key)) for key in ("threads", "gpu")]
         pairs += [("workers", facts[0].get("world_size"), facts[1].get("world_size"))]
-    return [(name, _shown(mine), _shown(others)) for name, mine, others in pairs if mine != others]
+    return [
+        (name, _format_value(first_value), _format_value(second_value))
+        for name, first_value, second_value in pairs
+        if first_value != second_value
+    ]
 
 
 def compare_code(one: Path | None, other: Path | None, labels: tuple[str, str]) -> list[str]:
-    """Return the difference of two folders of code as lines of a unified diff."""
+    """Return the difference of two code directories as lines of a unified diff."""
     if one is None or other is None:
         return []
     files = [{name: folder / name for name in list_code(folder)} for folder in (one, other)]
@@ -66,54 +70,57 @@ def compare_code(one: Path | None, other: Path | None, labels: tuple[str, str]) 
     for name in sorted(files[0].keys() | files[1].keys()):
         if name.endswith((".yaml", ".yml")):
             continue  # settings are compared by their values
-        mine, others = (_read(table.get(name)) for table in files)
-        if mine != others:
+        first_lines, second_lines = (_read_lines(table.get(name)) for table in files)
+        if first_lines != second_lines:
             places = f"{labels[0]}: {name}", f"{labels[1]}: {name}"
-            lines += difflib.unified_diff(mine, others, *places, lineterm="", n=1)
+            lines += difflib.unified_diff(first_lines, second_lines, *places, lineterm="", n=1)
     return lines
 
 
-def version_notes(label: str, original: DigestedRun | None, mine: DigestedRun | None) -> list[str]:
-    """Name the packages and the variables that differ from those of the run.
+def compare_versions(
+    label: str, original: DigestedRun | None, mine: DigestedRun | None
+) -> list[str]:
+    """Describe packages and environment variables that differ from the run.
 
-    A package that only one of them imported was not needed, or its import is the failure.
+    Packages that only one process imported are ignored: they were not needed, or their import
+    failed.
     """
     if original is None or mine is None:
         return []
     differing = []
-    for key, what in (("versions", ""), ("variables", "environment variable ")):
+    for key, prefix in (("versions", ""), ("variables", "environment variable ")):
         one: dict[str, Any] = original.facts.get(key, {})
         other: dict[str, Any] = mine.facts.get(key, {})
         differing += [
-            f"{what}{name} {one.get(name, '-')} (here {other.get(name, '-')})"
+            f"{prefix}{name} {one.get(name, '-')} (here {other.get(name, '-')})"
             for name in sorted(one)
             if one.get(name) != other.get(name) and (key == "variables" or name in other)
         ]
     return [f"{label} had {', '.join(differing)}"] if differing else []
 
 
-def _read(path: Path | None) -> list[str]:
+def _read_lines(path: Path | None) -> list[str]:
     return [] if path is None else path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def _flatten_settings(run: Run) -> dict[str, Any]:
     return {
         name: value
         for name, value in flatten(visible_config(run.info.config)).items()
-        if not any(name == known or name.startswith(f"{known}.") for known in _NO_INFLUENCE)
+        if not any(name == ignored or name.startswith(f"{ignored}.") for ignored in _NO_INFLUENCE)
     }
 
 
-def _differences(
+def _list_differences(
     prefix: str, one: Mapping[str, Any], other: Mapping[str, Any]
 ) -> list[tuple[str, Any, Any]]:
-    mine, others = flatten(one, prefix), flatten(other, prefix)
+    first_values, second_values = flatten(one, prefix), flatten(other, prefix)
     return [
-        (name, mine.get(name), others.get(name))
-        for name in dict.fromkeys([*mine, *others])
-        if mine.get(name) != others.get(name)
+        (name, first_values.get(name), second_values.get(name))
+        for name in dict.fromkeys([*first_values, *second_values])
+        if first_values.get(name) != second_values.get(name)
     ]
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return _ABSENT if value is None else str(value)

@@ -1,1 +1,1 @@
-"""Training of recorded steps again, in a separate process."""
+"""Repeated training of recorded steps in a separate process."""

@@ -1,6 +1,6 @@
 """Train a run again, as ``python -m``: ``FOLDER START STOP SAVED [WORKERS]``.
 
-For several workers it starts itself once for each of them.
+For several workers, it starts one process per worker.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from detcore_replay.training.step_probe import Probe, ReplayEnd
 
 
 def main(folder: Path, start: int, stop: int, saved: set[int]) -> int:
-    """Train the trial that the environment names up to a step."""
+    """Train the trial of the environment up to a step."""
     environment = read_environment()
     info = core.read_trial_info(environment)
     model_dir = Path(info.model_dir)
     sys.path.insert(0, str(model_dir))
-    # Numbers of another launcher, around the command, are not meant.
-    several = environment.num_workers > 1
-    place = core.DistributedContext.from_env() if several else core.DistributedContext()
+    # Ignore the ranks of a launcher around the command.
+    has_several_workers = environment.num_workers > 1
+    place = core.DistributedContext.from_env() if has_several_workers else core.DistributedContext()
     with core.init(distributed=place) as context:
         trial_class = import_trial_class(str(info.settings.entrypoint), model_dir)
         framework = find_framework(trial_class, context.plugins.frameworks())
-        with open_trial(context, framework) as opened:
+        with open_trial(context, framework) as setup:
             digests = Probe(
                 folder / StepDigests.file_name(1, rank=place.rank),
                 start=start,
@@ -37,9 +37,9 @@ def main(folder: Path, start: int, stop: int, saved: set[int]) -> int:
                 place=place,
             )
             digests.describe(plugins=context.plugins.versions())
-            opened.context.setup = dataclasses.replace(opened.context.setup, digests=digests)
+            setup.context.setup = dataclasses.replace(setup.context.setup, digests=digests)
             try:
-                opened.train(trial_class(opened.context))
+                setup.train(trial_class(setup.context))
             except ReplayEnd:
                 pass
             finally:

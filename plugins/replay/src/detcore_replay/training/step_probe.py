@@ -1,4 +1,4 @@
-"""Digests of every step of a replay, with the tensors of some, until its last step."""
+"""Digests of every step of a replay, and tensors of selected steps."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from detcore.errors import RunError
 
 
 class ReplayEnd(BaseException):
-    """The replay has reached its last step; no code under test may catch it as an error."""
+    """Raised at the last step of a replay. User code must not catch it as an error."""
 
 
 class Probe(StepDigests):
     """Digests the training state after every step, and ends the replay.
 
     Args:
-        path: File to write; ``step-N.npz`` of some steps is put next to it.
+        path: File to write. Files ``step-N.npz`` of saved steps are written beside it.
         start: Steps completed when the replay starts.
-        stop: Its last step.
+        stop: Last step of the replay.
         saved: Steps whose tensors are saved.
-        place: This worker's place.
+        place: Place of this worker.
     """
 
     reads_each_state = True
@@ -48,9 +48,9 @@ class Probe(StepDigests):
 
     def watch(self, tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None) -> None:
         if tensors is None:
-            raise RunError("the trial's controller has no state_tensors(), so nothing is compared")
+            raise RunError("the trial's controller has no state_tensors() to compare")
         self._read = tensors
-        super().watch(self._tensors_now)
+        super().watch(self._read_tensors)
 
     def log(
         self,
@@ -58,33 +58,33 @@ class Probe(StepDigests):
         record_ids: npt.ArrayLike | None = None,
         content: Iterable[npt.ArrayLike] | Callable[[], Iterable[npt.ArrayLike]] = (),
     ) -> None:
-        self._reach(step - 1)
+        self._advance(step - 1)
         super().log(step, record_ids, content)
 
     def log_state(self, step: int) -> None:
-        self._reach(step)
+        self._advance(step)
         if step >= self._stop:
             self.close()
             raise ReplayEnd
 
-    def _reach(self, step: int) -> None:
+    def _advance(self, step: int) -> None:
         if step > self._now:
             self._now = step
             self.digest_state(step)
 
-    def _tensors_now(self) -> Mapping[str, npt.ArrayLike]:
+    def _read_tensors(self) -> Mapping[str, npt.ArrayLike]:
         assert self._read is not None  # set by watch
-        found = self._read()
+        tensors = self._read()
         if self._now in self._saved:
-            # Names have characters that a file's name in an archive has not.
-            arrays = {str(index): np.asarray(value) for index, value in enumerate(found.values())}
-            names = np.array(list(found))
-            np.savez(self._folder / f"step-{self._now}.npz", **{"names": names, **arrays})  # type: ignore[arg-type]  # its other argument is not meant
-        return found
+            # Names contain characters that file names in an archive cannot contain.
+            arrays = {str(index): np.asarray(value) for index, value in enumerate(tensors.values())}
+            names = np.array(list(tensors))
+            np.savez(self._folder / f"step-{self._now}.npz", **{"names": names, **arrays})  # type: ignore[arg-type]  # not the argument allow_pickle
+        return tensors
 
 
 def load_tensors(folder: Path, step: int) -> dict[str, npt.NDArray[np.generic]] | None:
-    """Return the tensors that a probe saved after a step; None if it did not."""
+    """Return the tensors that a probe saved after a step, or None."""
     path = folder / f"step-{step}.npz"
     if not path.exists():
         return None

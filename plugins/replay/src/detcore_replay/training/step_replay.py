@@ -1,4 +1,4 @@
-"""Train steps of a run again, in a scratch folder."""
+"""Train steps of a run again in a scratch directory."""
 
 from __future__ import annotations
 
@@ -36,18 +36,23 @@ if TYPE_CHECKING:
 
 _TAIL_LINES = 12
 _MAX_WORKERS_PER_CORE = 4
-_OWN = ("DETCORE_CHANNEL_FD", "DETCORE_DB", "DETCORE_MASTER")
-_NUMERIC = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+_RESET_VARIABLES = ("DETCORE_CHANNEL_FD", "DETCORE_DB", "DETCORE_MASTER")
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+)
 
 
 class Replay:
-    """A replay under way.
+    """A running replay.
 
     Args:
-        run: The run that is trained again.
+        run: The replayed run.
         start: Steps completed at its start.
-        folder: Receives its results.
-        process: Trains it.
+        folder: Directory of its results.
+        process: The training process.
     """
 
     def __init__(
@@ -59,10 +64,10 @@ class Replay:
         self._process = process
 
     def result(self) -> DigestedRun:
-        """Wait for the end, and return the digests of every step.
+        """Wait for the replay, and return the digests of every step.
 
         Raises:
-            RunError: If it failed; the message ends with its last lines.
+            RunError: If the replay failed. The message ends with its last lines of output.
         """
         code = self._process.wait()
         digests = read_digests(self._folder)
@@ -70,32 +75,32 @@ class Replay:
             lines = (self._folder / "output.txt").read_text(errors="replace").splitlines()
             raise RunError(
                 f"the replay of {self._run.label} from step {self.start} ended with code {code}.\n"
-                "Its code, data or packages may have changed since the run. Its last lines:\n"
+                "Code, data or packages may have changed since the run. Last lines of its output:\n"
                 + "\n".join(lines[-_TAIL_LINES:])
             )
         return digests
 
     def tensors(self, step: int) -> Mapping[str, Any] | None:
-        """Return the tensors that were saved after a step; None if they were not."""
+        """Return the tensors that were saved after a step, or None."""
         return load_tensors(self._folder, step)
 
     def end(self) -> None:
-        """End its process, if it still runs."""
+        """Kill the process, if it still runs."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
 
 
 class Replayer:
-    """Starts replays, each in a folder below a scratch folder; ends those left at its end.
+    """Starts replays, each in a subdirectory of a scratch directory, and kills remaining replays.
 
     Args:
-        obj: The command's settings.
+        obj: The settings of the command.
         database: The records, which are only read.
-        scratch: An empty folder.
+        scratch: An empty directory.
 
     Attributes:
-        notes: Remarks on the replays, for the user.
+        notes: Notes about the replays for the user.
     """
 
     def __init__(self, obj: CliContext, database: Database, scratch: Path) -> None:
@@ -108,49 +113,49 @@ class Replayer:
 
     @property
     def num_replays(self) -> int:
-        """Replays that were started."""
+        """Number of started replays."""
         return len(self._started)
 
     def start(self, run: Run, *, after: int, stop: int, saved: Collection[int] = ()) -> Replay:
-        """Start to train a run again.
+        """Start a replay of a run.
 
         Args:
             run: The run.
-            after: Start from the newest checkpoint of this step or an earlier one.
-            stop: The last step; training ends at the scheduling unit that contains it.
+            after: Start from the newest checkpoint at this step or earlier.
+            stop: The last step. Training ends at the scheduling unit that contains it.
             saved: Steps after which the tensors are saved.
 
         Raises:
-            RunError: If the run cannot be trained again here; the message says why.
+            RunError: If the run cannot be replayed here. The message has the reason.
         """
         _check_replayable(run)
         folder = self._scratch / str(next(self._counter))
         for name in ("trial", "checkpoints", "home"):
             (folder / name).mkdir(parents=True)
-        checkpoint = self._fetch(run, after, folder / "checkpoints")
+        checkpoint = self._fetch_checkpoint(run, after, folder / "checkpoints")
         code = _lay_out_code(run, folder, checkpoint)
         start = checkpoint.steps_completed if checkpoint else 0
         environment = self._make_environment(run, folder, code, checkpoint)
         words = [str(folder), str(start), str(stop), ",".join(map(str, sorted(saved)))]
-        words += worker_words(run.info)
-        replay = Replay(run, start, folder, self._spawn(words, code, environment))
+        words += build_worker_arguments(run.info)
+        replay = Replay(run, start, folder, self._spawn_process(words, code, environment))
         self._started.append(replay)
         return replay
 
     def close(self) -> None:
-        """End the replays that still run."""
+        """Kill the replays that still run."""
         for replay in self._started:
             replay.end()
 
-    def _spawn(
+    def _spawn_process(
         self, words: list[str], code: Path, environment: dict[str, str]
     ) -> subprocess.Popen[bytes]:
-        """Start the process that trains, in the folder of the code.
+        """Start the training process in the code directory.
 
         Args:
-            words: Its arguments; the first is a folder, which receives its output.
-            code: Its current folder.
-            environment: Its variables.
+            words: Arguments of the process. The first is the directory of its output.
+            code: Working directory of the process.
+            environment: Environment variables of the process.
         """
         with (Path(words[0]) / "output.txt").open("wb") as output:
             return subprocess.Popen(
@@ -165,7 +170,7 @@ class Replayer:
     def _make_environment(
         self, run: Run, folder: Path, code: Path, checkpoint: CheckpointRecord | None
     ) -> dict[str, str]:
-        """Return the variables of the process that trains in a scratch folder."""
+        """Return the environment variables of the training process."""
         info = run.info
         storage = {"type": "directory", "container_path": str(folder / "checkpoints")}
         scratch = dataclasses.replace(
@@ -192,25 +197,28 @@ class Replayer:
                 "DETCORE_TRIAL_INFO": str(write_run(scratch)),
             },
             defaults=framework_variables(self._obj.plugin_manager()),
-            without=[*_OWN, *(name for name in _NUMERIC if facts and name not in recorded)],
+            without=[
+                *_RESET_VARIABLES,
+                *(name for name in _THREAD_VARIABLES if facts and name not in recorded),
+            ],
         )
 
-    def _fetch(self, run: Run, after: int, folder: Path) -> CheckpointRecord | None:
-        """Copy the nearest checkpoint that is still there; None: start from the beginning."""
-        while (record := run.checkpoint_before(after)) is not None:
+    def _fetch_checkpoint(self, run: Run, after: int, folder: Path) -> CheckpointRecord | None:
+        """Copy the nearest available checkpoint; return None to start from the beginning."""
+        while (record := run.find_checkpoint_before(after)) is not None:
             try:
-                self._download(record, folder / record.uuid)
+                self._download_checkpoint(record, folder / record.uuid)
             except (CheckpointCorruptError, CheckpointNotFoundError) as error:
                 self.notes.append(
                     f"checkpoint {record.uuid} of {run.label} (step {record.steps_completed}) "
-                    f"cannot be read, so an earlier one is used: {in_one_line(error)}"
+                    f"cannot be read, so an earlier checkpoint is used: {in_one_line(error)}"
                 )
                 after = record.steps_completed - 1
                 continue
             return record
         return None
 
-    def _download(self, record: CheckpointRecord, folder: Path) -> None:
+    def _download_checkpoint(self, record: CheckpointRecord, folder: Path) -> None:
         storage = open_recorded(
             record,
             database=self._database,
@@ -221,63 +229,63 @@ class Replayer:
             copy_checkpoint(storage, record.uuid, folder)
 
     def _fetch_source(self, run: Run, folder: Path) -> str | None:
-        """Copy the checkpoint of another trial that the run began with; return where it is."""
+        """Copy the other trial's checkpoint that the run started from; return its path."""
         source = run.info.source_checkpoint
         if source is None or "/" in source:
             return source
-        self._download(self._database.get_checkpoint(source), folder / "source")
+        self._download_checkpoint(self._database.get_checkpoint(source), folder / "source")
         return str(folder / "source")
 
 
 def _check_replayable(run: Run) -> None:
     if not run.info.settings.is_trial_class:
         raise RunError(
-            f"{run.label} was trained by a command ({run.info.settings.entrypoint}), which only "
-            "knows how to train as a whole.\n"
-            "Its stored digests can be compared; for a replay, train a trial class."
+            f"{run.label} was trained by a command ({run.info.settings.entrypoint}), which cannot "
+            "train single steps.\n"
+            "Stored digests can be compared. For a replay, train a trial class."
         )
     if run.digests is not None and not run.digests.facts.get("has_state"):
         raise RunError(
             f"trials of the framework {run.framework} cannot be replayed: its controller has no "
             "state_tensors(), so the states of two runs cannot be compared.\n"
-            "Digests of the metrics of its steps are stored, and detcore diverge compares these.\n"
-            "See SupportsStateTensors in docs/data.md for adding it to a framework of your own."
+            "Digests of step metrics are stored, and detcore diverge compares them.\n"
+            "See SupportsStateTensors in docs/data.md to add the method to a framework."
         )
 
 
-def worker_words(info: TrialInfo) -> list[str]:
-    """Return the argument of the process for a trial of several workers; empty for one.
+def build_worker_arguments(info: TrialInfo) -> list[str]:
+    """Return the arguments of the process for a trial with several workers; empty for one worker.
 
     Raises:
-        RunError: If this machine is too small for so many, or cannot start several.
+        RunError: If this machine is too small for the number of workers.
     """
     slots = info.settings.slots_per_trial
     num_cores = os.cpu_count() or 1
     if slots > _MAX_WORKERS_PER_CORE * num_cores:
         raise RunError(
             f"the trial had {slots} workers, and this machine has {num_cores} processor cores.\n"
-            "It is trained again by as many workers as before, all on this machine: fewer would "
+            "A replay needs as many workers as before, all on this machine: fewer workers would "
             "read other batches and add in another order.\n"
-            "Run the command on a larger machine. Stored digests can be compared on any."
+            "Run the command on a larger machine. Stored digests can be compared on any machine."
         )
     return [] if slots == 1 else [str(slots)]
 
 
 def _lay_out_code(run: Run, folder: Path, checkpoint: CheckpointRecord | None) -> Path:
-    """Put the run's code where it is imported from, and links to the other files beside it.
+    """Copy the run's code into the scratch directory, and link the other files beside it.
 
     Raises:
-        RunError: If the code is no longer there.
+        RunError: If the code no longer exists.
     """
     target = folder / "code"
-    found = code_of(run, folder / "checkpoints" / checkpoint.uuid if checkpoint else None)
-    if found is None:
+    source = find_code(run, folder / "checkpoints" / checkpoint.uuid if checkpoint else None)
+    if source is None:
         raise RunError(
-            f"the code of {run.label} is no longer there: neither a checkpoint has it nor "
+            f"the code of {run.label} no longer exists, neither in a checkpoint nor in "
             f"{run.info.code_dir}.\n"
-            "Without it no step can be trained again; what is stored was compared."
+            "Steps cannot be trained again without it. Only stored digests were compared."
         )
-    shutil.copytree(found, target)
+    shutil.copytree(source, target)
     model_dir = Path(run.info.model_dir)
     for path in model_dir.iterdir() if model_dir.is_dir() else ():
         if path.name != "__pycache__" and not (target / path.name).exists():
@@ -285,8 +293,8 @@ def _lay_out_code(run: Run, folder: Path, checkpoint: CheckpointRecord | None) -
     return target
 
 
-def code_of(run: Run, checkpoint: Path | None = None) -> Path | None:
-    """Return the folder with the code of a run, or None if it is gone."""
+def find_code(run: Run, checkpoint: Path | None = None) -> Path | None:
+    """Return the directory with the code of a run, or None if it no longer exists."""
     candidates = [
         *([checkpoint / "code"] if checkpoint else []),
         *([Path(run.info.code_dir)] if run.info.code_dir else []),

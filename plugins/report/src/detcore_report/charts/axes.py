@@ -7,14 +7,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-# From this ratio of the largest to the smallest value on, positive values get a log scale.
+# Minimum ratio of the largest to the smallest positive value for a log scale.
 _LOG_RATIO = 100
 # The margins around smaller and larger values on a logarithmic scale are not finite floats.
 _MIN_DRAWN, _MAX_DRAWN = 1e-150, 1e150
 
 
 def number_of(value: object) -> float | None:
-    """Return a finite number as float; None for other values (texts, NaN, booleans)."""
+    """Return a finite number as float, or None for other values (strings, NaN, booleans)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -42,11 +42,11 @@ class Axis:
 
     Attributes:
         name: Name of the hyperparameter or metric.
-        positions: Position of each trial; trials without a value are left out.
+        positions: Position of each trial with a value.
         low: Number at 0.
         high: Number at 1.
         is_log: Whether equal ratios have equal distances; `low` is positive then.
-        categories: The values in order, if they are not numbers; they are evenly spaced.
+        categories: The values in order, evenly spaced, if they are not numbers.
     """
 
     name: str
@@ -77,7 +77,7 @@ def make_axis(
     Args:
         name: The hyperparameter, with dots if it is nested, or the metric.
         values: Its values, by trial.
-        setting: Its range, as in the experiment file; None if unknown.
+        setting: Its range in the experiment file, or None.
     """
     setting = setting or {}
     kind = setting.get("type")
@@ -96,7 +96,7 @@ def make_axis(
 
 
 def _read_ends(setting: Mapping[str, Any]) -> list[float]:
-    """Return the smallest and the largest value of a range; [] if unknown."""
+    """Return the ends of a range, or an empty list if unknown."""
     try:
         ends = [float(setting[key]) for key in ("minval", "maxval")]
         if setting["type"] == "log":
@@ -111,8 +111,10 @@ def _make_category_axis(
 ) -> Axis:
     ordered = sorted(values.values(), key=_sort_key)
     categories = list(dict.fromkeys(map(str, [*all_values, *ordered])))
-    places = {text: (index + 0.5) / len(categories) for index, text in enumerate(categories)}
-    positions = {trial: places[str(value)] for trial, value in values.items()}
+    positions_by_text = {
+        text: (index + 0.5) / len(categories) for index, text in enumerate(categories)
+    }
+    positions = {trial: positions_by_text[str(value)] for trial, value in values.items()}
     return Axis(name=name, positions=positions, categories=categories)
 
 

@@ -1,10 +1,9 @@
 """The importance of hyperparameters: how much of the metric's ranks each of them explains alone.
 
-Trials are put into groups of similar values: of more than five numbers up to five groups of equal
-size, of other values one for each. The share is the adjusted coefficient of determination of the
-trials' ranks by these groups: 0 if the groups differ no more than chance would have it, 1 if the
-value decides the rank. It sees effects that rise and fall again, and no effect that needs two
-hyperparameters at once.
+Trials are grouped by similar values: up to five groups of equal size for more than five numbers,
+otherwise one group per value. The share is the adjusted coefficient of determination of the trials'
+ranks by these groups: 0 if the groups differ only by chance, 1 if the value determines the rank. It
+includes effects that are not monotonic, but no interactions of two hyperparameters.
 """
 
 from __future__ import annotations
@@ -23,14 +22,13 @@ if TYPE_CHECKING:
     from detcore_report.experiment_view import ExperimentView
 
 
-# With fewer, chance would say more than the hyperparameters.
+# With fewer trials, chance would dominate.
 MIN_TRIALS = 10
-_MAX_PARTS = 5
-_MIN_PER_PART = 3
-_EXPLAINED = (
-    "Explains: groups of similar values, and how much of the variance of the trials' ranks lies "
-    "between them, less what chance would give. It leaves out an effect that two "
-    "hyperparameters only have together."
+_MAX_GROUPS = 5
+_MIN_GROUP_SIZE = 3
+_EXPLANATION = (
+    "Explains: the share of the variance of the trials' ranks between groups of similar values, "
+    "corrected for chance. Interactions of two hyperparameters are not included."
 )
 
 
@@ -52,42 +50,50 @@ class Importance:
 
 
 def rank_hyperparameters(view: ExperimentView) -> list[Importance]:
-    """Return the hyperparameters that vary, the most important one first.
+    """Return the hyperparameters that vary, the most important first.
 
-    Empty with fewer than ten trials that have a value of the metric. A hyperparameter is left out
-    if nearly each trial has another text of it.
+    The list is empty with fewer than ten trials with a value of the metric. A hyperparameter is
+    omitted if nearly every trial has a different string value.
     """
     ranked = [trial for trial in view.trials if trial.rank is not None]
     if len(ranked) < MIN_TRIALS:
         return []
-    ranks = _ranks([trial.value or 0.0 for trial in ranked])
+    ranks = _compute_ranks([trial.value or 0.0 for trial in ranked])
     sign = 1 if view.smaller_is_better else -1
     goodness = {trial.id: sign * rank for trial, rank in zip(ranked, ranks, strict=True)}
-    found = []
+    importances = []
     for name in view.varied:
         groups = group_values({trial.id: trial.hparams.get(name) for trial in ranked})
         if not 1 < len(groups) <= len(ranked) / 2:
             continue
-        found.append(_explain(name, groups, goodness))
-    return sorted(found, key=lambda one: (-one.share, one.name))
+        importances.append(_compute_importance(name, groups, goodness))
+    return sorted(importances, key=lambda importance: (-importance.share, importance.name))
 
 
 def importance_table(view: ExperimentView) -> Markup:
-    """Return `rank_hyperparameters` as HTML, and how to read it; "" if that says nothing."""
-    found = rank_hyperparameters(view)
-    if not found:
+    """Return `rank_hyperparameters` as HTML with an explanation; "" if it is empty."""
+    importances = rank_hyperparameters(view)
+    if not importances:
         return Markup()
     caption = f"How much of the ranks by {cut(view.metric or '', 60)} each explains alone"
     heads = ["hyperparameter", "explains", "best with", "worst with"]
     rows = [
-        ("", [cut(one.name, 80), f"{one.share:.0%}", cut(one.best, 60), cut(one.worst, 60)])
-        for one in found[:50]
+        (
+            "",
+            [
+                cut(importance.name, 80),
+                f"{importance.share:.0%}",
+                cut(importance.best, 60),
+                cut(importance.worst, 60),
+            ],
+        )
+        for importance in importances[:50]
     ]
-    return table(caption, heads, rows, right=[1]) + Markup(f'<p class="dim">{_EXPLAINED}</p>')
+    return table(caption, heads, rows, right=[1]) + Markup(f'<p class="dim">{_EXPLANATION}</p>')
 
 
-def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the rank of each value, from 0; equal values share the mean of theirs."""
+def _compute_ranks(values: Sequence[float]) -> list[float]:
+    """Return the rank of each value, from 0; equal values share their mean rank."""
     import numpy as np
 
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
@@ -96,20 +102,20 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def group_values(values: Mapping[int, object]) -> list[tuple[str, list[int]]]:
-    """Return trials in groups of similar values: the label of each, and its trials.
+    """Return groups of trials with similar values, as pairs of label and trials.
 
     Args:
-        values: Values by trial; None: it has none.
+        values: Values by trial; None if a trial has no value.
     """
     numbers = {trial: number_of(value) for trial, value in values.items()}
     finite = sorted((number, trial) for trial, number in numbers.items() if number is not None)
-    if len({number for number, _ in finite}) <= _MAX_PARTS or len(finite) < len(numbers):
+    if len({number for number, _ in finite}) <= _MAX_GROUPS or len(finite) < len(numbers):
         by_text: dict[str, list[int]] = {}
         for trial, value in values.items():
             text = "none" if value is None else format_number(value)
             by_text.setdefault(text, []).append(trial)
         return list(by_text.items())
-    num_parts = min(_MAX_PARTS, len(finite) // _MIN_PER_PART)
+    num_parts = min(_MAX_GROUPS, len(finite) // _MIN_GROUP_SIZE)
     groups: list[list[tuple[float, int]]] = []
     for part in range(num_parts):
         members = finite[part * len(finite) // num_parts : (part + 1) * len(finite) // num_parts]
@@ -126,7 +132,7 @@ def group_values(values: Mapping[int, object]) -> list[tuple[str, list[int]]]:
     ]
 
 
-def _explain(
+def _compute_importance(
     name: str, groups: Sequence[tuple[str, Sequence[int]]], goodness: Mapping[int, float]
 ) -> Importance:
     count = len(goodness)

@@ -1,7 +1,7 @@
-"""Charts, drawn by matplotlib: learning curves, parallel coordinates, scatter plots.
+"""Learning curves, parallel coordinates and scatter plots, drawn with matplotlib.
 
-A chart is the same figure in a page and in an image. In a page it is SVG whose lines and dots have
-CSS classes, so that they follow the light or dark mode, and are lit up with their trial.
+Pages and images contain the same figures. In a page a figure is SVG. Its lines and dots have CSS
+classes, so that they follow the light or dark mode, and are highlighted with their trial.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
-# Up to this many trials get a colour each; more are coloured by their rank.
-_MANY = 8
-_SHADES = 5
+# Up to this number of trials have distinct colours. More trials are coloured by rank.
+_MAX_COLOURS = 8
+_NUM_SHADES = 5
 _DASHED = ("k4", "k5", "k6", "k7", "none")
-_HPARAMS_SHOWN = 12
+_MAX_HPARAMS = 12
 _MAX_CATEGORY_LABELS = 12
 # matplotlib's settings are global while a figure is drawn.
 _LOCK = threading.Lock()
@@ -54,7 +54,7 @@ class _Size:
     bottom: int
 
     def add_axes(self, figure: FigureBase) -> Axes:
-        """Return axes inside of the margins of a figure that has this size."""
+        """Return axes inside the margins of a figure of this size."""
         inner = self.width - self.left - self.right, self.height - self.top - self.bottom
         axes = figure.add_axes(
             (self.left / self.width, self.bottom / self.height,
@@ -75,26 +75,26 @@ _SCATTER = _Size(380, 240, 60, 16, 16, 28)
 
 
 def trial_classes(view: ExperimentView) -> dict[int, str]:
-    """Return the CSS classes of each trial: few get a colour each, many a shade by rank."""
+    """Return the CSS classes of each trial: distinct colours for few trials, or shades by rank."""
     ranked = [trial.id for trial in view.trials if trial.rank is not None]
-    # Of very many trials only the first are drawn, and have all shades.
+    # Only the first of very many trials are drawn. They have all shades.
     places = {trial_id: place for place, trial_id in enumerate(ranked)}
     last = max(1, min(len(ranked), MAX_CURVES) - 1)
     classes = {}
     by_number = sorted(trial.number for trial in view.trials)
-    own = {number % _MANY for number in by_number}
+    colours = {number % _MAX_COLOURS for number in by_number}
     for trial in view.trials:
-        if len(own) == len(by_number):
-            colour = f"k{trial.number % _MANY}"
-        elif len(by_number) <= _MANY:  # a selection of many trials, whose colours may repeat
+        if len(colours) == len(by_number):
+            colour = f"k{trial.number % _MAX_COLOURS}"
+        elif len(by_number) <= _MAX_COLOURS:  # a selection of many trials, whose colours may repeat
             colour = f"k{by_number.index(trial.number)}"
         elif trial.rank is None:
             colour = "none"
         elif trial.rank == 0:
             colour = "q0"
         else:
-            shade = max(0, places[trial.id] - 1) * _SHADES // last
-            colour = f"q{1 + min(_SHADES - 1, shade)}"
+            shade = max(0, places[trial.id] - 1) * _NUM_SHADES // last
+            colour = f"q{1 + min(_NUM_SHADES - 1, shade)}"
         best = " best" if trial.rank == 0 else ""
         classes[trial.id] = f"t{trial.id} {colour}{best}"
     return classes
@@ -102,7 +102,7 @@ def trial_classes(view: ExperimentView) -> dict[int, str]:
 
 def _list_colours(view: ExperimentView) -> list[tuple[str, str]]:
     """Return the colours in use, and their meanings."""
-    if len(view.trials) <= _MANY:
+    if len(view.trials) <= _MAX_COLOURS:
         classes = trial_classes(view)
         return [
             (classes[trial.id].split()[1], f"trial {trial.id}{' (best)' * (trial.rank == 0)}")
@@ -137,7 +137,7 @@ def _line_style(colour: str, *, is_best: bool = False) -> dict[str, Any]:
 def _plot_trials(
     axes: Axes, view: ExperimentView, points: dict[int, Sequence[tuple[float, float]]]
 ) -> None:
-    """Plot the points of trials, the best one last: nothing lies over it."""
+    """Plot the points of trials, the best trial last and on top."""
     classes = trial_classes(view)
     for trial in reversed(view.trials):
         if trial.id in points:
@@ -181,12 +181,12 @@ def _is_log(chart: Chart) -> bool:
 
 
 def _parallel_size(view: ExperimentView) -> _Size:
-    width = min(12_000, max(890, 120 * (len(view.axes) - 1)))  # images have an end
+    width = min(12_000, max(890, 120 * (len(view.axes) - 1)))  # images have a maximum size
     return _Size(206 + width, 400, 106, 100, 64, 44)
 
 
 def _plot_parallel(figure: FigureBase, size: _Size, view: ExperimentView) -> None:
-    """Plot parallel coordinates: each trial is a line through its values, to the metric.
+    """Plot parallel coordinates: each trial is a line through its values to the metric.
 
     A missing value is below the axis, at ``none``.
     """
@@ -208,13 +208,13 @@ def _plot_parallel(figure: FigureBase, size: _Size, view: ExperimentView) -> Non
         axes.plot([place, place], [0, 1], color=COLOURS["dim"], linewidth=1, clip_on=False)
         parts = [cut(part, 18) for part in re.split(r"(?=\.)", axis.title)[-3:]]
         for line, part in enumerate(reversed(parts)):
-            _write(axes, part, (place, 1), (0, 12 + 15 * line), ha="center",
+            _annotate(axes, part, (place, 1), (0, 12 + 15 * line), ha="center",
                    weight="bold" if is_last else "normal", color=COLOURS["fg"])  # fmt: skip
         for position, label in _make_ticks(axis):
-            _write(axes, cut(label, 14), (place, position), (8 if is_last else -8, 0),
+            _annotate(axes, cut(label, 14), (place, position), (8 if is_last else -8, 0),
                    ha="left" if is_last else "right", va="center")  # fmt: skip
     if any(trial.id not in axis.positions for axis in view.axes for trial in view.trials):
-        _write(axes, "none", (0, -0.1), (-8, 0), ha="right", va="center")
+        _annotate(axes, "none", (0, -0.1), (-8, 0), ha="right", va="center")
 
 
 def _plot_scatter(
@@ -247,14 +247,14 @@ def _make_ticks(axis: Axis) -> list[tuple[float, str]]:
     ratio = axis.high / axis.low if axis.is_log else 1
     locator = LogLocator(subs=[1] if ratio >= 100 else [1, 2, 5]) if ratio >= 5 else MaxNLocator(6)
     values = locator.tick_values(axis.low, axis.high)
-    shown = [value for value in values if axis.low <= value <= axis.high] or [axis.low]
-    return [(axis.place_number(value), f"{value:.9g}") for value in shown]
+    visible = [value for value in values if axis.low <= value <= axis.high] or [axis.low]
+    return [(axis.place_number(value), f"{value:.9g}") for value in visible]
 
 
-def _write(
+def _annotate(
     axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: Any
 ) -> None:
-    """Write a text beside a point."""
+    """Write text beside a point."""
     axes.annotate(
         _make_plain(text), at, offset, textcoords="offset points", annotation_clip=False,
         parse_math=False, **{"color": COLOURS["dim"], **style},
@@ -266,11 +266,11 @@ def _make_plain(text: str) -> str:
 
 
 @contextlib.contextmanager
-def _draw(width: float, height: float) -> Iterator[Any]:
-    """Give a figure with our settings, whatever the user has set up; no other is drawn meanwhile.
+def _open_figure(width: float, height: float) -> Iterator[Any]:
+    """Provide a figure with fixed settings, independent of the user's; lock other figures.
 
-    One unit of its size is a pixel in SVG. It has no part in matplotlib's list of open figures,
-    and chooses no back end.
+    One unit of its size is a pixel in SVG. The figure is not in matplotlib's list of open figures,
+    and does not select a back end.
     """
     import matplotlib.style
     from matplotlib.figure import Figure
@@ -292,13 +292,13 @@ def draw_png(view: ExperimentView) -> bytes:
     below = dataclasses.replace(_parallel_size(view), top=84) if has_axes else _WIDE
     upper = dataclasses.replace(_WIDE, width=below.width, top=60)
     heights = [upper.height, below.height] if has_axes else [upper.height]
-    with _draw(below.width, sum(heights)) as figure:
+    with _open_figure(below.width, sum(heights)) as figure:
         panels = figure.subfigures(len(heights), height_ratios=heights, squeeze=False)[:, 0]
         title = f"Experiment {view.record.id}: {cut(view.record.name)}"
         panels[0].suptitle(_make_plain(title), parse_math=False)
         if view.charts:
             axes = _plot_curves(panels[0], upper, view, view.charts[0])
-            axes.set_title(_make_plain(_title(view.charts[0])), parse_math=False)
+            axes.set_title(_make_plain(_format_title(view.charts[0])), parse_math=False)
             handles = [
                 axes.plot([], [], label=text, **_line_style(colour))[0]
                 for colour, text in _list_colours(view)
@@ -322,11 +322,11 @@ def _draw_svg(
         view: The experiment.
         size: Size of the drawing.
         plot: Plots `what` on a figure of that size.
-        name: Classes that the style knows the drawing by.
-        label: Text for those who cannot see it.
+        name: CSS classes of the drawing.
+        label: Text for screen readers.
     """
     file = io.StringIO()
-    with _draw(size.width, size.height) as figure:
+    with _open_figure(size.width, size.height) as figure:
         figure.patch.set_visible(False)
         plot(figure, size, view, *what)
         figure.savefig(file, format="svg")
@@ -336,18 +336,18 @@ def _draw_svg(
     key = f"{zlib.crc32(f'{label}{name}{svg}'.encode()):x}"
     trials, classes = {trial.id: trial for trial in view.trials}, trial_classes(view)
 
-    def mark(found: re.Match[str]) -> str:
+    def mark_trial(found: re.Match[str]) -> str:
         trial = trials[int(found[1])]
         if "L" not in found[2]:
             x, y = found[2][1:].split()
             shape = f'<circle cx="{x}" cy="{y}" r="{5 if trial.rank == 0 else 4}"/>'
-        else:  # a wide line below the pointer, too
-            own = f"{key}-{trial.id}"
-            shape = f'<path id="{own}" d="{found[2]}"/><use href="#{own}"/>'
-        told = escape(_describe_trial(view, trial))
-        return f'<g class="t {classes[trial.id]}"><title>{told}</title>{shape}</g>'
+        else:  # also a wide line for the pointer
+            path_id = f"{key}-{trial.id}"
+            shape = f'<path id="{path_id}" d="{found[2]}"/><use href="#{path_id}"/>'
+        title = escape(_describe_trial(view, trial))
+        return f'<g class="t {classes[trial.id]}"><title>{title}</title>{shape}</g>'
 
-    svg = _TRIAL_MARK.sub(mark, svg)
+    svg = _TRIAL_MARK.sub(mark_trial, svg)
     return (
         f'<svg class="{name}" viewBox="0 0 {size.width} {size.height}" width="{size.width}" '
         f'role="img" aria-label="{escape(label)}; the table of trials has the numbers">{svg}</svg>'
@@ -355,7 +355,7 @@ def _draw_svg(
 
 
 def _clean_tag(found: re.Match[str]) -> str:
-    """Return a tag with attributes in place of a style, which pages forbid, and short numbers."""
+    """Return a tag with attributes in place of styles, which pages forbid, and short numbers."""
     tag = re.sub(r' (?:id="(?!t\d+")|clip-path="|transform=")[^"]*"', "", found[0])
     tag = re.sub(r"font-(?:size|family): [^;\"]*(?:; )?", "", tag)
     tag = re.sub(r'style="(.*?)"', lambda style: _PROPERTY.sub(r'\1="\2" ', style[1]), tag)
@@ -368,19 +368,19 @@ def _clean_tag(found: re.Match[str]) -> str:
 # -- parts of pages -----------------------------------------------------------------------------
 
 
-def _title(chart: Chart) -> str:
+def _format_title(chart: Chart) -> str:
     return cut(f"{chart.metric} ({chart.kind})", 120)
 
 
 def describe_chart(view: ExperimentView, chart: Chart) -> tuple[str, str]:
-    """Return the title of a chart and its contents; not yet escaped."""
-    drawn = {trial.id for trial in view.trials}
-    curves = [curve for curve in chart.curves if curve.points and curve.trial_id in drawn]
+    """Return the title of a chart and a summary of its contents, not yet escaped."""
+    trial_ids = {trial.id for trial in view.trials}
+    curves = [curve for curve in chart.curves if curve.points and curve.trial_id in trial_ids]
     last = max((x for curve in chart.curves for x, _ in curve.points), default=0)
-    gone = sum(curve.num_not_finite for curve in chart.curves)
-    told = f"{len(curves)} trial{'s' * (len(curves) != 1)} over {last} steps"
-    told += f"; {gone} values that are not finite are left out" if gone else ""
-    return _title(chart), told
+    num_omitted = sum(curve.num_not_finite for curve in chart.curves)
+    summary = f"{len(curves)} trial{'s' * (len(curves) != 1)} over {last} steps"
+    summary += f"; {num_omitted} values that are not finite are omitted" if num_omitted else ""
+    return _format_title(chart), summary
 
 
 def draw_chart(view: ExperimentView, chart: Chart, *, is_wide: bool) -> Markup:
@@ -389,25 +389,25 @@ def draw_chart(view: ExperimentView, chart: Chart, *, is_wide: bool) -> Markup:
     Args:
         view: The experiment.
         chart: The chart.
-        is_wide: Whether it spans the whole width of the page.
+        is_wide: Whether the chart spans the width of the page.
     """
-    title, told = describe_chart(view, chart)
+    title, summary = describe_chart(view, chart)
     note = ", log scale" if _is_log(chart) else ""
-    # Shrunk to a phone, the wide drawing would be flat: the style shows one of the two.
+    # The wide drawing would be flat on a phone, so the style shows one of two drawings.
     sizes = [(_WIDE, "fit big"), (_NARROW, "fit instead")] if is_wide else [(_NARROW, "fit")]
     drawings = "".join(
         _draw_svg(view, size, _plot_curves, chart, name=name,
-                  label=f"{title}{note}: {told}")
+                  label=f"{title}{note}: {summary}")
         for size, name in sizes
     )  # fmt: skip
     return Markup(
         f'<figure><h3>{escape(title)}<span class="scale">{note}</span></h3>{drawings}'
-        f'<figcaption class="dim">{escape(told)}</figcaption></figure>'
+        f'<figcaption class="dim">{escape(summary)}</figcaption></figure>'
     )
 
 
 def draw_parallel(view: ExperimentView) -> Markup:
-    """Return a figure of parallel coordinates, in a box that scrolls; "" if nothing varies."""
+    """Return a figure of parallel coordinates in a scrolling box; "" if nothing varies."""
     if len(view.axes) < 2:
         return Markup()
     size = _parallel_size(view)
@@ -420,9 +420,9 @@ def draw_parallel(view: ExperimentView) -> Markup:
 
 
 def draw_scatters(view: ExperimentView) -> Markup:
-    """Return a figure for each hyperparameter that varies: a dot for each trial.
+    """Return a figure for each varied hyperparameter, with a dot for each trial.
 
-    A trial without a value of the metric, or of the hyperparameter, is left out and counted.
+    Trials without a value of the metric or the hyperparameter are omitted and counted.
     """
     if len(view.axes) < 2:
         return Markup()
@@ -434,24 +434,24 @@ def draw_scatters(view: ExperimentView) -> Markup:
 def _draw_scatter(view: ExperimentView, across: Axis, up: Axis) -> str:
     title = cut(across.title, 72)
     both = across.positions.keys() & up.positions.keys()
-    drawn = sum(trial.id in both for trial in view.trials)
-    gone = len(view.trials) - drawn
-    counted = f"{drawn} trial{'s' * (drawn != 1)}"
-    counted += f"; {gone} without a value are left out" if gone else ""
-    label = f"{cut(view.metric or '', 60)} against {title}: {counted}"
+    num_drawn = sum(trial.id in both for trial in view.trials)
+    num_omitted = len(view.trials) - num_drawn
+    summary = f"{num_drawn} trial{'s' * (num_drawn != 1)}"
+    summary += f"; {num_omitted} without a value are omitted" if num_omitted else ""
+    label = f"{cut(view.metric or '', 60)} against {title}: {summary}"
     drawing = _draw_svg(view, _SCATTER, _plot_scatter, across, up, name="fit", label=label)
     return (
         f"<figure><h3><bdi>{escape(title)}</bdi></h3>{drawing}"
-        f'<figcaption class="dim">{escape(counted)}</figcaption></figure>'
+        f'<figcaption class="dim">{escape(summary)}</figcaption></figure>'
     )
 
 
 def _describe_trial(view: ExperimentView, trial: TrialView) -> str:
-    """Return a trial in one line: state, metric, hyperparameters."""
+    """Return a trial in one line: state, metric and hyperparameters."""
     parts = [f"trial {trial.id} ({trial.state})"]
     if view.metric is not None and trial.value is not None:
         parts.append(f"best {cut(view.metric)} {format_number(trial.value)} at {trial.value_step}")
-    names = [axis.name for axis in view.axes if axis.name in trial.hparams][:_HPARAMS_SHOWN]
+    names = [axis.name for axis in view.axes if axis.name in trial.hparams][:_MAX_HPARAMS]
     parts.append(
         " ".join(f"{cut(name, 60)}={cut(format_number(trial.hparams[name]), 40)}" for name in names)
     )
@@ -459,10 +459,10 @@ def _describe_trial(view: ExperimentView, trial: TrialView) -> str:
 
 
 def chart_table(view: ExperimentView, chart: Chart) -> Markup:
-    """Return the curves of a chart as rows: the ends of each, and its extremes."""
+    """Return the ends and extremes of a chart's curves as a table."""
     curves = {curve.trial_id: curve for curve in chart.curves}
     rows = [
-        ("", [str(trial.id), *_cells(curves[trial.id])])
+        ("", [str(trial.id), *_list_cells(curves[trial.id])])
         for trial in view.trials
         if trial.id in curves and (curves[trial.id].points or curves[trial.id].num_not_finite)
     ]
@@ -476,7 +476,7 @@ def chart_table(view: ExperimentView, chart: Chart) -> Markup:
     )  # fmt: skip
 
 
-def _cells(curve: Curve) -> list[str]:
+def _list_cells(curve: Curve) -> list[str]:
     points = curve.points
     if not points:
         return ["-"] * 8 + [str(curve.num_not_finite)]

@@ -14,11 +14,11 @@ def draw_text_plot(points: Sequence[tuple[float, float]], *, width: int) -> list
     """Draw a line through points in ASCII, with the ends of both axes.
 
     Args:
-        points: x and y, in the order of x; points that are not finite are left out.
-        width: Maximum number of characters in a line; at least 30 are used.
+        points: Pairs of x and y in the order of x; points that are not finite are omitted.
+        width: Maximum number of characters per line, at least 30.
 
     Returns:
-        Lines of text; none if no point is finite.
+        Lines of text; empty if no point is finite.
     """
     finite = [(float(x), float(y)) for x, y in points if math.isfinite(x) and math.isfinite(y)]
     if not finite:

@@ -1,4 +1,4 @@
-"""``detcore report`` and ``detcore experiment plot``: an experiment in one file."""
+"""``detcore report`` and ``detcore experiment plot``: write an experiment to a file."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from detcore.records import Database
 
 
-_LOG_LINES = 30
-_FAILED_SHOWN = 10
+_NUM_LOG_LINES = 30
+_MAX_FAILED = 10
 _PLOT_EXAMPLES = """
 \b
 Examples:
@@ -42,10 +42,10 @@ Examples:
 @click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
 @click.option(
     "-o", "--output", metavar="FILE",
-    help="An .html page, which needs nothing else, or a .png image.  [default: "
-    "experiment-ID.html, here]",
+    help="Output file: a self-contained .html page or a .png image.  [default: "
+    "./experiment-ID.html]",
 )  # fmt: skip
-@click.option("--metric", metavar="NAME", help="Draw this one; default: the searcher's.")
+@click.option("--metric", metavar="NAME", help="Metric to draw.  [default: the searcher's]")
 @master_option
 def plot_experiment(
     obj: CliContext, experiment_id: int, output: str | None, metric: str | None
@@ -54,52 +54,54 @@ def plot_experiment(
     path = output or f"experiment-{experiment_id}.html"
     kind = "html" if path == "-" else Path(path).suffix.lower().removeprefix(".")
     if kind not in ("html", "htm", "png"):
-        raise click.UsageError(f"-o {path}: its name must end in .html or .png")
+        raise click.UsageError(f"-o {path}: the name must end in .html or .png")
     with open_records(obj) as database:
         view = read_view(database, experiment_id, metric=metric)
-    _write(path, draw_png(view) if kind == "png" else plot_page(view).encode())
+    _write_output(path, draw_png(view) if kind == "png" else plot_page(view).encode())
 
 
 @click.command(epilog=_REPORT_EXAMPLES)
 @click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
 @click.option(
     "-o", "--output", metavar="FILE",
-    help="Where to write it; - is standard output.  [default: report-ID.html, here]",
+    help="Output file; - for standard output.  [default: ./report-ID.html]",
 )  # fmt: skip
 @click.option(
     "--verify/--no-verify",
     default=True,
-    help="Whether to read the checkpoints and compare them with what was saved.  [default: yes]",
+    help="Read the checkpoints and compare them with their manifests.  [default: yes]",
 )
 @master_option
 def report(obj: CliContext, experiment_id: int, output: str | None, verify: bool) -> None:
-    """Write everything recorded about an experiment into one HTML file.
+    """Write all records of an experiment to one HTML file.
 
-    Curves, hyperparameters, configuration (secrets starred out), and checkpoints with the result
-    of reading them. The file loads nothing: it can be sent, and opened without a network.
+    The file contains curves, hyperparameters, the configuration (with masked secrets), and
+    checkpoints with the result of their verification. It is self-contained and needs no network.
     """
     with open_records(obj) as database:
         view = read_view(database, experiment_id, all_metrics=True)
-        rest = _gather(obj, database, view, verify=verify)
-    _write(output or f"report-{experiment_id}.html", report_page(view, rest).encode())
+        contents = _collect_report(obj, database, view, verify=verify)
+    _write_output(output or f"report-{experiment_id}.html", report_page(view, contents).encode())
 
 
-def _gather(obj: CliContext, database: Database, view: ExperimentView, *, verify: bool) -> Report:
+def _collect_report(
+    obj: CliContext, database: Database, view: ExperimentView, *, verify: bool
+) -> Report:
     settings = visible_config(view.record.config)
-    failed = [trial.id for trial in view.trials if trial.error][:_FAILED_SHOWN]
+    failed = [trial.id for trial in view.trials if trial.error][:_MAX_FAILED]
     return Report(
         config=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),
         settings=settings,
-        checkpoints=_checkpoints(obj, database, view, verify=verify),
+        checkpoints=_list_checkpoints(obj, database, view, verify=verify),
         logs={
-            trial_id: last_lines(database, database.get_trial(trial_id), _LOG_LINES)
+            trial_id: last_lines(database, database.get_trial(trial_id), _NUM_LOG_LINES)
             for trial_id in failed
         },
         written_at=format_time(datetime.datetime.now(datetime.timezone.utc)),
     )
 
 
-def _checkpoints(
+def _list_checkpoints(
     obj: CliContext, database: Database, view: ExperimentView, *, verify: bool
 ) -> list[CheckpointRow]:
     values = {}
@@ -111,8 +113,8 @@ def _checkpoints(
     ]
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all; what is no plain file, such as a pipe, is written to."""
+def _replace_file(path: Path, data: bytes) -> None:
+    """Replace a file atomically; write to other targets, such as a pipe, directly."""
     if path.exists() and not path.is_file():
         path.write_bytes(data)
         return
@@ -125,13 +127,13 @@ def _replace(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _write(path: str, data: bytes) -> None:
-    """Write a file, and print where it is; ``-`` is standard output."""
+def _write_output(path: str, data: bytes) -> None:
+    """Write a file and print its path; ``-`` is standard output."""
     if path == "-":
         sys.stdout.buffer.write(data)
         return
     try:
-        _replace(Path(path), data)
+        _replace_file(Path(path), data)
     except OSError as error:
         raise click.UsageError(f"{path} cannot be written: {error.strerror}") from error
     click.echo(path)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from detcore.records import Database
 
 
-# How often new trials, and the event files of a server, are looked for.
+# Interval of checks for new trials and for a server's event files.
 _REFRESH_S = 5.0
 _EXAMPLES = """
 \b
@@ -47,65 +47,65 @@ Examples:
 )
 @master_option
 def tensorboard(obj: CliContext, arguments: tuple[str, ...]) -> None:
-    """Start TensorBoard on the event files of the trials of experiments.
+    """Start TensorBoard on the event files of experiments' trials.
 
-    Runs are called experiment-ID/TRIAL/...; trials that start later appear by themselves. The
-    arguments after the ids are passed on to TensorBoard. It reads a temporary folder with links to
-    the event files, or with copies of a server's, which is brought up to date while it runs.
+    Runs are named experiment-ID/TRIAL/..., and new trials appear automatically. Arguments after the
+    ids are passed to TensorBoard. It reads a temporary directory with links to the event files, or
+    with copies of a server's event files, which is updated while TensorBoard runs.
     """
-    ids, rest = _split(arguments)
+    ids, options = _split_arguments(arguments)
     if not ids:
-        raise click.UsageError("give the id of an experiment")
-    for number in (signal.SIGTERM, signal.SIGHUP):  # which would leave TensorBoard and the folder
-        signal.signal(number, _end)
+        raise click.UsageError("pass the id of an experiment")
+    for number in (signal.SIGTERM, signal.SIGHUP):  # they would leave TensorBoard and the directory
+        signal.signal(number, _exit_on_signal)
     with (
         tempfile.TemporaryDirectory(prefix="detcore-tensorboard-") as name,
         open_records(obj) as database,
         open_client(obj) if obj.master is not None else contextlib.nullcontext() as client,
     ):
-        where = Path(name)
-        done: set[tuple[int, int]] = set()
+        logdir = Path(name)
+        finished: set[tuple[int, int]] = set()
         for experiment_id in ids:
-            _collect(database, client, experiment_id, where, done)
-            _require_events(database, experiment_id, where, is_here=client is None)
+            _collect_event_files(database, client, experiment_id, logdir, finished)
+            _require_events(database, experiment_id, logdir, is_here=client is None)
         _require_tensorboard()
-        click.echo(f"event files: {where}", err=True)
-        command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(where), *rest]
-        with subprocess.Popen(command) as running:
+        click.echo(f"event files: {logdir}", err=True)
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logdir), *options]
+        with subprocess.Popen(command) as process:
             try:
                 while True:
                     with contextlib.suppress(subprocess.TimeoutExpired):
-                        raise SystemExit(running.wait(_REFRESH_S))
-                    with contextlib.suppress(UnavailableError):  # the next pass asks again
+                        raise SystemExit(process.wait(_REFRESH_S))
+                    with contextlib.suppress(UnavailableError):  # the next pass tries again
                         for experiment_id in ids:
-                            _collect(database, client, experiment_id, where, done)
+                            _collect_event_files(database, client, experiment_id, logdir, finished)
             finally:
-                running.terminate()
+                process.terminate()
 
 
-def _end(number: int, _frame: FrameType | None) -> None:
+def _exit_on_signal(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-def _collect(
+def _collect_event_files(
     database: Database,
     client: Determined | None,
     experiment_id: int,
     where: Path,
     done: set[tuple[int, int]],
 ) -> None:
-    """Link or copy the event files that the trials of an experiment have written.
+    """Link or copy the event files of an experiment's trials.
 
     Args:
-        client: Of the server whose files are copied; None: the files are here.
-        done: Trials and runs that need no other pass; those of this pass are added.
+        client: Client of the server to copy files from; None if the files are local.
+        done: Trials and runs that need no further pass; this pass adds to them.
     """
     for trial in database.list_trials(experiment_id):
         folder = where / f"experiment-{experiment_id}" / str(trial.id)
         if (trial.id, trial.run_id) in done:
             continue
         if client is not None:
-            with contextlib.suppress(NotFoundError):  # it has written none yet
+            with contextlib.suppress(NotFoundError):  # it has not written event files yet
                 client.get_trial(trial.id).download_event_files(folder)
         elif trial.trial_dir is not None and not folder.is_symlink():
             folder.parent.mkdir(exist_ok=True)
@@ -117,32 +117,32 @@ def _collect(
 def _require_events(database: Database, experiment_id: int, where: Path, *, is_here: bool) -> None:
     folders = [*where.glob(f"experiment-{experiment_id}/*/")]
     is_running = database.get_experiment(experiment_id).state.value == "RUNNING"
-    if is_running or any(next(one.rglob("*tfevents*"), None) for one in folders):
+    if is_running or any(next(folder.rglob("*tfevents*"), None) for folder in folders):
         return
     if is_here:
-        looked = ", ".join(str(one.resolve()) for one in folders) or "none"
+        searched = ", ".join(str(folder.resolve()) for folder in folders) or "none"
         raise NotFoundError(
             f"the trials of experiment {experiment_id} wrote no event files.\n"
-            f"Looked for *tfevents* in: {looked}."
+            f"Searched for *tfevents* in: {searched}."
         )
     raise NotFoundError(
         f"the server has no event files of experiment {experiment_id}.\n"
-        "Its trials wrote none, or ran on other machines and only report to the server.\n"
-        "Where they ran, without --master and DETCORE_MASTER: "
+        "Its trials wrote no event files, or ran on other machines and only report to the server.\n"
+        "On those machines, without --master and DETCORE_MASTER, run:  "
         f"detcore tensorboard {experiment_id}"
     )
 
 
-def _split(arguments: Iterable[str]) -> tuple[list[int], list[str]]:
-    """Return the ids that come first, and TensorBoard's arguments."""
+def _split_arguments(arguments: Iterable[str]) -> tuple[list[int], list[str]]:
+    """Return the leading ids, and TensorBoard's arguments."""
     ids: list[int] = []
-    rest = list(arguments)
-    while rest and not rest[0].startswith("-"):
-        text = rest.pop(0)
+    words = list(arguments)
+    while words and not words[0].startswith("-"):
+        text = words.pop(0)
         if not text.isdecimal():
-            raise click.UsageError(f"{text!r} is no id of an experiment, such as 3")
+            raise click.UsageError(f"{text!r} is not an experiment id, such as 3")
         ids.append(int(text))
-    return list(dict.fromkeys(ids)), rest[1:] if rest[:1] == ["--"] else rest
+    return list(dict.fromkeys(ids)), words[1:] if words[:1] == ["--"] else words
 
 
 def _require_tensorboard() -> None:
@@ -151,5 +151,5 @@ def _require_tensorboard() -> None:
     if importlib.util.find_spec("tensorboard") is None:
         raise RunError(
             f"TensorBoard is not installed in this environment ({sys.prefix}).\n"
-            "Install it: pip install tensorboard"
+            "Install it with:  pip install tensorboard"
         )

@@ -33,23 +33,25 @@ if TYPE_CHECKING:
     from detcore_report.activity import Activity
 
 
-_REDRAW_S = 1.0
+_REDRAW_INTERVAL_S = 1.0
 _EXAMPLES = """
 \b
 Examples:
   detcore top
-  detcore top --once --json      for programs
+  detcore top --once --json      print JSON
 """
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--once", is_flag=True, help="Print what runs now and end; so do pipes.")
+@click.option(
+    "--once", is_flag=True, help="Print the running trials once and exit (default in pipes)."
+)
 @click.option(
     "--experiment", "only", type=EXPERIMENT_ID, metavar="ID", help="Only this experiment."
 )
 @click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=_REDRAW_S, show_default=True,
-    metavar="SECONDS", help="Time between two looks.",
+    "--interval", type=click.FloatRange(min=0.1), default=_REDRAW_INTERVAL_S, show_default=True,
+    metavar="SECONDS", help="Refresh interval.",
 )  # fmt: skip
 @format_options
 @master_option
@@ -60,26 +62,26 @@ def top(
     interval: float,
     form: str,
 ) -> None:
-    """Follow the trials that run: steps, speed, last metrics. Ctrl-C ends it."""
+    """Monitor running trials: steps, speed and last metrics. Press Ctrl-C to exit."""
     with open_records(obj) as database:
         if only is not None:
             database.get_experiment(only)  # an unknown id is an error, not an idle experiment
         if form == "table" and not once and make_console().is_terminal:
-            _follow(obj, database, only=only, interval=interval)
+            _show_live(obj, database, only=only, interval=interval)
             return
-        rows, totals = _look(database, only=only)
+        rows, totals = _read_rows(database, only=only)
     if form == "json":
         print_json({"trials": rows, "experiments": totals})
     elif form == "csv":
         print_csv(rows, ["experiment_id", "trial_id"])
     else:
-        _print(rows, totals)
+        _print_rows(rows, totals)
 
 
-def _look(
+def _read_rows(
     database: Database, *, only: int | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the trials that run, and their experiments, as plain values."""
+    """Return the running trials and their experiments as plain values."""
     from detcore.types import ExperimentState
 
     rows, totals = [], []
@@ -90,7 +92,7 @@ def _look(
         if not database.is_experiment_alive(experiment.id):
             continue
         running = read_activities(database, experiment)
-        rows += [_row(experiment, activity) for activity in running]
+        rows += [_describe_activity(experiment, activity) for activity in running]
         totals.append(
             {
                 "experiment_id": experiment.id,
@@ -104,7 +106,7 @@ def _look(
     return rows, totals
 
 
-def _row(experiment: ExperimentRecord, activity: Activity) -> dict[str, Any]:
+def _describe_activity(experiment: ExperimentRecord, activity: Activity) -> dict[str, Any]:
     metric = experiment.searcher.metric
     return {
         "experiment_id": experiment.id,
@@ -122,7 +124,7 @@ def _row(experiment: ExperimentRecord, activity: Activity) -> dict[str, Any]:
     }
 
 
-def _follow(obj: CliContext, database: Database, *, only: int | None, interval: float) -> None:
+def _show_live(obj: CliContext, database: Database, *, only: int | None, interval: float) -> None:
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
@@ -133,25 +135,25 @@ def _follow(obj: CliContext, database: Database, *, only: int | None, interval: 
     with Live(console=console, screen=False, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             ingest_event_logs(database, obj.environment.home)
-            rows, totals = _look(database, only=only)
+            rows, totals = _read_rows(database, only=only)
             fitting = max(1, console.height - len(totals) - 4)
-            columns, cells = _table(rows[:fitting])
+            columns, cells = _make_columns(rows[:fitting])
             parts: list[Any] = [make_table(columns, cells)] if rows else []
             if len(rows) > fitting:
                 parts.append(Text(f"{len(rows) - fitting} more trials", style="dim"))
-            parts += [Text(line, style="dim") for line in _total_lines(totals)]
+            parts += [Text(line, style="dim") for line in _format_totals(totals)]
             live.update(Group(*parts), refresh=True)
             time.sleep(interval)
 
 
-def _print(rows: list[dict[str, Any]], totals: list[dict[str, Any]]) -> None:
+def _print_rows(rows: list[dict[str, Any]], totals: list[dict[str, Any]]) -> None:
     if rows:
-        print_table(*_table(rows))
-    for line in _total_lines(totals):
+        print_table(*_make_columns(rows))
+    for line in _format_totals(totals):
         print_line(line, style="dim")
 
 
-def _table(rows: list[dict[str, Any]]) -> tuple[list[Any], list[list[str]]]:
+def _make_columns(rows: list[dict[str, Any]]) -> tuple[list[Any], list[list[str]]]:
     columns = [
         Column("EXP", align="right"),
         Column("TRIAL", align="right", style="bold"),
@@ -166,7 +168,7 @@ def _table(rows: list[dict[str, Any]]) -> tuple[list[Any], list[list[str]]]:
     cells = []
     for row in rows:
         training = [f"{name} {format_number(value)}" for name, value in row["training"].items()]
-        speed, done = row["steps_per_second"], row["progress"]
+        speed, progress = row["steps_per_second"], row["progress"]
         validation = "-"
         if row["validation"] is not None:
             validation = f"{row['metric']} {format_number(row['validation'])}"
@@ -175,7 +177,7 @@ def _table(rows: list[dict[str, Any]]) -> tuple[list[Any], list[list[str]]]:
                 str(row["experiment_id"]),
                 str(row["trial_id"]),
                 str(row["steps_completed"]),
-                "-" if done is None else f"{done:.0%}",
+                "-" if progress is None else f"{progress:.0%}",
                 "-" if speed is None else f"{speed:.0f}" if speed >= 100 else f"{speed:.3g}",
                 "-" if row["left_s"] is None else format_duration(row["left_s"]),
                 row["phase"],
@@ -186,9 +188,9 @@ def _table(rows: list[dict[str, Any]]) -> tuple[list[Any], list[list[str]]]:
     return columns, cells
 
 
-def _total_lines(totals: list[dict[str, Any]]) -> list[str]:
+def _format_totals(totals: list[dict[str, Any]]) -> list[str]:
     if not totals:
-        return ["nothing runs"]
+        return ["no trial is running"]
     lines = []
     for row in totals:
         parts = [f"{row['num_running']} of {row['num_trials']} trials running"]

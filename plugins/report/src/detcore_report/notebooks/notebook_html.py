@@ -1,4 +1,4 @@
-"""Experiments and trials as HTML, which Jupyter and IPython show in place of their ``repr``."""
+"""Experiments and trials as HTML, which Jupyter and IPython display instead of ``repr``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from detcore_report.experiment_view import read_view
 from detcore_report.pages.experiment_page import notebook_part
 from detcore_report.pages.page_parts import cut, escape, fragment
 
-# The total over all curves, so that a saved notebook stays small.
+# Total over all curves, so that saved notebooks stay small.
 _MAX_POINTS = 1800
 _MAX_CHARTS = 4
 _MAX_TRIALS = 30
@@ -26,6 +26,6 @@ def notebook_html(shown: ExperimentReference | TrialReference) -> str:
             max_points=_MAX_POINTS, max_rows=_MAX_TRIALS,
         )  # fmt: skip
         return notebook_part(view, trial_id=trial_id)
-    except DetcoreError as error:  # a cell that shows it must not fail
-        what = f'<h3>{escape(repr(shown))}</h3><p class="bad">{escape(cut(error, 2000))}</p>'
-        return fragment(what)
+    except DetcoreError as error:  # displaying the object must not fail
+        error_html = f'<h3>{escape(repr(shown))}</h3><p class="bad">{escape(cut(error, 2000))}</p>'
+        return fragment(error_html)

@@ -1,1 +1,1 @@
-"""Pages about an experiment as HTML, and the parts that they consist of."""
+"""HTML pages about an experiment, and their parts."""

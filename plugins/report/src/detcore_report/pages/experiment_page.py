@@ -1,4 +1,4 @@
-"""Pages about an experiment: `detcore experiment plot`, `detcore report`, and in notebooks."""
+"""Pages about an experiment, for `detcore experiment plot`, `detcore report` and notebooks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CheckpointRow:
     """A checkpoint, its metric, and the result of its verification.
 
     Attributes:
-        faults: Faults of its files; empty if it is intact, None if it was not verified.
+        faults: Faults of its files; empty if intact, None if not verified.
     """
 
     record: CheckpointRecord
@@ -40,7 +40,7 @@ class Report:
 
     Attributes:
         config: The configuration as YAML, with masked secrets.
-        settings: The same as values.
+        settings: The configuration as values.
         logs: The last lines of failed trials, by trial.
         written_at: Time of the report, for users.
     """
@@ -54,7 +54,7 @@ class Report:
 
 def plot_page(view: ExperimentView) -> str:
     """Return a page with learning curves and hyperparameters of an experiment."""
-    return _page(dataclasses.replace(view, charts=view.charts[:1]), None, {})
+    return _render_page(dataclasses.replace(view, charts=view.charts[:1]), None, {})
 
 
 def report_page(view: ExperimentView, report: Report) -> str:
@@ -70,22 +70,22 @@ def report_page(view: ExperimentView, report: Report) -> str:
         facts["ended"] = format_time(row["ended_at"])
     if row["progress"] is not None:
         facts["search"] = f"{row['progress']:.0%} done"
-    return _page(view, report, facts)
+    return _render_page(view, report, facts)
 
 
-def _page(view: ExperimentView, report: Report | None, facts: Mapping[str, object]) -> str:
-    return _render(
+def _render_page(view: ExperimentView, report: Report | None, facts: Mapping[str, object]) -> str:
+    return _render_template(
         "report.html", view, report=report, facts=facts, style=STYLE,
         title=f"Experiment {view.record.id}: {cut(view.record.name, 200)}",
     )  # fmt: skip
 
 
 def notebook_part(view: ExperimentView, *, trial_id: int | None) -> str:
-    """Return an experiment, or its only trial in a view, as a part of another page."""
-    return fragment(_render("notebook.html", view, trial_id=trial_id))
+    """Return an experiment, or the only trial in a view, as a part of another page."""
+    return fragment(_render_template("notebook.html", view, trial_id=trial_id))
 
 
-def _render(template: str, view: ExperimentView, **values: object) -> str:
+def _render_template(template: str, view: ExperimentView, **values: object) -> str:
     return templates().get_template(template).render(
         view=view, describe_state=describe_state, draw_chart=draw_chart,
         draw_parallel=draw_parallel, importance_table=importance_table, legend=legend,

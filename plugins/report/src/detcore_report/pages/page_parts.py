@@ -1,4 +1,4 @@
-"""Parts of pages as HTML: all texts that users wrote are escaped here."""
+"""HTML parts of pages. All strings from users are escaped here."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from markupsafe import Markup
 from detcore.record_descriptions import format_bytes, format_duration, format_number, format_time
 
 # Characters that HTML forbids, or that change the direction of the surrounding text.
-_UNWANTED = re.compile(
+_FORBIDDEN_CHARACTERS = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
 _LIGHT = """--fg:#1b1f24;--dim:#5b6470;--bg:#fff;--box:#f5f6f8;--line:#d5d9df;--shade:#0004;
 --accent:#b34700;--ok:#116329;--bad:#b3261e;--none:#767676;
 --k0:#0072b2;--k1:#c84c00;--k2:#00805c;--k3:#a8447c;--k4:#8a6a00;--k5:#5b4bb7;--k6:#4d4d4d;
 --k7:#a03030;--q0:#c84c00;--q1:#08306b;--q2:#1a5597;--q3:#3878b5;--q4:#6399c6;--q5:#8db5d6"""
-# Those of the light mode are drawn in images, too.
+# Images use the colours of the light mode.
 COLOURS = dict(re.findall(r"--(\w+):(#\w+)", _LIGHT))
 _DARK = """--fg:#e4e7eb;--dim:#9aa4b0;--bg:#14171b;--box:#1e2227;--line:#3a414a;--shade:#fff5;
 --accent:#ffb27a;--ok:#7ee2a0;--bad:#ff9a92;--none:#8c8c8c;
@@ -34,8 +34,8 @@ h1{font-size:1.5rem;margin:0 0 .5rem;overflow-wrap:anywhere}
 h2{font-size:1.15rem;margin:2rem 0 .5rem}
 """
 _PRINT = "@media print{.scroll,.tall{overflow:visible;max-height:none}}"
-# The boxes that scroll have a shade at each side on which there is more. A drawing is as wide as
-# its figure; the sizes of its text are in units of the drawing, and grow where that is shrunk.
+# Scrolling boxes have a shade at each side with more content. A drawing is as wide as its figure.
+# Its text sizes are in units of the drawing, and grow if the drawing shrinks.
 _PARTS = """
 *{box-sizing:border-box}
 h3{font-size:1rem;margin:1rem 0 .25rem;font-weight:600;overflow-wrap:anywhere}
@@ -97,29 +97,29 @@ STYLE = (
     f":root{{color-scheme:light dark;{_LIGHT}}}"
     f"@media (prefers-color-scheme:dark){{:root{{{_DARK}}}}}{_PAGE}{_PARTS}{_CLASSES}{_PRINT}"
 )
-# For a part of a foreign page, whose theme may differ from the system's (Jupyter, VS Code).
+# For parts of other pages, whose theme may differ from the system's (Jupyter, VS Code).
 _LIGHT_THEMES = '[data-jp-theme-light="true"],.vscode-light'
 _DARK_THEMES = '[data-jp-theme-light="false"],.vscode-dark'
 
 
 def escape(value: object) -> str:
-    """Return a value as text that is safe in HTML, including attributes."""
-    return html.escape(_UNWANTED.sub("\ufffd", str(value)), quote=True)
+    """Return a value as a string that is safe in HTML, including attributes."""
+    return html.escape(_FORBIDDEN_CHARACTERS.sub("\ufffd", str(value)), quote=True)
 
 
 def cut(value: object, limit: int = 80) -> str:
-    """Return a value as text of at most `limit` characters; not yet escaped."""
+    """Return a value as a string of at most `limit` characters, not yet escaped."""
     text = str(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}\u2026"
 
 
 def _escape_value(value: object) -> Markup:
-    """Return a value of a template as text, unless it is HTML that was made here."""
+    """Escape a template value, unless it is HTML from this package."""
     return value if isinstance(value, Markup) else Markup(escape(value))
 
 
 def make_templates(package: str) -> jinja2.Environment:
-    """Return the templates of a package, which escape all values that they show."""
+    """Return the templates of a package, which escape all values."""
     templates = jinja2.Environment(
         loader=jinja2.PackageLoader(package),
         autoescape=True,
@@ -145,22 +145,22 @@ def templates() -> jinja2.Environment:
 
 
 def page(title: str, body: str) -> str:
-    """Return a self-contained page, which may load nothing.
+    """Return a self-contained page, which loads no other files.
 
     Args:
-        title: Not yet escaped.
-        body: HTML.
+        title: Title, not yet escaped.
+        body: HTML of the body.
     """
     return templates().get_template("page.html").render(title=title, body=body, style=STYLE)
 
 
 def fragment(body: str) -> str:
-    """Return HTML to put into another page, such as the output of a notebook's cell.
+    """Return HTML for another page, such as the output of a notebook cell.
 
-    Its style applies to nothing else on that page, and it loads nothing.
+    Its style does not affect the rest of the page, and it loads no other files.
 
     Args:
-        body: HTML.
+        body: HTML of the body.
     """
     schemes = [(_LIGHT_THEMES, _LIGHT), (_DARK_THEMES, _DARK)]
     themes = "".join(f":is({themes}) .detcore{{{colours}}}" for themes, colours in schemes)
@@ -180,14 +180,14 @@ def table(
     right: Sequence[int] = (),
     is_tall: bool = False,
 ) -> Markup:
-    """Return a table in a box that scrolls.
+    """Return a table in a scrolling box.
 
     Args:
-        caption: Title of the table; not yet escaped.
-        header: Names of the columns; not yet escaped.
-        rows: Class of the row, and its cells; not yet escaped.
-        right: Columns to align on the right: numbers.
-        is_tall: Whether it scrolls vertically, too.
+        caption: Title of the table, not yet escaped.
+        header: Names of the columns, not yet escaped.
+        rows: CSS class and cells of each row, not yet escaped.
+        right: Columns to align on the right, such as numbers.
+        is_tall: Whether the box also scrolls vertically.
     """
     parts: Any = templates().get_template("parts.html").module
     return Markup(parts.table(caption, header, rows, right, is_tall))
