@@ -364,7 +364,7 @@ def test_runs_with_different_data_are_rejected(tmp_path: Path) -> None:
     writer.describe(IdKind.SEQUENCE_ITEM, num_records=5)
     writer.log(1, 0, [1])
     writer.close()
-    with pytest.raises(LedgerError, match=r"are of different data: ids is .*item index"):
+    with pytest.raises(LedgerError, match=r"belong to different data: ids is .*item index"):
         verify_ledger(tmp_path)
 
 
@@ -503,9 +503,7 @@ def test_full_disk_raises_storage_full_error(
 
 
 def test_missing_ledger_names_setting(tmp_path: Path) -> None:
-    with pytest.raises(
-        LedgerError, match=r"does not contain a data ledger.*\n.*data_ledger: true"
-    ):
+    with pytest.raises(LedgerError, match=r"does not contain a data ledger.*\n.*data_ledger: true"):
         verify_ledger(tmp_path)
 
 

@@ -86,7 +86,9 @@ def test_plot_has_curves_and_hyperparameters(records: Records, tmp_path: Path) -
     assert "best: trial" in html.text
     other = written(records, tmp_path, "experiment", "plot", experiment, "--metric", "loss")
     assert "loss (training)" in other.text
-    with pytest.raises(NotFoundError, match=r"metric 'f1'.\nReported metrics: accuracy, val_loss, "):
+    with pytest.raises(
+        NotFoundError, match=r"metric 'f1'.\nReported metrics: accuracy, val_loss, "
+    ):
         raise records("experiment", "plot", str(experiment), "--metric", "f1").exception or OSError
 
 
@@ -226,7 +228,10 @@ def test_checkpoints_are_verified(records: Records, tmp_path: Path) -> None:
     text = written(records, tmp_path, "report", experiment, "--no-verify").text
     assert text.count("not verified") == 3  # one line, and two rows
     shutil.rmtree(entries)
-    assert "2 of 2 differ from their manifests." in written(records, tmp_path, "report", experiment).text
+    assert (
+        "2 of 2 differ from their manifests."
+        in written(records, tmp_path, "report", experiment).text
+    )
 
 
 def test_page_is_written_to_stdout(records: Records) -> None:
