@@ -1,4 +1,4 @@
-"""``detcore migrate``, run as a person runs it, on files of all kinds."""
+"""The command ``detcore migrate`` on files of all kinds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reports(folder: Path, *arguments: str) -> dict[str, Any]:
     return {Path(report["path"]).name: report for report in document["files"]}
 
 
-def test_it_writes_once_and_keeps_the_permissions(tmp_path: Path) -> None:
+def test_migrate_writes_once_and_keeps_permissions(tmp_path: Path) -> None:
     path = tmp_path / "model_def.py"
     path.write_bytes(OLD)
     path.chmod(0o751)
@@ -49,7 +49,7 @@ def test_it_writes_once_and_keeps_the_permissions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--check", "--diff"])
-def test_check_and_diff_write_nothing(tmp_path: Path, flag: str) -> None:
+def test_check_and_diff_do_not_write(tmp_path: Path, flag: str) -> None:
     path = tmp_path / "model_def.py"
     path.write_bytes(OLD)
     result = run(tmp_path, flag, "model_def.py")
@@ -59,9 +59,9 @@ def test_check_and_diff_write_nothing(tmp_path: Path, flag: str) -> None:
     assert run(tmp_path, flag, "model_def.py").returncode == 0
 
 
-def test_the_diff_is_one_that_patch_takes(tmp_path: Path) -> None:
+def test_patch_accepts_diff(tmp_path: Path) -> None:
     path = tmp_path / "model_def.py"
-    path.write_bytes(OLD.rstrip(b"\n") + b" \xc3\xa4")  # no line end at the end
+    path.write_bytes(OLD.rstrip(b"\n") + b" \xc3\xa4")  # no line end at the end of the file
     diff = run(tmp_path, "--diff", "model_def.py").stdout
     assert diff.startswith("--- a/model_def.py\n+++ b/model_def.py\n@@ ")
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
@@ -69,7 +69,7 @@ def test_the_diff_is_one_that_patch_takes(tmp_path: Path) -> None:
     assert path.read_bytes() == NEW.rstrip(b"\n") + b" \xc3\xa4"
 
 
-def test_what_is_left_is_reported_with_its_place(tmp_path: Path) -> None:
+def test_remaining_names_are_reported_with_position(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("import determined as det\n\nx = det.get_cluster_info()\n")
     (tmp_path / "b.py").write_text("def f(:\n")
     result = run(tmp_path, ".")
@@ -85,7 +85,7 @@ def test_what_is_left_is_reported_with_its_place(tmp_path: Path) -> None:
     assert run(tmp_path, ".").returncode == 0
 
 
-def test_folders_are_searched_without_what_is_not_the_users(tmp_path: Path) -> None:
+def test_directory_search_skips_foreign_files(tmp_path: Path) -> None:
     for name in (
         "model_def.py", "deep/er/data.pyi", "const.yaml", "notes.txt", ".git/hook.py",
         "venv/lib/x.py", "mine/pyvenv.cfg", "mine/lib/y.py", "node_modules/z.py",
@@ -100,7 +100,7 @@ def test_folders_are_searched_without_what_is_not_the_users(tmp_path: Path) -> N
     assert list(reports(tmp_path, "--check", "notes.txt", "notes.txt")) == ["notes.txt"]
 
 
-def test_bytes_that_are_not_changed_stay(tmp_path: Path) -> None:
+def test_other_bytes_are_unchanged(tmp_path: Path) -> None:
     contents = {
         "bom.py": b"\xef\xbb\xbf" + OLD,
         "crlf.py": OLD.replace(b"\n", b"\r\n"),
@@ -114,11 +114,11 @@ def test_bytes_that_are_not_changed_stay(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     assert run(tmp_path, ".").returncode == 0
     for name, content in contents.items():
-        wanted = content.replace(b"determined.keras", b"detcore_keras")
-        assert (tmp_path / name).read_bytes() == wanted, name
+        requirement = content.replace(b"determined.keras", b"detcore_keras")
+        assert (tmp_path / name).read_bytes() == requirement, name
 
 
-def test_what_cannot_be_read_or_written_is_reported_and_the_others_are_done(tmp_path: Path) -> None:
+def test_unreadable_files_do_not_stop_migration(tmp_path: Path) -> None:
     contents = {
         "undecodable.py": b"# \xff\n" + OLD,
         "unknown_coding.py": b"# coding: martian\n" + OLD,
@@ -132,19 +132,19 @@ def test_what_cannot_be_read_or_written_is_reported_and_the_others_are_done(tmp_
     (tmp_path / "readonly.py").chmod(0o444)
     os.mkfifo(tmp_path / "pipe.py")
     names = [*contents, "pipe.py", "missing.py", "folder_that_is_not"]
-    found = reports(tmp_path, *names)
+    result = reports(tmp_path, *names)
     for name in names:
-        kinds = [finding["kind"] for finding in found[name]["findings"]]
+        kinds = [finding["kind"] for finding in result[name]["findings"]]
         assert kinds == ([] if name == "good.py" else ["error"]), name
         if name in contents:
-            wanted = NEW if name == "good.py" else contents[name]
-            assert (tmp_path / name).read_bytes() == wanted
-    assert "chmod u+w" in found["readonly.py"]["findings"][0]["problem"]
-    assert found["missing.py"]["findings"][0]["problem"] == "No such file or directory"
-    assert found["pipe.py"]["findings"][0]["problem"] == "it is not a regular file"
+            requirement = NEW if name == "good.py" else contents[name]
+            assert (tmp_path / name).read_bytes() == requirement
+    assert "chmod u+w" in result["readonly.py"]["findings"][0]["problem"]
+    assert result["missing.py"]["findings"][0]["problem"] == "No such file or directory"
+    assert result["pipe.py"]["findings"][0]["problem"] == "it is not a regular file"
 
 
-def test_a_link_stays_a_link_and_its_file_is_migrated_once(tmp_path: Path) -> None:
+def test_link_target_is_migrated_once(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "model_def.py").write_bytes(OLD)
     link = tmp_path / "model_def.py"
@@ -157,8 +157,8 @@ def test_a_link_stays_a_link_and_its_file_is_migrated_once(tmp_path: Path) -> No
     assert run(tmp_path, "broken.py").returncode == 1
 
 
-def test_a_folder_that_cannot_be_written_loses_nothing(tmp_path: Path) -> None:
-    """A full disk, say: here, a limit on the size of files."""
+def test_unwritable_directory_keeps_files(tmp_path: Path) -> None:
+    """A limit on file sizes simulates a full disk."""
     path = tmp_path / "model_def.py"
     path.write_bytes(OLD + b"# " + b"x" * 9000 + b"\n")
     content = path.read_bytes()
@@ -179,7 +179,7 @@ def test_a_folder_that_cannot_be_written_loses_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["model_def.py"]
 
 
-def test_it_is_listed_and_explains_itself() -> None:
+def test_migrate_is_listed_and_has_help() -> None:
     assert "migrate" in run_detcore("--help").stdout
     text = run_detcore("migrate", "--help").stdout
     for words in ("--check", "--diff", "--json", "Examples:", "Exit codes:"):

@@ -23,7 +23,7 @@ environment:
 """
 
 
-def test_what_is_spelt_otherwise_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
+def test_only_settings_with_new_names_change(tmp_path: Path) -> None:
     migrated = migrate_config(OLD)
     assert migrated.num_changes == 2
     assert migrated.text == OLD.replace("batches_per_step", "scheduling_unit").replace(
@@ -64,7 +64,7 @@ def test_what_is_spelt_otherwise_is_replaced_and_the_rest_stays(tmp_path: Path) 
         ("python3 train.py", "python3 train.py"),
     ],
 )  # fmt: skip
-def test_launchers_fall_away(old: str, new: str) -> None:
+def test_launchers_are_removed(old: str, new: str) -> None:
     frame = "searcher: {{name: single, metric: m, max_length: {{batches: 1}}}}\nentrypoint: {}\n"
     frame += "hyperparameters: {{global_batch_size: 1}}\n"
     migrated = migrate_config(frame.format(old))
@@ -72,7 +72,7 @@ def test_launchers_fall_away(old: str, new: str) -> None:
     assert migrated.findings == ()
 
 
-def test_mistakes_have_their_place_and_what_to_do() -> None:
+def test_mistakes_have_position_and_advice() -> None:
     source = (
         "entrypoint: python3 -m determined.launch.deepspeed --trial m:T\n"
         "hyperparameters: {global_batch_size: 1}\n"
@@ -100,13 +100,13 @@ def test_mistakes_have_their_place_and_what_to_do() -> None:
         "x: !!python/none\n",
     ],
 )
-def test_other_files_are_left_alone(source: str) -> None:
+def test_other_files_are_unchanged(source: str) -> None:
     migrated = migrate_config(source)
     assert migrated.text == source
     assert migrated.findings == ()
 
 
-def test_an_experiment_file_that_cannot_be_read_is_an_error() -> None:
+def test_unreadable_experiment_file_is_an_error() -> None:
     source = "searcher:\n  name: [single\nentrypoint: x\n"
     (finding,) = migrate_config(source).findings
     assert finding.kind == "error"

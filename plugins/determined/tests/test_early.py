@@ -1,4 +1,4 @@
-"""Scripts in the style of the releases 0.12 to 0.17, rewritten."""
+"""Migration of scripts in the style of releases 0.12 to 0.17."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of a folder, and what is said of files that are not rewritten."""
+"""Selection of files, and reports about files that are not rewritten."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from detcore_determined.migrate import find_files, migrate_file
 
 
 def notebook(*cells: str | list[str]) -> str:
-    """Return a notebook as Jupyter writes it."""
+    """Return a notebook in Jupyter's format."""
     document: dict[str, Any] = {
         "cells": [{"cell_type": "code", "outputs": [], "source": cell} for cell in cells],
         "metadata": {"collapsed": None},
@@ -22,7 +22,7 @@ def notebook(*cells: str | list[str]) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def test_a_notebook_is_reported_with_its_lines_and_stays(tmp_path: Path) -> None:
+def test_notebook_is_reported_but_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "train.ipynb"
     content = notebook(
         ["import determined as det\n", "x = det.core\n"], "x = 1\nfrom determined.keras import T",
@@ -43,15 +43,13 @@ def test_a_notebook_is_reported_with_its_lines_and_stays(tmp_path: Path) -> None
         assert line.startswith(finding.name, finding.column - 1)
 
 
-def test_a_notebook_without_determined_is_nothing_to_report(tmp_path: Path) -> None:
+def test_notebook_without_determined_has_no_finding(tmp_path: Path) -> None:
     path = tmp_path / "other.ipynb"
     path.write_text(notebook("import numpy\n", "print 'Python 2, and determined'"))
     assert migrate_file(path).findings == ()
 
 
-def test_a_folder_that_cannot_be_read_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_directory_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("closed", "open"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model_def.py").write_text("x = 1\n")

@@ -1,4 +1,4 @@
-"""The table of names: every target exists, and every documented name is in it."""
+"""The table of names: every target exists, and every documented name is included."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ KNOWN = sorted({
 
 
 def public_names(module: str) -> set[str]:
-    """Return the names of ``__all__``; of modules that are not ours, all there are."""
+    """Return the names of ``__all__``, or all names of other packages' modules."""
     if module in MODULE_SOURCES:
         return set(MODULE_SOURCES[module].declared_all() or ())
     return set(dir(importlib.import_module(module)))
 
 
 def members_of(module: Module, name: str, depth: int = 0) -> set[str]:
-    """Return the members of a class, those it inherits included, wherever it is defined."""
+    """Return the members of a class, including inherited members."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.ClassDef) and node.name == name:
-            found = {
+            result = {
                 item.name
                 for item in node.body
                 if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef))
             }
             for base in node.bases:
-                found |= members_of(module, ast.unparse(base).partition("[")[0], depth + 1)
-            return found
+                result |= members_of(module, ast.unparse(base).partition("[")[0], depth + 1)
+            return result
     for found_import in module.imports:
         if found_import.name == name and found_import.module in MODULE_SOURCES and depth < 20:
             return members_of(MODULE_SOURCES[found_import.module], name, depth + 1)
@@ -58,7 +58,7 @@ def members_of(module: Module, name: str, depth: int = 0) -> set[str]:
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_every_target_exists_and_is_public(name: str) -> None:
+def test_targets_exist_and_are_public(name: str) -> None:
     target = target_of(name)
     assert target is not None
     assert target.module in MODULE_SOURCES or target.module in ("logging", "typing")
@@ -70,16 +70,16 @@ def test_every_target_exists_and_is_public(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
-def test_every_documented_name_is_mapped_and_has_the_member_or_is_reported(name: str) -> None:
+def test_documented_names_are_mapped_or_reported(name: str) -> None:
     path = tuple(name.split("."))
-    found = look_up(path)
-    if isinstance(found, Unknown):
-        assert any(part.startswith("_") for part in path), found  # a private class
+    result = look_up(path)
+    if isinstance(result, Unknown):
+        assert any(part.startswith("_") for part in path), result  # a private class
         return
-    rest = path[found.used :]
-    assert len(rest) <= 1
-    if rest:
-        assert rest[0] in members_of(MODULE_SOURCES[found.module], found.name)
+    remaining = path[result.used :]
+    assert len(remaining) <= 1
+    if remaining:
+        assert remaining[0] in members_of(MODULE_SOURCES[result.module], result.name)
 
 
 def test_no_name_is_in_two_tables() -> None:
@@ -93,6 +93,6 @@ def test_no_name_is_in_two_tables() -> None:
     assert all(new in MODULES for new in STAND_FOR.values())
 
 
-def test_what_import_detcore_reaches() -> None:
+def test_import_detcore_reaches_packages() -> None:
     face = public_names("detcore")
     assert all(module.partition(".")[2] in {"", *face} for module in REACHABLE)

@@ -1,4 +1,4 @@
-"""Modules written for Determined, rewritten; all that is not a name of Determined stays."""
+"""Migration of modules: only Determined's names change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from detcore_determined.migrate import Migrated, migrate_python
 
 
 def migrate(source: str) -> Migrated:
-    """Migrate, and look that a second time changes nothing and finds the same places."""
+    """Migrate, and check that a second migration has the same findings and no changes."""
     migrated = migrate_python(source)
     again = migrate_python(migrated.text)
     assert again.text == migrated.text
@@ -33,7 +33,7 @@ def left(source: str) -> list[str]:
     return [item.name for item in migrate(source).findings if item.kind == "left"]
 
 
-# One case per line: what there was, and what there is to be.
+# One case per line: old and new text.
 IMPORTS = """
 from determined.keras import TFKerasTrial => from detcore_keras import TFKerasTrial
 from determined.keras import TFKerasTrial as T => from detcore_keras import TFKerasTrial as T
@@ -81,7 +81,7 @@ def test_an_import_statement(case: str) -> None:
     assert migrate(f"{old}\n").text == f"{new}\n"
 
 
-# Uses of `det`, with what else is imported for them.
+# Uses of `det`, and the added imports.
 USES = """
 det.core.init() => det.core.init() + detcore as det
 det.keras.TFKerasTrial => detcore_keras.TFKerasTrial + detcore_keras
@@ -127,7 +127,7 @@ def test_plain_imports_of_modules_share_their_root() -> None:
     assert migrate(textwrap.dedent(old)).text == textwrap.dedent(new)
 
 
-def test_an_import_whose_uses_all_went_elsewhere_stays_an_import() -> None:
+def test_import_without_remaining_uses_stays() -> None:
     for line in ("import determined as det", "import determined"):
         name = line.split()[-1]
         old = f"import logging\n{line}\nx = {name}.LOG_FORMAT\n"
@@ -136,14 +136,14 @@ def test_an_import_whose_uses_all_went_elsewhere_stays_an_import() -> None:
 
 
 @pytest.mark.parametrize("more", ["del det", "__all__ = ['det']", "det = None"])
-def test_a_name_that_is_needed_otherwise_stays_bound(more: str) -> None:
+def test_name_with_other_uses_stays_bound(more: str) -> None:
     new = migrate(f"import determined as det\nx = det.keras.TFKerasTrial\n{more}\n").text
     assert new == (
         f"import detcore as det\nimport detcore_keras\nx = detcore_keras.TFKerasTrial\n{more}\n"
     )
 
 
-def test_scopes_are_those_of_python() -> None:
+def test_scopes_follow_python() -> None:
     old = """
         import determined as det
         from determined import keras
@@ -208,7 +208,7 @@ def test_imports_in_functions_try_and_type_checking() -> None:
     assert migrate(textwrap.dedent(old)).text == textwrap.dedent(new)
 
 
-def test_functions_of_the_client_become_methods_where_they_are_used() -> None:
+def test_client_functions_become_methods() -> None:
     old = (
         "from determined.experimental.client import get_experiment, get_trial as gt\n"
         "print(get_experiment(3).top_checkpoint(), map(gt, ids))\n"
@@ -219,7 +219,7 @@ def test_functions_of_the_client_become_methods_where_they_are_used() -> None:
     )
 
 
-def test_what_is_gone_stays_with_its_import_and_is_reported() -> None:
+def test_missing_names_keep_import_and_are_reported() -> None:
     old = textwrap.dedent("""
         import determined as det
         from determined.keras import (
@@ -279,7 +279,7 @@ def test_what_is_gone_stays_with_its_import_and_is_reported() -> None:
         ("import determined as det\nx = getattr(det, 'keras')\n", []),
     ],
 )  # fmt: skip
-def test_what_cannot_be_migrated_is_named_and_stays(source: str, names: list[str]) -> None:
+def test_other_constructs_are_reported_and_unchanged(source: str, names: list[str]) -> None:
     assert left(source) == names
     migrated = migrate(source)
     assert all(finding.problem and finding.advice for finding in migrated.findings)
@@ -301,20 +301,20 @@ def test_what_cannot_be_migrated_is_named_and_stays(source: str, names: list[str
         "\n",
     ],
 )
-def test_what_only_looks_like_it_is_left_alone(source: str) -> None:
+def test_lookalikes_are_unchanged(source: str) -> None:
     migrated = migrate(source)
     assert migrated.text == source
     assert migrated.findings == ()
 
 
-def test_a_name_that_is_taken_is_not_overwritten() -> None:
+def test_existing_name_is_not_overwritten() -> None:
     source = "import determined as det\nlogging = 3\nx = det.LOG_FORMAT\n"
     migrated = migrate(source)
     assert migrated.text == source
     assert "'logging' is taken here" in migrated.findings[0].problem
 
 
-def test_a_name_that_may_be_two_things_is_reported() -> None:
+def test_ambiguous_name_is_reported() -> None:
     source = (
         "try:\n    from determined import keras as m\nexcept ImportError:\n"
         "    from determined import estimator as m\nx = m.init\n"
@@ -349,7 +349,7 @@ def test_entrypoints(old: str, new: str | None) -> None:
         assert bool(migrated.findings) is (new is None)
 
 
-def test_texts_that_name_modules() -> None:
+def test_strings_with_module_names() -> None:
     source = (
         "import importlib, os\n"
         "m = importlib.import_module('determined.keras')\n"
@@ -366,7 +366,7 @@ def test_texts_that_name_modules() -> None:
     ]  # fmt: skip
 
 
-def test_texts_that_are_types_outside_of_annotations_and_none_inside() -> None:
+def test_strings_as_type_annotations() -> None:
     old = """
         import typing
         from typing import Annotated, Literal, Optional, TypeVar, cast
@@ -408,7 +408,7 @@ def test_texts_that_are_types_outside_of_annotations_and_none_inside() -> None:
         "importlib.util.find_spec(name='determined')",
     ],
 )
-def test_a_package_that_is_looked_for_by_its_name_is_reported(code: str) -> None:
+def test_package_lookup_by_name_is_reported(code: str) -> None:
     assert left(f"x = {code}\n") == ["determined"]
     assert migrate(f"x = {code}\n").text == f"x = {code}\n"
     assert left(f"x = {code}\n".replace("determined", "determined_by_us")) == []
@@ -433,19 +433,19 @@ def test_a_launcher_in_an_f_string_is_reported(code: str) -> None:
          "determined.experimental.client.CheckpointSortBy.STATE"),
     ],
 )  # fmt: skip
-def test_a_member_that_is_gone_keeps_the_import(source: str, name: str) -> None:
+def test_missing_member_keeps_import(source: str, name: str) -> None:
     assert migrate(source).text == source
     assert left(source) == [name]
     (finding,) = migrate(source).findings
     assert finding.line == 2
 
 
-def test_members_that_are_there_go_with_their_class() -> None:
+def test_existing_members_follow_class() -> None:
     old = "from determined.core import DistributedContext as D\nx = D.from_horovod, D.rank\n"
     assert migrate(old).text == old.replace("determined", "detcore")
 
 
-def test_variables_that_the_cluster_set_are_reported() -> None:
+def test_cluster_variables_are_reported() -> None:
     names = ["DET_TASK_ID", "DET_CLUSTER_ID", "DET_USE_GPU"]
     source = f"import os\nx = {[*names, 'DET_CHIEF_IP', 'DET_MINE']!r}\n"
     assert left(source) == names
@@ -455,7 +455,7 @@ def test_variables_that_the_cluster_set_are_reported() -> None:
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-def test_line_ends_tabs_and_continuations_stay(line_end: str) -> None:
+def test_line_ends_tabs_and_continuations_are_kept(line_end: str) -> None:
     old = (
         "if True:\n\timport determined as det\n\tfrom determined.keras \\\n\t\timport \\\n"
         "\t\tTFKerasTrial, \\\n\t\tInputData\n"
@@ -469,14 +469,14 @@ def test_line_ends_tabs_and_continuations_stay(line_end: str) -> None:
     )
 
 
-def test_columns_are_counted_in_characters_after_wide_ones() -> None:
+def test_columns_count_wide_characters() -> None:
     migrated = migrate("import determined as det\nx = ('äöü𝔘', det.keras.TFKerasTrial, det.util)\n")
     assert "('äöü𝔘', detcore_keras.TFKerasTrial, det.util)" in migrated.text
     (finding,) = migrated.findings
     assert (finding.line, finding.column) == (2, 38)
 
 
-def test_a_chain_with_a_comment_in_it_is_reported() -> None:
+def test_attribute_chain_with_comment_is_reported() -> None:
     source = "import determined as det\nx = (det.  # why\n     keras.TFKerasTrial)\n"
     migrated = migrate(source)
     assert migrated.text == source
@@ -507,7 +507,7 @@ def test_names_in_f_strings_are_rewritten_or_reported() -> None:
         ("(" * 5000 + ")" * 5000, "Python"),
     ],
 )
-def test_what_is_no_python_is_an_error_with_a_place(source: str, problem: str) -> None:
+def test_invalid_python_is_an_error_with_position(source: str, problem: str) -> None:
     migrated = migrate_python(source)
     assert migrated.text == source
     (finding,) = migrated.findings
@@ -544,9 +544,7 @@ LINES = [
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from(LINES), min_size=1, max_size=9), st.sampled_from(["\n", "\r\n"]))
-def test_any_module_stays_python_keeps_its_comments_and_is_done_at_once(
-    lines: list[str], line_end: str
-) -> None:
+def test_any_module_keeps_comments_and_is_idempotent(lines: list[str], line_end: str) -> None:
     source = "\n".join([*lines, ""]).replace("\n", line_end)
     new = migrate(source).text
     assert comments(new) == comments(source)
@@ -569,7 +567,7 @@ def test_any_module_stays_python_keeps_its_comments_and_is_done_at_once(
     ),
     st.booleans(),
 )  # fmt: skip
-def test_any_layout_of_an_import_stays_python_and_binds_the_same_names(
+def test_any_import_layout_binds_same_names(
     items: list[tuple[str, str, str]], has_last_comma: bool
 ) -> None:
     inside = "".join(f"{name}{local}{comma}" for name, local, comma in items[:-1])
@@ -592,8 +590,8 @@ def comments(source: str) -> list[str]:
     return sorted(token.string for token in tokens if token.type == tokenize.COMMENT)
 
 
-def test_blanks_between_the_parts_of_a_module_are_read_once() -> None:
-    """20,000 of them took minutes."""
+def test_many_blank_lines_are_read_in_linear_time() -> None:
+    """20,000 blank lines once took minutes."""
     blanks = " " * 100_000
     source = f"from determined{blanks}.keras import TFKerasTrial\n"
     assert migrate_python(source).text == "from detcore_keras import TFKerasTrial\n"

@@ -1,4 +1,4 @@
-"""Names that the newest TensorFlow does not have, and settings of early releases."""
+"""Names that the newest TensorFlow lacks, and settings of early releases."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ESTIMATOR, LEGACY = "tensorflow.estimator", "tensorflow.keras.optimizers.legacy"
         ),
     ],
 )
-def test_what_is_gone_is_named_with_the_tensorflow_that_has_it(source: str, name: str) -> None:
+def test_removed_names_are_reported_with_tensorflow(source: str, name: str) -> None:
     migrated = migrate_python(source)
     assert migrated.text == source
     assert [finding.name for finding in migrated.findings] == [name]
@@ -84,13 +84,13 @@ def test_what_is_gone_is_named_with_the_tensorflow_that_has_it(source: str, name
          "from keras import utils as np_utils\nnp_utils.normalize(x)"),
     ],
 )  # fmt: skip
-def test_import_becomes_the_public_name_of_keras(old: str, new: str) -> None:
+def test_import_becomes_public_keras_name(old: str, new: str) -> None:
     migrated = migrate_python(old)
     assert (migrated.text, migrated.findings) == (new, ())
 
 
 @pytest.mark.parametrize("package", ["tensorflow.python.keras", "keras", "tensorflow.keras"])
-def test_function_without_a_public_name_is_imported_with_a_note(package: str) -> None:
+def test_function_without_public_name_gets_note(package: str) -> None:
     migrated = migrate_python(f"from {package}.datasets.cifar import load_batch\n")
     assert migrated.text == "from keras.src.datasets.cifar import load_batch\n"
     (note,) = migrated.findings
@@ -125,7 +125,7 @@ def test_function_without_a_public_name_is_imported_with_a_note(package: str) ->
         ("import tensorflow as tf\ntf.keras.utils.np_utils.x", "no public module has 'np_utils'"),
     ],
 )  # fmt: skip
-def test_import_without_a_certain_replacement_is_left(source: str, advice: str) -> None:
+def test_import_without_certain_replacement_is_unchanged(source: str, advice: str) -> None:
     migrated = migrate_python(source)
     assert migrated.text == source
     (finding,) = migrated.findings
@@ -135,7 +135,7 @@ def test_import_without_a_certain_replacement_is_left(source: str, advice: str) 
 
 
 @pytest.mark.parametrize("version", ["", "compat.v1."])
-def test_boosted_trees_need_no_old_tensorflow(version: str) -> None:
+def test_boosted_trees_do_not_need_old_tensorflow(version: str) -> None:
     name = f"{version}estimator.BoostedTreesClassifier"
     (finding,) = migrate_python(f"import tensorflow as tf\ntf.{name}(columns)").findings
     assert finding.name == f"tensorflow.{name}"
@@ -151,7 +151,7 @@ def test_boosted_trees_need_no_old_tensorflow(version: str) -> None:
         ("from tensorflow.keras.layers import DenseFeatures", "DenseFeatures"),
     ],
 )
-def test_name_of_the_older_keras_only_is_reported(source: str, name: str) -> None:
+def test_name_of_older_keras_is_reported(source: str, name: str) -> None:
     (finding,) = migrate_python(source).findings
     assert finding.name == f"tensorflow.keras.layers.{name}"
     assert needs_old_tensorflow(finding)
@@ -212,7 +212,7 @@ def test_arguments_of_compile_get_names() -> None:
         "if fast:\n    SGD = own.SGD\nelse:\n    from keras.optimizers import SGD\n",
     ],
 )
-def test_decay_is_reported_if_the_schedule_cannot_be_imported(source: str) -> None:
+def test_decay_is_reported_without_schedule_import(source: str) -> None:
     call = "SGD(0.1, decay=rate)"
     migrated = migrate_python(source + call)
     assert migrated.text == source + call
@@ -232,7 +232,7 @@ def test_decay_is_reported_if_the_schedule_cannot_be_imported(source: str) -> No
         ("lr = tf.keras.optimizers.schedules.ExponentialDecay(1, 2, 3)\n", "is a schedule"),
     ],
 )
-def test_decay_is_left_if_a_schedule_cannot_replace_it(source: str, obstacle: str) -> None:
+def test_decay_without_equivalent_schedule_is_unchanged(source: str, obstacle: str) -> None:
     rate = source[5:].strip() if source.startswith("lr = ") else "0.1"
     call = f"tf.keras.optimizers.SGD({rate}, decay=0.1)\n"
     migrated = migrate_python("import tensorflow as tf\n" + source + call)
@@ -244,7 +244,7 @@ def test_decay_is_left_if_a_schedule_cannot_replace_it(source: str, obstacle: st
     assert needs_old_tensorflow(finding)
 
 
-def test_what_early_releases_took_is_left() -> None:
+def test_arguments_of_early_releases_are_unchanged() -> None:
     early = "c = {'max_steps': 2, 'batches_per_step': 3}\n"
     findings = migrate_python(f"import determined as det\n{early}").findings
     assert [finding.name for finding in findings] == ["max_steps", "batches_per_step"]
@@ -263,7 +263,7 @@ def test_what_early_releases_took_is_left() -> None:
         "from .keras import utils\nutils.mine",
     ],
 )
-def test_what_looks_alike(source: str) -> None:
+def test_similar_names_are_unchanged(source: str) -> None:
     assert migrate_python(source).findings == ()
 
 
@@ -288,7 +288,7 @@ def test_settings_of_early_releases(old: str, new: str) -> None:
     assert not [finding for finding in migrated.findings if finding.kind == "left"]
 
 
-def test_the_command_says_which_tensorflow_the_code_needs(tmp_path: Path) -> None:
+def test_command_prints_required_tensorflow(tmp_path: Path) -> None:
     (tmp_path / "model_def.py").write_text("import tensorflow as tf\ntf.estimator.Estimator(f)\n")
     result = CliRunner().invoke(main, ["migrate", str(tmp_path)])
     assert result.exit_code == 0, result.output

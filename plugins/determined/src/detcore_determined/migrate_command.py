@@ -17,7 +17,7 @@ _EXIT_WOULD_CHANGE = 1
 _EXAMPLES = """
 \b
 Examples:
-  detcore migrate --diff model_def.py const.yaml    show what would change
+  detcore migrate --diff model_def.py const.yaml    show the changes
   detcore migrate .                                 rewrite everything below this folder
   detcore migrate --check .                         for CI: is there anything left to rewrite?
 
@@ -33,7 +33,7 @@ Exit codes:
     "paths", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path)
 )
 @click.option("--check", is_flag=True, help="Write nothing; exit code 1 if something would change.")
-@click.option("--diff", "show_diff", is_flag=True, help="As --check, and print the changes.")
+@click.option("--diff", "show_diff", is_flag=True, help="Like --check, and print the changes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @click.pass_context
 def migrate(
@@ -41,9 +41,9 @@ def migrate(
 ) -> None:
     """Rewrite Python modules and experiment files from Determined's names to detcore's.
 
-    FILE is a file or a folder. Imports, and the names that come from them, are replaced; all else
-    stays byte for byte. Names without a counterpart are left as they are and reported, with their
-    places and instructions. Running it again changes nothing.
+    FILE is a file or a directory. Imports and the imported names are replaced. All other text stays
+    identical. Names without a counterpart are not changed but reported, with their positions and
+    instructions. Running the command again changes nothing.
     """
     from detcore_determined.migrate import find_files, migrate_file
 
@@ -52,12 +52,12 @@ def migrate(
     if as_json:
         _print_json(reports, is_dry=is_dry)
     else:
-        _print(reports, is_dry=is_dry, show_diff=show_diff)
+        _print_reports(reports, is_dry=is_dry, show_diff=show_diff)
     is_wrong = any(report.is_failed or (is_dry and report.is_changed) for report in reports)
     context.exit(_EXIT_WOULD_CHANGE if is_wrong else 0)
 
 
-def _print(reports: list[FileReport], *, is_dry: bool, show_diff: bool) -> None:
+def _print_reports(reports: list[FileReport], *, is_dry: bool, show_diff: bool) -> None:
     """Print diffs on stdout, the findings of each file, and a summary."""
     from detcore_determined.migrate.tensorflow_names import needs_old_tensorflow
 
@@ -70,8 +70,8 @@ def _print(reports: list[FileReport], *, is_dry: bool, show_diff: bool) -> None:
         for finding in report.findings:
             click.echo(f"{report.path}:{finding}", err=show_diff)
     kinds = [finding.kind for report in reports for finding in report.findings]
-    changed = sum(report.is_changed for report in reports)
-    words = [f"{_count_of(len(reports), 'file')} read", f"{changed} {verb}"]
+    num_changed = sum(report.is_changed for report in reports)
+    words = [f"{_count_of(len(reports), 'file')} read", f"{num_changed} {verb}"]
     words.append(f"{_count_of(kinds.count('left'), 'place')} left to do by hand")
     if kinds.count("note"):
         words.append(_count_of(kinds.count("note"), "note"))

@@ -1,4 +1,4 @@
-"""Hook implementations; imports click when a command is called for, and no HTTP library."""
+"""Hook implementations; click is imported only for a command, and no HTTP library is imported."""
 
 from __future__ import annotations
 

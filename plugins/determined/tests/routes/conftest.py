@@ -1,4 +1,4 @@
-"""A server with a few experiments, and the earlier system's own client to ask it with."""
+"""A server with a few experiments, and the earlier system's client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
 
 @pytest.fixture(scope="module")
 def served(filled: Filled) -> Iterator[RunningServer]:
-    """A server on those records."""
+    """A server for the records."""
     with RunningServer(filled.store.home) as running:
         yield running
 

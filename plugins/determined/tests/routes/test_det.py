@@ -51,11 +51,11 @@ def test_experiments(client: Client, filled: Filled) -> None:
 def test_metrics_of_an_experiment(client: Client, filled: Filled, tmp_path: Path) -> None:
     client.det("e", "describe", filled.experiment, "--metrics", "--outdir", tmp_path)
     rows = _table((tmp_path / "workloads.csv").read_text())
-    shown = [
+    text = [
         (row["# of Batches"], row["Training Metric: loss"], row["Validation Metric: loss"])
         for row in rows
     ]
-    assert shown == [("5", "4.5", ""), ("10", "2.5", "1.5"), ("20", "", "0.75"), ("10", "", "0.25")]
+    assert text == [("5", "4.5", ""), ("10", "2.5", "1.5"), ("20", "", "0.75"), ("10", "", "0.25")]
     assert rows[1]["Checkpoint State"] == "COMPLETED"
     assert "metric: loss\n" in client.det("e", "config", filled.experiment)
 
@@ -75,7 +75,7 @@ def test_trials_and_their_logs(client: Client, filled: Filled) -> None:
     assert filled.checkpoints[0] in client.det("t", "describe", trial, "--limit", 2)
     logs = client.det("trial", "logs", trial).splitlines()
     assert [text.partition("] ")[2] for text in logs[:2]] == ["the trial starts", "[rank=0] step 0"]
-    assert len(logs) == 6  # the last line is the command's own
+    assert len(logs) == 6  # the last line is the command's output
     assert client.det("e", "logs", filled.experiment, "--tail", 1).splitlines()[0] == logs[4]
 
 
@@ -84,8 +84,10 @@ def test_checkpoints(client: Client, filled: Filled, tmp_path: Path) -> None:
     assert "first" in client.det("checkpoint", "describe", uuid)
     for mode in ("master", "auto"):
         folder = tmp_path / mode
-        said = client.det("checkpoint", "download", uuid, "-o", folder, "--mode", mode, "--quiet")
-        assert said.strip() == str(folder)
+        message = client.det(
+            "checkpoint", "download", uuid, "-o", folder, "--mode", mode, "--quiet"
+        )
+        assert message.strip() == str(folder)
         for name, text in FILES.items():
             assert (folder / name).read_text() == text
     folder = tmp_path / "trial"
@@ -95,10 +97,10 @@ def test_checkpoints(client: Client, filled: Filled, tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_models(client: Client, filled: Filled) -> None:
-    made = json.loads(
+    instance = json.loads(
         client.det("model", "create", "reader", "--description", "reads digits", "--json")
     )
-    assert made["name"] == "reader"
+    assert instance["name"] == "reader"
     early, late, _ = filled.checkpoints
     assert early in client.det("model", "register-version", "reader", early)
     version = json.loads(client.det("m", "register-version", "reader", late, "--json"))
@@ -112,23 +114,23 @@ def test_models(client: Client, filled: Filled) -> None:
 
 
 @pytest.mark.soak
-def test_what_there_is_none_of(client: Client) -> None:
+def test_unsupported_commands_are_refused(client: Client) -> None:
     assert json.loads(client.det("agent", "list", "--json")) == []
     assert json.loads(client.det("slot", "list", "--json")) == []
     assert json.loads(client.det("job", "list", "--json")) == {"jobs": []}
     assert _table(client.det("task", "list", "--csv")) == []
-    said = client.det("token", "list", code=1)
-    assert "detcore does not have GET /api/v1/tokens of Determined" in said
+    message = client.det("token", "list", code=1)
+    assert "detcore does not have GET /api/v1/tokens of Determined" in message
 
 
 @pytest.mark.soak
 def test_users(client: Client, served: RunningServer, tmp_path: Path) -> None:
     assert "version: 0.38.1" in client.det("version")
-    # Without DET_USER: as whoever has logged in.
+    # Without DET_USER, the logged-in user is used.
     anon = dataclasses.replace(client, home=tmp_path, variables={})
     assert "det user login" in anon.det("user", "whoami", code=1)
-    said = anon.det("user", "login", USER, typed="wrong\n", code=1)
-    assert "invalid credentials" in said
+    message = anon.det("user", "login", USER, typed="wrong\n", code=1)
+    assert "invalid credentials" in message
     anon.det("user", "login", USER, typed=f"{PASSWORD}\n")
     assert f"'{USER}'" in anon.det("user", "whoami")
     assert f"| {USER} " in anon.det("user", "list").replace("  ", " ")
@@ -143,7 +145,7 @@ def test_users(client: Client, served: RunningServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_a_certificate_of_ones_own(environment: Path, tmp_path: Path) -> None:
+def test_custom_certificate(environment: Path, tmp_path: Path) -> None:
     certificate = Certificate(tmp_path)
     with RunningServer(tmp_path, *certificate.options) as server:
         client = Client(environment, tmp_path, server)

@@ -1,4 +1,4 @@
-"""The same API asked without its client: guards, refusals, pages, and streams that break."""
+"""The same API without its client: guards, refusals, pages, and broken streams."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class Api:
     def refuse(
         self, method: str, path: str, body: object = None, *, is_stranger: bool = False
     ) -> tuple[int, str]:
-        """Ask for what is refused, and return the status and what the client prints."""
+        """Send a request that is refused; return the status and the client's message."""
         if body is None and method != "GET":
             body = {}
         with pytest.raises(urllib.error.HTTPError) as caught:
             self.server.ask(method, path, body, "" if is_stranger else self._token)
         with caught.value as answer:
-            said = json.loads(answer.read())["error"]
-        assert set(said) >= {"code", "reason", "error"}
-        return caught.value.code, said["error"]
+            message = json.loads(answer.read())["error"]
+        assert set(message) >= {"code", "reason", "error"}
+        return caught.value.code, message["error"]
 
 
 @pytest.fixture(scope="module")
@@ -68,78 +68,78 @@ def store(filled: Filled) -> ClientStore:
     return filled.store
 
 
-def test_nothing_is_told_without_a_token(api: Api) -> None:
+def test_requests_without_token_are_refused(api: Api) -> None:
     assert api.server.ask("GET", "/info")["version"] == "0.38.1"
     for path in ("/api/v1/me", "/checkpoints/some", "/api/v1/no/such/route"):
-        status, said = api.refuse("GET", path, is_stranger=True)
-        assert (status, "token" in said) == (401, True), path
-    status, said = api.refuse("GET", "/api/v1/no/such/route")
+        status, message = api.refuse("GET", path, is_stranger=True)
+        assert (status, "token" in message) == (401, True), path
+    status, message = api.refuse("GET", "/api/v1/no/such/route")
     assert status == 404
-    assert said.startswith("detcore does not have GET /api/v1/no/such/route of Determined")
+    assert message.startswith("detcore does not have GET /api/v1/no/such/route of Determined")
     assert api.refuse("POST", "/api/v1/commands")[0] == 405
     assert api.refuse("GET", "/resources/allocation/raw", is_stranger=True)[0] == 401
-    status, said = api.refuse("GET", "/resources/allocation/raw?x=1")
+    status, message = api.refuse("GET", "/resources/allocation/raw?x=1")
     assert status == 404
-    assert said.startswith("detcore does not have GET /resources/allocation/raw of Determined")
+    assert message.startswith("detcore does not have GET /resources/allocation/raw of Determined")
     empty = "/api/v1/experiments/1/labels/"
     assert api.refuse("PUT", empty)[0] in (400, 404, 422)
 
 
 @pytest.mark.parametrize("is_hashed", [True, False])
-def test_a_password_may_come_hashed(served: RunningServer, is_hashed: bool) -> None:
+def test_hashed_password_is_accepted(served: RunningServer, is_hashed: bool) -> None:
     from detcore_server.users.accounts import prehash
 
-    sent = prehash(PASSWORD) if is_hashed else PASSWORD
-    login = {"username": USER, "password": sent, "isHashed": is_hashed}
+    message = prehash(PASSWORD) if is_hashed else PASSWORD
+    login = {"username": USER, "password": message, "isHashed": is_hashed}
     said = served.ask("POST", "/api/v1/auth/login", login)
     assert served.ask("GET", "/api/v1/me", token=said["token"])["user"]["username"] == USER
-    # What is sent hashed is no password by itself, and the other way round.
+    # A hash is not accepted as a plain password, and vice versa.
     with pytest.raises(urllib.error.HTTPError, match="403"):
         served.ask("POST", "/api/v1/auth/login", {**login, "isHashed": not is_hashed})
 
 
-def test_an_administrator_does_not_lock_himself_out(api: Api) -> None:
-    mine = api.ask("GET", "/api/v1/me")["user"]["id"]
+def test_administrator_cannot_lock_itself_out(api: Api) -> None:
+    own_user = api.ask("GET", "/api/v1/me")["user"]["id"]
     for change in ({"admin": False}, {"active": False}):
-        status, said = api.refuse("PATCH", f"/api/v1/users/{mine}", change)
-        assert (status, "cannot do this to himself" in said) == (403, True)
+        status, response = api.refuse("PATCH", f"/api/v1/users/{own_user}", change)
+        assert (status, "cannot do this to himself" in response) == (403, True)
     same = {"admin": True, "active": True}
-    said = api.ask("PATCH", f"/api/v1/users/{mine}", same)["user"]
-    assert (said["admin"], said["active"]) == (True, True)
+    response = api.ask("PATCH", f"/api/v1/users/{own_user}", same)["user"]
+    assert (response["admin"], response["active"]) == (True, True)
 
 
-def test_a_password_that_comes_as_it_is_has_to_be_long(api: Api) -> None:
+def test_plain_password_must_be_long(api: Api) -> None:
     from detcore_server.users.accounts import prehash
 
     users = "/api/v1/users"
     new = {"user": {"username": "erin"}, "isHashed": False}
-    status, said = api.refuse("POST", users, {**new, "password": "short"})
-    assert (status, "8 to 1024 characters" in said) == (400, True)
-    made = api.ask("POST", users, {**new, "password": "long-enough"})["user"]
-    path = f"{users}/{made['id']}"
-    for given in ({}, {"isHashed": None}, {"isHashed": False}):
-        status, said = api.refuse("PATCH", path, {"password": "short", **given})
-        assert (status, "8 to 1024 characters" in said) == (400, True)
+    status, message = api.refuse("POST", users, {**new, "password": "short"})
+    assert (status, "8 to 1024 characters" in message) == (400, True)
+    instance = api.ask("POST", users, {**new, "password": "long-enough"})["user"]
+    path = f"{users}/{instance['id']}"
+    for options in ({}, {"isHashed": None}, {"isHashed": False}):
+        status, message = api.refuse("PATCH", path, {"password": "short", **options})
+        assert (status, "8 to 1024 characters" in message) == (400, True)
     login = {"username": "erin", "password": "long-enough", "isHashed": False}
     assert api.server.ask("POST", "/api/v1/auth/login", login)["token"]
-    status, said = api.refuse("PATCH", path, {"password": "long-enough", "isHashed": True})
-    assert (status, "128 hexadecimal digits" in said) == (400, True)
-    # Of one that comes hashed nobody knows the length.
+    status, message = api.refuse("PATCH", path, {"password": "long-enough", "isHashed": True})
+    assert (status, "128 hexadecimal digits" in message) == (400, True)
+    # The length of a hashed password is unknown.
     hashed = {"password": prehash("short"), "isHashed": True}
     assert api.ask("PATCH", path, hashed)["user"]["username"] == "erin"
 
 
-def test_notes_are_changed_and_resources_are_not(api: Api, filled: Filled) -> None:
+def test_notes_change_but_resources_do_not(api: Api, filled: Filled) -> None:
     path = f"/api/v1/experiments/{filled.experiment}"
-    changed = api.ask("PATCH", path, {"notes": "Good."})["experiment"]
-    assert changed["notes"] == "Good."
+    changes = api.ask("PATCH", path, {"notes": "Good."})["experiment"]
+    assert changes["notes"] == "Good."
     resources = {"notes": "Better.", "resources": {"maxSlots": 2}}
-    status, said = api.refuse("PATCH", path, resources)
-    assert (status, "gives experiments no resources" in said) == (400, True)
+    status, message = api.refuse("PATCH", path, resources)
+    assert (status, "gives experiments no resources" in message) == (400, True)
     assert api.ask("GET", path)["experiment"]["notes"] == "Good."
 
 
-def test_a_list_comes_in_pages(api: Api, filled: Filled) -> None:
+def test_lists_are_paginated(api: Api, filled: Filled) -> None:
     path = f"/api/v1/experiments/{filled.experiment}/trials"
     first, second = filled.trials
     for query, numbers, start, end in (
@@ -153,19 +153,17 @@ def test_a_list_comes_in_pages(api: Api, filled: Filled) -> None:
         ("?orderBy=ORDER_BY_DESC&limit=1", [second], 0, 1),
         ("?sortBy=SORT_BY_BEST_VALIDATION_METRIC", [second, first], 0, 2),
     ):
-        said = api.ask("GET", path + query)
-        assert [trial["id"] for trial in said["trials"]] == numbers, query
-        page = said["pagination"]
+        response = api.ask("GET", path + query)
+        assert [trial["id"] for trial in response["trials"]] == numbers, query
+        page = response["pagination"]
         assert (page["startIndex"], page["endIndex"]) == (start, end), query
 
 
-def test_integers_that_no_float_holds_are_told_and_never_compared(
-    api: Api, store: ClientStore
-) -> None:
+def test_integers_beyond_floats_are_not_compared(api: Api, store: ClientStore) -> None:
     huge = 10**4000
     experiment = store.experiment()
     trial = store.trial(experiment)
-    known = store.checkpoint(trial, 10, {"loss": 0.5, "all": huge})
+    names = store.checkpoint(trial, 10, {"loss": 0.5, "all": huge})
     other = store.checkpoint(trial, 20, {"loss": huge, "all": -huge})
     store.report(trial, 10, {"loss": huge, "large": 10**308}, kind="training")
     store.report(trial, 20, {"loss": 2.0, "large": 10**308}, kind="training")
@@ -174,20 +172,20 @@ def test_integers_that_no_float_holds_are_told_and_never_compared(
     def ask(path: str) -> Any:
         return api.ask("GET", f"/api/v1/{path}")
 
-    said = ask(f"trials/{trial}")["trial"]
-    assert said["bestValidation"]["metrics"]["avgMetrics"]["loss"] == 0.5
-    found = said["summaryMetrics"]
-    assert found["validation_metrics"]["all"] == {"count": 2, "type": "string", "last": -huge}
-    loss = found["avg_metrics"]["loss"]
+    response = ask(f"trials/{trial}")["trial"]
+    assert response["bestValidation"]["metrics"]["avgMetrics"]["loss"] == 0.5
+    result = response["summaryMetrics"]
+    assert result["validation_metrics"]["all"] == {"count": 2, "type": "string", "last": -huge}
+    loss = result["avg_metrics"]["loss"]
     assert (loss["count"], loss["min"], loss["max"], loss["last"]) == (3, 1, 2.0, 1)
-    assert found["avg_metrics"]["large"]["sum"] == "Infinity"
+    assert result["avg_metrics"]["large"]["sum"] == "Infinity"
     for order in ("ASC", "DESC"):
         for by in ("searcherMetric=loss", "sortByMetric=loss"):
             query = f"checkpoints?{by}&orderBy=ORDER_BY_{order}&sortByAttr=SORT_BY_SEARCHER_METRIC"
             listed = ask(f"experiments/{experiment}/{query}")["checkpoints"]
-            assert [checkpoint["uuid"] for checkpoint in listed] == [known, other], query
-            told = [checkpoint["training"]["searcherMetric"] for checkpoint in listed]
-            assert told == [0.5, huge], query
+            assert [checkpoint["uuid"] for checkpoint in listed] == [names, other], query
+            report = [checkpoint["training"]["searcherMetric"] for checkpoint in listed]
+            assert report == [0.5, huge], query
     for path in (
         f"experiments/{experiment}",
         f"experiments/{experiment}/trials?sortBy=SORT_BY_BEST_VALIDATION_METRIC",
@@ -207,7 +205,7 @@ def test_integers_that_no_float_holds_are_told_and_never_compared(
         assert api.ask("GET", f"/api/detcore/v1/{path}"), path
 
 
-def test_a_hundred_experiments_are_listed_unless_more_are_asked_for(
+def test_default_page_has_hundred_experiments(
     tmp_path: Path,
 ) -> None:
     with ServerDatabase.open(f"sqlite:///{tmp_path / 'detcore.db'}") as database:
@@ -218,8 +216,10 @@ def test_a_hundred_experiments_are_listed_unless_more_are_asked_for(
         token = server.token()
 
         def numbers(query: str) -> tuple[list[int], int]:
-            said = server.ask("GET", f"/api/v1/experiments?{query}", token=token)
-            return [found["id"] for found in said["experiments"]], said["pagination"]["total"]
+            response = server.ask("GET", f"/api/v1/experiments?{query}", token=token)
+            return [result["id"] for result in response["experiments"]], response["pagination"][
+                "total"
+            ]
 
         assert numbers("") == (list(range(1, 101)), 103)
         assert numbers("offset=100") == ([101, 102, 103], 103)
@@ -246,14 +246,14 @@ def test_a_hundred_experiments_are_listed_unless_more_are_asked_for(
         ("DELETE", "/api/v1/checkpoints"),
     ],
 )
-def test_what_cannot_be_understood_is_refused(api: Api, method: str, path: str) -> None:
-    status, said = api.refuse(method, path)
+def test_invalid_requests_are_refused(api: Api, method: str, path: str) -> None:
+    status, message = api.refuse(method, path)
     assert status in (400, 422)
-    assert said
+    assert message
 
 
-def test_states_of_what_runs(api: Api, store: ClientStore) -> None:
-    """What is recorded as running is not, where its process is gone."""
+def test_states_of_running_experiments(api: Api, store: ClientStore) -> None:
+    """An experiment is not running if its process has exited."""
     running = store.experiment(state=ExperimentState.RUNNING)
     trial = store.trial(running, rate=1.0)
     script = (
@@ -261,26 +261,26 @@ def test_states_of_what_runs(api: Api, store: ClientStore) -> None:
         "with ServerDatabase.open(sys.argv[1]) as database:\n"
         "    print(database.create_experiment(config={}, config_text=None, model_dir='', name='g'))"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script, api.server.database_url],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     states = [
         api.ask("GET", f"/api/v1/experiments/{number}")["experiment"]["state"]
-        for number in (running, int(done.stdout))
+        for number in (running, int(result.stdout))
     ]
     assert states == ["STATE_RUNNING", "STATE_PAUSED"]
-    said = api.ask("GET", f"/api/v1/trials/{trial}")
-    assert said["trial"]["state"] == "STATE_QUEUED"
+    response = api.ask("GET", f"/api/v1/trials/{trial}")
+    assert response["trial"]["state"] == "STATE_QUEUED"
 
 
-def test_labels_that_are_added_at_once(api: Api, store: ClientStore) -> None:
+def test_labels_added_concurrently(api: Api, store: ClientStore) -> None:
     path = f"/api/v1/experiments/{store.experiment()}"
     names = [f"label-{number}" for number in range(8)]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(api.ask, "PUT", f"{path}/labels/{name}") for name in names]
-        for done in asked:
-            done.result()
+        requests = [pool.submit(api.ask, "PUT", f"{path}/labels/{name}") for name in names]
+        for result in requests:
+            result.result()
     assert api.ask("GET", path)["experiment"]["labels"] == names
 
 
@@ -305,25 +305,25 @@ def test_labels_that_are_added_at_once(api: Api, store: ClientStore) -> None:
         ),
     ],
 )  # fmt: skip
-def test_where_checkpoints_are(
+def test_checkpoint_storage_locations(
     api: Api, store: ClientStore, url: str, spec: Any,
     shown: dict[str, Any],
 ) -> None:  # fmt: skip
-    """The client is told in its own words, without secrets."""
+    """The client receives storage settings in its form, without secrets."""
     experiment = store.experiment(**({} if spec is None else {"checkpoint_storage": spec}))
     trial = store.trial(experiment)
     uuid = f"of-{trial}"
     store.database.record_checkpoint(
         CheckpointStarted(uuid=uuid, storage_url=url, steps_completed=1), trial_id=trial
     )
-    said = api.ask("GET", f"/api/v1/checkpoints/{uuid}")["checkpoint"]
-    assert said["training"]["experimentConfig"]["checkpoint_storage"] == shown
-    assert "hush" not in json.dumps(said)
-    assert said["state"] == "STATE_ACTIVE"
+    response = api.ask("GET", f"/api/v1/checkpoints/{uuid}")["checkpoint"]
+    assert response["training"]["experimentConfig"]["checkpoint_storage"] == shown
+    assert "hush" not in json.dumps(response)
+    assert response["state"] == "STATE_ACTIVE"
 
 
-def test_a_checkpoint_as_an_archive(api: Api, store: ClientStore) -> None:
-    """With long names, names that are not ASCII, and folders with nothing in them."""
+def test_checkpoint_as_archive(api: Api, store: ClientStore) -> None:
+    """The archive has long names, non-ASCII names, and empty directories."""
     long = f"{'deep/' * 30}wéights.bin"
     files = {**FILES, long: "0123456789" * 100, "empty.txt": ""}
     uuid = store.checkpoint(store.trial(store.experiment()), 10, files=files)
@@ -333,15 +333,15 @@ def test_a_checkpoint_as_an_archive(api: Api, store: ClientStore) -> None:
         assert f'filename="{uuid}.tar.gz"' in answer.headers["Content-Disposition"]
         plain = gzip.decompress(answer.read())
     with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
-        found = {member.name: member for member in archive.getmembers()}
-        assert all(member.isfile() and member.mode == 0o644 for member in found.values())
+        result = {member.name: member for member in archive.getmembers()}
+        assert all(member.isfile() and member.mode == 0o644 for member in result.values())
         read = {name: archive.extractfile(name) for name in files}
         assert {name: file.read().decode() for name, file in read.items() if file} == files
-        assert set(found) == {*files, "metadata.json", "manifest.json"}
+        assert set(result) == {*files, "metadata.json", "manifest.json"}
         assert archive.getnames()[-1] == "manifest.json"
 
 
-def test_a_large_checkpoint_is_not_held_in_memory(api: Api, store: ClientStore) -> None:
+def test_large_checkpoint_is_streamed(api: Api, store: ClientStore) -> None:
     size = 160 * _MIB
     uuid = store.checkpoint(store.trial(store.experiment()), 10, files={"big": "w" * size})
     before = _peak_bytes(api.server)
@@ -356,8 +356,8 @@ def test_a_large_checkpoint_is_not_held_in_memory(api: Api, store: ClientStore) 
     assert _peak_bytes(api.server) - before < 32 * _MIB
 
 
-def test_a_file_that_has_changed_breaks_the_stream(api: Api, store: ClientStore) -> None:
-    """Nobody must take what is damaged for a whole checkpoint."""
+def test_changed_file_breaks_stream(api: Api, store: ClientStore) -> None:
+    """A damaged archive must not look like a complete checkpoint."""
     uuid = store.checkpoint(store.trial(store.experiment()), 10)
     weights = store.files(uuid) / "weights.txt"
     weights.write_text(FILES["weights.txt"][::-1])
@@ -367,28 +367,28 @@ def test_a_file_that_has_changed_breaks_the_stream(api: Api, store: ClientStore)
     ):
         answer.read()
     weights.unlink()
-    status, said = api.refuse("GET", f"/checkpoints/{uuid}")
+    status, message = api.refuse("GET", f"/checkpoints/{uuid}")
     assert status == 409
-    assert "weights.txt is missing" in said
+    assert "weights.txt is missing" in message
     store.database.record_checkpoint(CheckpointDamaged(uuid=uuid))
-    status, said = api.refuse("GET", f"/checkpoints/{uuid}")
-    assert (status, "is damaged" in said) == (409, True)
+    status, message = api.refuse("GET", f"/checkpoints/{uuid}")
+    assert (status, "is damaged" in message) == (409, True)
 
 
-def test_nothing_is_deleted_unless_all_of_it_is_known(api: Api, store: ClientStore) -> None:
+def test_unknown_checkpoint_prevents_deletion(api: Api, store: ClientStore) -> None:
     uuid = store.one_checkpoint()
     for other in ("no-such", uuid[:8]):
         with pytest.raises(urllib.error.HTTPError, match="404"):
             api.ask("DELETE", "/api/v1/checkpoints", {"checkpointUuids": [uuid, other]})
     assert (store.files(uuid) / "weights.txt").exists()
-    # Without patterns nothing is removed.
+    # Without patterns no file is removed.
     api.ask(
         "POST", "/api/v1/checkpoints/rm",
         {"checkpointUuids": [uuid], "checkpointGlobs": []})  # fmt: skip
     assert (store.files(uuid) / "weights.txt").exists()
 
 
-def test_a_log_is_followed_to_its_end(api: Api, store: ClientStore) -> None:
+def test_log_is_followed_to_its_end(api: Api, store: ClientStore) -> None:
     experiment = store.experiment(state=ExperimentState.RUNNING)
     trial = store.trial(experiment)
     store.database.start_run(trial)
@@ -398,8 +398,8 @@ def test_a_log_is_followed_to_its_end(api: Api, store: ClientStore) -> None:
     with api.open(f"/api/v1/trials/{trial}/logs?follow=true") as answer:
         assert json.loads(answer.readline())["result"]["log"] == "one"
         log.append("stdout", "two")
-        found = json.loads(answer.readline())["result"]
-        assert (found["log"], found["id"], found["level"]) == ("two", "2", "LOG_LEVEL_INFO")
+        result = json.loads(answer.readline())["result"]
+        assert (result["log"], result["id"], result["level"]) == ("two", "2", "LOG_LEVEL_INFO")
         log.append("stdout", "three")
         store.database.set_experiment_state(experiment, ExperimentState.COMPLETED)
         assert [json.loads(line)["result"]["log"] for line in answer] == ["three"]
@@ -407,7 +407,7 @@ def test_a_log_is_followed_to_its_end(api: Api, store: ClientStore) -> None:
 
 
 def _peak_bytes(server: RunningServer) -> int:
-    """Return how much memory the server's process had at most."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024
+    """Return the peak memory of the server process."""
+    result = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())
+    assert result is not None
+    return int(result[1]) * 1024

@@ -1,4 +1,4 @@
-"""Checkpoints in an object store: got by the client itself, or through the server."""
+"""Checkpoints in an object store, read by the client or through the server."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def endpoint() -> Iterator[str]:
         yield url
 
 
-def test_a_checkpoint_in_a_bucket(
+def test_checkpoint_in_bucket(
     environment: Path, endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in _KEYS.items():
@@ -67,13 +67,13 @@ def test_a_checkpoint_in_a_bucket(
         for name in _KEYS:
             monkeypatch.delenv(name)
         client = Client(environment, client_home, server, {**login, **_KEYS})
-        said = client.script(
+        message = client.script(
             _DOWNLOADING, uuid=uuid, folder=str(tmp_path / "with"), names=list(FILES)
         )
-        assert said == {"direct": FILES, "master": FILES, "auto": FILES}
-        # Who has no credentials gets the files from the server.
+        assert message == {"direct": FILES, "master": FILES, "auto": FILES}
+        # Without credentials the client reads the files from the server.
         client = Client(environment, client_home, server, login)
-        said = client.script(
+        message = client.script(
             _DOWNLOADING, uuid=uuid, folder=str(tmp_path / "without"), names=list(FILES)
         )
-        assert said == {"direct": "NoDirectStorageAccess", "master": FILES, "auto": FILES}
+        assert message == {"direct": "NoDirectStorageAccess", "master": FILES, "auto": FILES}

@@ -1,4 +1,4 @@
-"""The Python SDK of ``determined`` 0.38.1, asked in processes of its own."""
+"""The Python SDK of ``determined`` 0.38.1, run in separate processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from client_store import FILES
 from determined_client import Client, Filled
 from running_server import PASSWORD, USER, RunningServer
 
-# Importing the SDK takes a second, so that each process does much.
+# Importing the SDK takes a second, so each process has many checks.
 
 _READING = """
 client.login(given["url"], user=given["user"], password=given["password"])
@@ -121,61 +121,61 @@ say({
 """
 
 
-def test_what_was_recorded_is_read(client: Client, filled: Filled, served: RunningServer) -> None:
+def test_records_are_read(client: Client, filled: Filled, served: RunningServer) -> None:
     first, second = filled.trials
     early, late, best = filled.checkpoints
-    said = client.script(
+    message = client.script(
         _READING, url=served.url, user=USER, password=PASSWORD, experiment=filled.experiment,
         paused=filled.paused, checkpoints=filled.checkpoints,
     )  # fmt: skip
-    assert said["whoami"] == USER
-    assert said["listed"] == [filled.experiment, filled.paused]
-    assert said["newest first"] == [filled.paused, filled.experiment]
-    assert said["paused"] == [[filled.paused, True]]
-    assert said["labelled"] == [filled.experiment]
-    assert said["named"] == said["of others"] == []
-    assert said["by id"] == [filled.paused]
-    assert said["experiment"] == [
+    assert message["whoami"] == USER
+    assert message["listed"] == [filled.experiment, filled.paused]
+    assert message["newest first"] == [filled.paused, filled.experiment]
+    assert message["paused"] == [[filled.paused, True]]
+    assert message["labelled"] == [filled.experiment]
+    assert message["named"] == message["of others"] == []
+    assert message["by id"] == [filled.paused]
+    assert message["experiment"] == [
         filled.experiment, "test", "COMPLETED", "reads digits", ["ocr", "small"], 1.0, False,
         "loss", "COMPLETED",
     ]  # fmt: skip
-    assert said["trials"] == [
+    assert message["trials"] == [
         [first, filled.experiment, "COMPLETED", {"rate": 0.1, "layers": [3, 2]}],
         [second, filled.experiment, "COMPLETED", {"rate": 0.2, "layers": [4]}],
     ]
-    assert said["pages of one"] == [first, second]
-    assert said["by batches"] == [first, second]  # 20 and 10
-    assert said["first trial"] == first
-    assert said["summary"]["avg_metrics"]["loss"] == {
+    assert message["pages of one"] == [first, second]
+    assert message["by batches"] == [first, second]  # 20 and 10
+    assert message["first trial"] == first
+    assert message["summary"]["avg_metrics"]["loss"] == {
         "count": 2, "last": 2.5, "max": 4.5, "min": 2.5, "mean": 3.5, "sum": 7.0, "type": "number",
     }  # fmt: skip
-    assert said["summary"]["validation_metrics"]["loss"]["last"] == 0.75
-    assert said["training"] == [
+    assert message["summary"]["validation_metrics"]["loss"]["last"] == 0.75
+    assert message["training"] == [
         [first, 1, 5, {"loss": 4.5, "accuracy": "NaN"}, "training", "UTC"],
         [first, 1, 10, {"loss": 2.5, "accuracy": 0.5}, "training", "UTC"],
     ]
-    assert said["validation"] == [
+    assert message["validation"] == [
         [10, {"loss": 1.5, "error": "NaN"}],
         [20, {"loss": 0.75, "error": "Infinity"}],
     ]
-    assert said["legacy"] == [
+    assert message["legacy"] == [
         {"loss": 4.5, "accuracy": "NaN"},
         {"loss": 2.5, "accuracy": 0.5},
         {"loss": 0.25, "error": 0.125},
     ]
-    assert said["of both"] == [first, first, second]
-    assert said["other kinds"] == []
-    _check_logs(said)
-    assert said["checkpoints"] == [best, late, early]
-    assert said["by steps"] == [late, early]
-    assert said["by error"] == [late, best]  # infinity, 0.125, and NaN is none
-    assert said["top"] == [best, early, late, late, [best, late]]
-    # NaN and infinity cannot be compared: they are last.
-    assert said["top by error"][0][0] == said["top by error"][1][0] == best
-    assert [len(found) for found in said["top by error"]] == [2, 2]
+    assert message["of both"] == [first, first, second]
+    assert message["other kinds"] == []
+    _check_logs(message)
+    assert message["checkpoints"] == [best, late, early]
+    assert message["by steps"] == [late, early]
+    assert message["by error"] == [late, best]  # infinity and 0.125; NaN is not a value
+    assert message["top"] == [best, early, late, late, [best, late]]
+    # NaN and infinity cannot be compared, so they are last.
+    assert message["top by error"][0][0] == message["top by error"][1][0] == best
+    assert [len(result) for result in message["top by error"]] == [2, 2]
     by_latest, by_size = [second, first], [second, first]  # 0.25, 0.75; one checkpoint, two
-    assert said["trials by"] == [by_latest, by_latest[::-1], by_size, by_size[::-1]]
-    assert said["checkpoint"] == [
+    assert message["trials by"] == [by_latest, by_latest[::-1], by_size, by_size[::-1]]
+    assert message["checkpoint"] == [
         "COMPLETED",
         {"steps_completed": 20, "framework": "toy"},
         [["code/model.py", "17"], ["metadata.json", "50"], ["weights.txt", "5"]],
@@ -185,12 +185,12 @@ def test_what_was_recorded_is_read(client: Client, filled: Filled, served: Runni
         {"avgMetrics": {"loss": 0.75, "error": None}, "batchMetrics": None},
         {"type": "shared_fs", "host_path": str(filled.store.home / "checkpoints")},
     ]
-    kinds = [kind for kind, _ in said["missing"]]
+    kinds = [kind for kind, _ in message["missing"]]
     assert kinds == ["NotFoundException"] * 3 + ["APIException"]
-    assert "no experiment 77" in said["missing"][0][1]
-    assert "has ended (COMPLETED)" in said["missing"][3][1]
-    assert said["over"] == [None] * 3
-    assert said["wrong password"] == ["ForbiddenException", "Forbidden(invalid credentials)"]
+    assert "no experiment 77" in message["missing"][0][1]
+    assert "has ended (COMPLETED)" in message["missing"][3][1]
+    assert message["over"] == [None] * 3
+    assert message["wrong password"] == ["ForbiddenException", "Forbidden(invalid credentials)"]
 
 
 def _check_logs(said: dict[str, Any]) -> None:
@@ -203,7 +203,7 @@ def _check_logs(said: dict[str, Any]) -> None:
     ]
     assert said["head"] == said["logs"][:1]
     assert said["tail"] == said["logs"][-2:]
-    assert said["followed"] == 5  # it ends, since the experiment is over
+    assert said["followed"] == 5  # the log ends because the experiment has ended
     assert said["of rank 1"] == said["logs"][2:3]
     assert said["stderr"] == said["logs"][4:]
     assert said["searched"] == said["logs"][3:4]
@@ -241,7 +241,7 @@ say({
 """
 
 
-def test_a_checkpoint_is_downloaded_and_deleted(
+def test_checkpoint_is_downloaded_and_deleted(
     client: Client, filled: Filled, tmp_path: Path
 ) -> None:
     store = filled.store
@@ -250,18 +250,18 @@ def test_a_checkpoint_is_downloaded_and_deleted(
     store.database.create_model("keeps")
     store.database.register_version("keeps", filled.checkpoints[0])
     metadata = (store.files(uuid) / "metadata.json").read_text()
-    said = client.script(
+    message = client.script(
         _DOWNLOADING, uuid=uuid, folder=str(tmp_path), registered=filled.checkpoints[0]
     )
-    whole = {**FILES, "metadata.json": metadata}
-    assert said["modes"] == {"direct": whole, "master": whole, "auto": whole}
-    assert said["after"] == {"steps_completed": 10, "note": "kept", "more": [1, None]}
-    assert said["partly"] == ["PARTIALLY_DELETED", ["metadata.json", "weights.txt"]]
-    assert said["files"] == ["manifest.json", "metadata.json", "weights.txt"]
-    assert said["state"] == "DELETED"
-    assert said["gone"][0] == "CheckpointStateException"
+    expected = {**FILES, "metadata.json": metadata}
+    assert message["modes"] == {"direct": expected, "master": expected, "auto": expected}
+    assert message["after"] == {"steps_completed": 10, "note": "kept", "more": [1, None]}
+    assert message["partly"] == ["PARTIALLY_DELETED", ["metadata.json", "weights.txt"]]
+    assert message["files"] == ["manifest.json", "metadata.json", "weights.txt"]
+    assert message["state"] == "DELETED"
+    assert message["gone"][0] == "CheckpointStateException"
     assert not store.files(uuid).exists()
-    kind, text = said["registered"]
+    kind, text = message["registered"]
     assert kind == "APIException"
     assert "in the model registry: keeps version 1" in text
     assert (store.files(filled.checkpoints[0]) / "weights.txt").read_text() == FILES["weights.txt"]
@@ -331,35 +331,35 @@ say(out)
 """
 
 
-def test_a_model_lives_its_life(client: Client, filled: Filled) -> None:
+def test_model_life_cycle(client: Client, filled: Filled) -> None:
     early, late, _ = filled.checkpoints
-    said = client.script(_REGISTRY, checkpoints=[early, late])
-    assert said["made"] == ["digits", ["b", "a"], {"team": "ocr"}, "Letters & more"]
-    assert said["model"] == [
+    message = client.script(_REGISTRY, checkpoints=[early, late])
+    assert message["made"] == ["digits", ["b", "a"], {"team": "ocr"}, "Letters & more"]
+    assert message["model"] == [
         "digits", "reads figures", {"since": 2026}, ["figures"], False, USER, "digits",
         "Letters & more",
     ]  # fmt: skip
-    assert said["time"] == "UTC"
-    assert said["versions"] == [2, 1]
-    assert said["ascending"] == [1, 2]
-    assert said["version"] == [1, "one", "the first of them", "digits", early, filled.trials[0]]
-    assert said["latest"] == late
-    assert said["none"] is None
-    assert [name for name in said["names"] if name != "keeps"] == ["digits", "Letters & more"]
-    assert said["by time"][:2] == ["Letters & more", "digits"]
-    assert said["like"] == said["described"] == ["digits"]
-    assert said["by id"] == ["Letters & more"]
-    assert said["elsewhere"] == []
-    assert said["labels"] == ["figures"]
-    assert said["taken"][0] == "APIException"
-    assert "there is a model 'digits' already" in said["taken"][1]
-    assert "Choose another name" in said["digits alone"][1]
-    assert [kind for kind, _ in said["missing"]] == ["NotFoundException"] * 2
-    assert said["unfit"][0] == "NotFoundException"
-    assert "is archived" in said["archived"][1]
-    assert said["left"] == [1]
-    assert said["after"] == []
-    assert said["places"] == [["Uncategorized", [["Uncategorized", True]], []]]
+    assert message["time"] == "UTC"
+    assert message["versions"] == [2, 1]
+    assert message["ascending"] == [1, 2]
+    assert message["version"] == [1, "one", "the first of them", "digits", early, filled.trials[0]]
+    assert message["latest"] == late
+    assert message["none"] is None
+    assert [name for name in message["names"] if name != "keeps"] == ["digits", "Letters & more"]
+    assert message["by time"][:2] == ["Letters & more", "digits"]
+    assert message["like"] == message["described"] == ["digits"]
+    assert message["by id"] == ["Letters & more"]
+    assert message["elsewhere"] == []
+    assert message["labels"] == ["figures"]
+    assert message["taken"][0] == "APIException"
+    assert "there is a model 'digits' already" in message["taken"][1]
+    assert "Choose another name" in message["digits alone"][1]
+    assert [kind for kind, _ in message["missing"]] == ["NotFoundException"] * 2
+    assert message["unfit"][0] == "NotFoundException"
+    assert "is archived" in message["archived"][1]
+    assert message["left"] == [1]
+    assert message["after"] == []
+    assert message["places"] == [["Uncategorized", [["Uncategorized", True]], []]]
 
 
 _CHANGING = """
@@ -416,42 +416,42 @@ say(out)
 """
 
 
-def test_users_and_what_is_said_of_experiments(
+def test_users_and_experiment_descriptions(
     client: Client, filled: Filled, served: RunningServer
 ) -> None:
     store = filled.store
     experiment = store.experiment(labels=["ocr"])
     deleted = store.experiment()
     uuid = store.checkpoint(store.trial(deleted, rate=1.0), 10)
-    said = client.script(
+    message = client.script(
         _CHANGING, url=served.url, user=USER, experiment=experiment, deleted=deleted,
         checkpoint=filled.checkpoints[2],
     )  # fmt: skip
-    assert said["experiment"] == ["renamed", "another", ["new"], True, False]
-    assert said["found"] == [experiment]
-    assert said["notes"] == [None, "read them"]
+    assert message["experiment"] == ["renamed", "another", ["new"], True, False]
+    assert message["found"] == [experiment]
+    assert message["notes"] == [None, "read them"]
     record = store.database.get_experiment(experiment)
     assert (record.notes, "notes" in record.config) == ("read them", False)
-    assert said["slashed"] == ["gpu/a b", "new"]
-    assert said["labels"] == ["only"]
-    assert "no users of agents" in said["of an agent"][1]
-    assert said["made"] == ["bob", False, True]
-    assert said["users"] == [[USER, True], ["bob", False]]
-    assert said["weak"][0] == "ValueError"
-    name, *refused, count = said["bob"]
+    assert message["slashed"] == ["gpu/a b", "new"]
+    assert message["labels"] == ["only"]
+    assert "no users of agents" in message["of an agent"][1]
+    assert message["made"] == ["bob", False, True]
+    assert message["users"] == [[USER, True], ["bob", False]]
+    assert message["weak"][0] == "ValueError"
+    name, *refused, count = message["bob"]
     assert name == "bob"
     assert [kind for kind, _ in refused] == ["ForbiddenException"] * 5
     assert count >= 2
-    assert said["old token"][0] == said["logged out"][0] == "UnauthenticatedException"
-    assert said["again"] == "bob"
-    assert said["inactive"][0][0] == "UnauthenticatedException"
-    assert said["inactive"][1] == [USER]
-    assert said["deleted"][0] == "NotFoundException"
+    assert message["old token"][0] == message["logged out"][0] == "UnauthenticatedException"
+    assert message["again"] == "bob"
+    assert message["inactive"][0][0] == "UnauthenticatedException"
+    assert message["inactive"][1] == [USER]
+    assert message["deleted"][0] == "NotFoundException"
     assert not store.files(uuid).exists()
 
 
 @pytest.fixture(autouse=True)
 def _home(client: Client) -> None:
-    """Forget tokens of the test before."""
+    """Delete tokens of the previous test."""
     for path in client.home.rglob("auth.json"):
         path.unlink()

@@ -1,4 +1,4 @@
-"""Handing in experiments with the earlier system's client."""
+"""Submitting experiments with the earlier system's client."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ submit.take_in = lambda *args, **given: (time.sleep(1), take_in(*args, **given))
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobServer]:
-    """A server that runs what is handed in."""
+    """A server that runs submitted experiments."""
     with JobServer(tmp_path_factory.mktemp("jobs")) as running:
         yield running
 
 
-def test_an_experiment_is_handed_in_and_followed(
+def test_experiment_is_submitted_and_followed(
     jobs: JobServer, environment: Path, tmp_path: Path
 ) -> None:
     client = Client(environment, tmp_path, jobs.server)
@@ -55,8 +55,8 @@ def test_an_experiment_is_handed_in_and_followed(
     (code / "secret.txt").write_text("hush")
     (code / "folder").mkdir()
     (code / "folder" / "data.txt").write_text("data")
-    said = client.det("experiment", "create", config, code, "--follow-first-trial")
-    assert "Created experiment 1" in said
+    message = client.det("experiment", "create", config, code, "--follow-first-trial")
+    assert "Created experiment 1" in message
     assert client.det("e", "wait", 1) == ""
     (trial,) = json.loads(client.det("e", "describe", 1, "--json"))
     assert trial["experiment"]["state"] == "STATE_COMPLETED"
@@ -72,11 +72,11 @@ def test_an_experiment_is_handed_in_and_followed(
 
 
 def _post(jobs: JobServer, **body: Any) -> str:
-    """Hand in what is refused; return what is said."""
-    given = {"config": yaml.safe_dump(toy_config()), "modelDefinition": [], **body}
+    """Submit an invalid experiment; return the error message."""
+    options = {"config": yaml.safe_dump(toy_config()), "modelDefinition": [], **body}
     token = jobs.server.token()
     with pytest.raises(urllib.error.HTTPError) as caught:
-        jobs.server.ask("POST", "/api/v1/experiments", given, token)
+        jobs.server.ask("POST", "/api/v1/experiments", options, token)
     with caught.value as answer:
         assert answer.status in (400, 409), answer.status
         return str(json.loads(answer.read())["error"]["error"])
@@ -88,7 +88,7 @@ def _file(path: str, content: str = "text", kind: int = ord("0")) -> dict[str, A
             "uid": 0, "gid": 0}  # fmt: skip
 
 
-def test_what_is_wrong_is_refused(jobs: JobServer) -> None:
+def test_invalid_submissions_are_refused(jobs: JobServer) -> None:
     before = jobs.server.ask("GET", "/api/v1/experiments", token=jobs.server.token())
     assert "seacher" in _post(jobs, config="seacher: {name: single}\nentrypoint: a:B\n")
     assert "../out.py" in _post(jobs, modelDefinition=[_file("../out.py")])
@@ -98,45 +98,45 @@ def test_what_is_wrong_is_refused(jobs: JobServer) -> None:
     broken = {**_file("a.py"), "content": "not base 64!"}
     assert "is not in base 64" in _post(jobs, modelDefinition=[broken])
     assert "has no templates" in _post(jobs, template="big")
-    assert "paused before they begin" in _post(jobs, activate=False)
-    assert "this is no experiment: config" in _post(jobs, config=None)
+    assert "start paused" in _post(jobs, activate=False)
+    assert "this is not an experiment: config" in _post(jobs, config=None)
     after = jobs.server.ask("GET", "/api/v1/experiments", token=jobs.server.token())
     assert before == after
     assert not list(jobs.server.home.glob("handed-in-*"))
 
 
-def test_an_experiment_is_only_judged(jobs: JobServer) -> None:
-    given = {"config": yaml.safe_dump(toy_config()), "validateOnly": True}
-    said = jobs.server.ask("POST", "/api/v1/experiments", given, jobs.server.token())
-    assert said["experiment"]["id"] == 0
-    assert said["config"]["searcher"]["metric"] == "val_loss"
+def test_experiment_is_only_validated(jobs: JobServer) -> None:
+    options = {"config": yaml.safe_dump(toy_config()), "validateOnly": True}
+    response = jobs.server.ask("POST", "/api/v1/experiments", options, jobs.server.token())
+    assert response["experiment"]["id"] == 0
+    assert response["config"]["searcher"]["metric"] == "val_loss"
 
 
-def test_the_code_is_handed_out_without_secrets(jobs: JobServer) -> None:
+def test_code_is_served_without_secrets(jobs: JobServer) -> None:
     text = yaml.safe_dump(toy_config(data={"nested": {"token": "hunter2-secret"}}))
     files = [_file("const.yaml", text), _file("notes.txt", "as 'hunter2-secret' says")]
     files += [_file(name, "A=b") for name in (".env", "prod.env", "key.pem")]
     files += [_file("model_def.py", (MODEL_DIR / "model_def.py").read_text())]
-    given = {"config": text, "modelDefinition": files}
-    made = jobs.server.ask("POST", "/api/v1/experiments", given, jobs.server.token())
-    path = f"/api/v1/experiments/{made['experiment']['id']}/model_def"
+    options = {"config": text, "modelDefinition": files}
+    instance = jobs.server.ask("POST", "/api/v1/experiments", options, jobs.server.token())
+    path = f"/api/v1/experiments/{instance['experiment']['id']}/model_def"
     packed = base64.b64decode(jobs.server.ask("GET", path, token=jobs.server.token())["b64Tgz"])
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        members = {each.name: archive.extractfile(each) for each in archive if each.isfile()}
+        members = {item.name: archive.extractfile(item) for item in archive if item.isfile()}
         contents = {name: file.read().decode() for name, file in members.items() if file}
     assert contents.keys() == {"const.yaml", "notes.txt", "model_def.py"}
     assert "hunter2-secret" not in str(contents)
     assert yaml.safe_load(contents["const.yaml"])["data"]["nested"]["token"] != "hunter2-secret"
-    assert "hunter2-secret" not in str(made)
+    assert "hunter2-secret" not in str(instance)
 
 
-def test_a_client_that_would_hand_in_twice_waits_until_it_was_taken_in(tmp_path: Path) -> None:
-    given = {
+def test_repeated_submission_waits_for_first(tmp_path: Path) -> None:
+    options = {
         "config": "{entrypoint: sleep 9, searcher: {name: single, metric: x, max_length: 1}}",
         "modelDefinition": [],
     }
     with RunningServer(tmp_path, setup=SLOW_TO_TAKE_IN) as running:
         with contextlib.closing(PlainHttp(running.url)) as http:
-            answer = http.ask("POST", "/api/v1/experiments", given, token=running.token())
+            answer = http.ask("POST", "/api/v1/experiments", options, token=running.token())
         assert answer.status == 200, answer
         assert not list(tmp_path.glob("**/.incoming-*"))

@@ -29,7 +29,7 @@ _ARRAYS = {
 }
 """Classes that read batches from two arrays, and their first parameters."""
 _ARRAYS_NOTE = (
-    "the arrays themselves take its place: detcore splits them into batches of "
+    "use the arrays themselves: detcore splits them into batches of "
     "context.get_per_slot_batch_size() records"
 )
 _BATCH_SIZE = m.Call(m.Attribute(attr=m.Name("get_per_slot_batch_size")), args=[])
@@ -48,13 +48,13 @@ def rewrite_calls(rewriter: Rewriter) -> set[cst.CSTNode]:
     replaced: set[cst.CSTNode] = set()
     for item in rewriter.imports:
         for use in item.uses:
-            found = look_up((*item.path, *use.parts[1:]))
-            if use.node in replaced or not isinstance(found, Unknown):
+            target = look_up((*item.path, *use.parts[1:]))
+            if use.node in replaced or not isinstance(target, Unknown):
                 continue
             call = rewriter.parents[use.node]
             is_called = isinstance(call, cst.Call) and call.func is use.node
-            replace = _replace_mode if found.name in _MODES else _replace_call
-            if is_called and replace(rewriter, call, found.name):
+            replace = _replace_mode if target.name in _MODES else _replace_call
+            if is_called and replace(rewriter, call, target.name):
                 replaced.add(use.node)
     return replaced
 
@@ -83,7 +83,7 @@ def _replace_call(rewriter: Rewriter, call: cst.Call, name: str) -> bool:
 
 
 def _name_arguments(call: cst.Call, parameters: Sequence[str]) -> list[str] | None:
-    """Return the parameter of each argument, as they are written; None if one is not known."""
+    """Return the parameter of each argument in source order, or None if a parameter is unknown."""
     generator = m.Arg(m.GeneratorExp(lpar=[]))
     if any(argument.star or m.matches(argument, generator) for argument in call.args):
         return None

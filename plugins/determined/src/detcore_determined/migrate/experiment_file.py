@@ -54,15 +54,15 @@ def migrate_config(source: str) -> Migrated:
     try:
         root = yaml.compose(source, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError) as error:
-        found = (_unreadable(error),)
-        return Migrated(source, 0, found, found)
+        mistakes = (_unreadable(error),)
+        return Migrated(source, 0, mistakes, mistakes)
     if not isinstance(root, yaml.MappingNode) or "searcher" not in _keys(root):
         return Migrated(source, 0, (), ())
     edits = list(_edits(source, root))
     new = source
     for edit in sorted(edits, reverse=True):
         new = new[: edit.start] + edit.new + new[edit.end :]
-    findings = tuple(sorted(_check(new)))
+    findings = tuple(sorted(_find_mistakes(new)))
     return Migrated(new, len(edits), findings, findings)
 
 
@@ -72,27 +72,27 @@ def _keys(root: yaml.MappingNode) -> dict[str, yaml.Node]:
 
 def _edits(source: str, root: yaml.MappingNode) -> Iterator[Edit]:
     keys = _keys(root)
-    yield from _steps(keys, root)
+    yield from _convert_steps(keys, root)
     for key, value in root.value:
         start, end = key.start_mark.index, key.end_mark.index
         new = _RENAMED.get(str(key.value))
         if new is not None and new not in keys and source[start:end] == key.value:
             yield Edit(start, end, new)
         if key.value == "entrypoint":
-            yield from _entrypoint(source, value)
+            yield from _rewrite_entrypoint(source, value)
         elif key.value == "searcher" and isinstance(value, yaml.MappingNode):
-            yield from _steps(keys, value)
+            yield from _convert_steps(keys, value)
 
 
-def _steps(keys: dict[str, yaml.Node], node: yaml.MappingNode) -> Iterator[Edit]:
+def _convert_steps(keys: dict[str, yaml.Node], node: yaml.MappingNode) -> Iterator[Edit]:
     """Convert lengths in steps, of 0.12, to batches: a step had ``batches_per_step`` of them.
 
     Args:
         keys: The settings at the top level.
         node: The top level, or the searcher.
     """
-    given = keys.get("batches_per_step", keys.get("scheduling_unit"))
-    per_step = "100" if given is None else str(given.value)
+    step_length = keys.get("batches_per_step", keys.get("scheduling_unit"))
+    per_step = "100" if step_length is None else str(step_length.value)
     if not per_step.isdigit():
         return
     for key, value in node.value:
@@ -105,16 +105,16 @@ def _steps(keys: dict[str, yaml.Node], node: yaml.MappingNode) -> Iterator[Edit]
             yield Edit(value.start_mark.index, value.end_mark.index, length)
 
 
-def _entrypoint(source: str, node: yaml.Node) -> Iterator[Edit]:
+def _rewrite_entrypoint(source: str, node: yaml.Node) -> Iterator[Edit]:
     """Remove Determined's launchers; a list that spans several lines is left to the check."""
     start, end = node.start_mark.index, node.end_mark.index
-    written = source[start:end]
-    start += _PROPERTIES.match(written).end()  # type: ignore[union-attr]  # it matches nothing, too
+    text = source[start:end]
+    start += _PROPERTIES.match(text).end()  # type: ignore[union-attr]  # it matches nothing, too
     if isinstance(node, yaml.ScalarNode):
         new = migrate_entrypoint(str(node.value))
         if new is not None and new != node.value:
             # The line ends after a block scalar (``>-``) belong to the file.
-            line_end = written[len(written.rstrip("\r\n")) :]
+            line_end = text[len(text.rstrip("\r\n")) :]
             yield Edit(start, end, _scalar(new.strip()) + line_end)
     elif isinstance(node, yaml.SequenceNode) and node.flow_style:
         items = [str(item.value) for item in node.value]
@@ -129,7 +129,7 @@ def _scalar(value: str) -> str:
     return value if is_plain else json.dumps(value, ensure_ascii=False)
 
 
-def _check(source: str) -> Iterator[Finding]:
+def _find_mistakes(source: str) -> Iterator[Finding]:
     """Yield the findings of ``detcore config check`` for the new file."""
     with tempfile.TemporaryDirectory(prefix="detcore-migrate-") as folder:
         path = Path(folder, "experiment.yaml")
@@ -138,10 +138,12 @@ def _check(source: str) -> Iterator[Finding]:
             models = PluginManager(read_environment()).settings_models()
             loaded = load_config(path, required=("entrypoint",), models=models)
         except ExperimentFileError as error:
-            for found in error.diagnostics:
-                words = [found.primary.text, *found.help]
+            for diagnostic in error.diagnostics:
+                words = [diagnostic.primary.text, *diagnostic.help]
                 advice = "; ".join(word for word in words if word)
-                yield Finding(found.line, found.column, "", found.message, advice, "left")
+                yield Finding(
+                    diagnostic.line, diagnostic.column, "", diagnostic.message, advice, "left"
+                )
             return
     for notice in loaded.notices:
         match = _NOTICE.fullmatch(notice)
@@ -158,7 +160,7 @@ def _launchers(source: str) -> Iterator[Finding]:
         match = re.search(r"(?<![\w./@-])determined\.\w+\.\w+", code)
         if match:
             yield Finding(
-                number, match.start() + 1, match[0], "there is no such module",
+                number, match.start() + 1, match[0], "the module does not exist",
                 "'detcore run' starts a worker for each slot; name the trial class or the script",
             )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Find the files to migrate, and replace each one completely or not at all."""
+"""Find the files to migrate, and replace each file atomically."""
 
 from __future__ import annotations
 
@@ -63,27 +63,27 @@ class FileReport:
 def find_files(paths: Iterable[Path]) -> Iterator[Path]:
     """Yield the files to migrate, each once, in order of their names.
 
-    A file given by name is taken whatever its suffix. In folders, files that end in ``.py``,
-    ``.pyi``, ``.yaml``, ``.yml`` or ``.ipynb`` are taken, except in hidden folders, virtual
-    environments and installed packages; links to folders are not followed. A folder that cannot
-    be read is yielded itself.
+    Files passed by name may have any suffix. In directories, files with the suffixes ``.py``,
+    ``.pyi``, ``.yaml``, ``.yml`` and ``.ipynb`` are selected, except in hidden directories, virtual
+    environments and installed packages. Links to directories are not followed. A directory that
+    cannot be read is yielded itself.
 
     Args:
-        paths: Files and folders.
+        paths: Files and directories.
     """
-    seen = set()
+    visited = set()
     for path in paths:
         for file in _below(path) if os.path.isdir(path) else [path]:
             real = os.path.realpath(file)
-            if real not in seen:
-                seen.add(real)
+            if real not in visited:
+                visited.add(real)
                 yield file
 
 
 def migrate_file(path: Path, *, write: bool = True) -> FileReport:
     """Migrate a Python module or an experiment file.
 
-    A changed file is written next to the old one and replaces it in one step, with the same
+    A changed file is written beside the old file and replaces it atomically, with the same
     permissions. If the path is a link, its target is replaced and the link stays.
 
     Args:
@@ -168,7 +168,7 @@ def _replace(path: Path, old: bytes, new: bytes) -> None:
         with contextlib.suppress(PermissionError):  # only the owner, or root, may change the owner
             os.chown(name, path.stat().st_uid, path.stat().st_gid)
         if path.read_bytes() != old:
-            raise OSError("it was changed meanwhile; run the command again")
+            raise OSError("it was changed by another process; run the command again")
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

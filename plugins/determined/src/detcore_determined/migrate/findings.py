@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """A place that needs attention.
+    """A place in a file that needs attention.
 
     Attributes:
         line: Line number, from 1.
@@ -38,7 +38,7 @@ class Migrated:
     """A text after its migration.
 
     Attributes:
-        text: The new text, or the old one.
+        text: The new text, or the old text if nothing changed.
         num_changes: Number of replaced spans.
         findings: Findings with positions in the old text, in order.
         remaining: Findings with positions in the new text.

@@ -77,7 +77,7 @@ def _rewrite_group(rewriter: Rewriter, group: list[Import], uses: list[Use]) -> 
 
 
 def _report_star(rewriter: Rewriter, statement: cst.ImportFrom) -> None:
-    """Report ``from determined.keras import *``, of which the names are not known."""
+    """Report ``from determined.keras import *``, whose names are unknown."""
     module = get_module(statement)
     if is_root(module.partition(".")[0]):
         node: Any = statement.names
@@ -89,7 +89,7 @@ def _rewrite_expression(rewriter: Rewriter, item: Import, target: Target, uses: 
     is_clear = uses and not any(_is_taken(target.head, use.scope) for use in uses)
     if not is_clear or rewriter.is_assigned(item):
         name = ".".join(item.path)
-        rewriter.leave(item.alias, name, "there is no such function", f"use {target.text}")
+        rewriter.leave(item.alias, name, "the function does not exist", f"use {target.text}")
         return
     rewriter.plan(item, Piece(target.module, target.head))
     for use in uses:
@@ -97,7 +97,7 @@ def _rewrite_expression(rewriter: Rewriter, item: Import, target: Target, uses: 
 
 
 def _leave_members(rewriter: Rewriter, path: Path, uses: list[Use]) -> bool:
-    """Report members of an imported class that are gone; with any, the import stays."""
+    """Report members of an imported class that detcore lacks. In that case the import stays."""
     hits = [(use, look_up((*path, *use.parts[1:]))) for use in uses]
     for use, hit in hits:
         if isinstance(hit, Unknown):
@@ -130,10 +130,12 @@ def _rewrite_module(rewriter: Rewriter, group: list[Import], own: Target, uses: 
     if is_plain:
         _plan_plain(rewriter, group, modules, is_kept=is_kept)
         return
-    others = [Piece(module) for module in modules if not _is_imported(rewriter, module)]
+    missing_pieces = [Piece(module) for module in modules if not _is_imported(rewriter, module)]
     for item in group:
-        pieces = [_make_piece(own, item)] if not is_kept and (is_own_used or not others) else []
-        rewriter.plan(item, *pieces, *others, keep=is_kept)
+        pieces = (
+            [_make_piece(own, item)] if not is_kept and (is_own_used or not missing_pieces) else []
+        )
+        rewriter.plan(item, *pieces, *missing_pieces, keep=is_kept)
 
 
 def _plan_plain(
@@ -141,14 +143,14 @@ def _plan_plain(
 ) -> None:
     """Import the modules that uses of a plain ``import determined.keras`` need."""
     targets = [look_up(tuple(item.alias.evaluated_name.split("."))) for item in group]
-    own = {_get_imported(target.module) for target in targets if isinstance(target, Target)}
-    others = [
+    imported = {_get_imported(target.module) for target in targets if isinstance(target, Target)}
+    missing_pieces = [
         Piece(module)
         for module in modules
-        if module not in own and not _is_imported(rewriter, module)
+        if module not in imported and not _is_imported(rewriter, module)
     ]
     for item, target in zip(group, targets, strict=True):
-        pieces = others if item is group[0] else []
+        pieces = missing_pieces if item is group[0] else []
         if isinstance(target, Unknown):
             rewriter.leave(item.alias, target.name, target.reason, target.advice)
         elif _get_imported(target.module) in modules or not (modules or is_kept):
@@ -157,7 +159,7 @@ def _plan_plain(
 
 
 def _look_up_use(rewriter: Rewriter, path: Path, use: Use) -> Target | Unknown:
-    """Return the replacement of a use, or why it has none."""
+    """Return the replacement of a use, or the reason for the lack of a replacement."""
     hit = look_up((*path, *use.parts[1:]))
     if isinstance(hit, Unknown):
         return hit
@@ -169,7 +171,7 @@ def _look_up_use(rewriter: Rewriter, path: Path, use: Use) -> Target | Unknown:
 
 
 def _is_taken(name: str, scope: Scope) -> bool:
-    """Whether a name is bound in a scope or around it, other than by an import of itself."""
+    """Whether a scope or an enclosing scope binds a name, other than by its own import."""
     assignments = [item for item in scope[name] if isinstance(item, Assignment)]
     return any(not isinstance(item.node, cst.Import) for item in assignments)
 
@@ -194,7 +196,7 @@ def _get_imported(module: str) -> str:
 
 
 def _is_reached(base: str, module: str) -> bool:
-    """Whether importing one module makes another one available as its attribute."""
+    """Whether importing a module makes another module available as its attribute."""
     if base == "detcore":
         return module in REACHABLE
     return module == base or module.startswith(f"{base}.")
@@ -232,12 +234,12 @@ class _LineChange:
             pairs = zip(self._old, line.body, strict=True)
             body = [new for old, same in pairs for new in self._news.get(old, [same])]
             return line.with_changes(body=body)
-        first, *others = self._news[self._old[0]]
-        kept = m.findall(first, m.Comment())
+        first, *following = self._news[self._old[0]]
+        first_comments = m.findall(first, m.Comment())
         old: Any = m.findall(self._old[0], m.Comment())
-        comments = [cst.EmptyLine(comment=node) for node in old if node not in kept]
+        comments = [cst.EmptyLine(comment=node) for node in old if node not in first_comments]
         line = line.with_changes(body=[first], leading_lines=[*line.leading_lines, *comments])
-        return cst.FlattenSentinel([line, *(cst.SimpleStatementLine([new]) for new in others)])
+        return cst.FlattenSentinel([line, *(cst.SimpleStatementLine([new]) for new in following)])
 
 
 def _split_statement(

@@ -34,12 +34,12 @@ class Target:
 
     @property
     def is_expression(self) -> bool:
-        """Whether it cannot be imported, only written in place of each use."""
+        """Whether the name cannot be imported, but only written in place of each use."""
         return "(" in self.name
 
     @property
     def head(self) -> str:
-        """The name to import: of an expression, the part before the call."""
+        """The name to import. For an expression, it is the part before the call."""
         return self.name.partition("(")[0]
 
 
@@ -69,27 +69,35 @@ def look_up(path: Path) -> Target | Unknown:
     Args:
         path: Its parts, starting with a package in `ROOTS`; attributes of the object may follow.
     """
-    wanted, dropped = _published(path)
-    if wanted[:2] == ("determined", "experimental") and wanted[2:3] != ("client",):
-        of_client = (*wanted[:2], "client", *wanted[2:])
-        if len(wanted) > 2 and wanted[2][:1].isupper() and _is_listed(".".join(of_client[:4])):
-            wanted, dropped = of_client, dropped - 1
-    for length in range(len(wanted), 0, -1):
-        name = ".".join(wanted[:length])
+    public_path, dropped = _find_published(path)
+    if public_path[:2] == ("determined", "experimental") and public_path[2:3] != ("client",):
+        of_client = (*public_path[:2], "client", *public_path[2:])
+        if (
+            len(public_path) > 2
+            and public_path[2][:1].isupper()
+            and _is_listed(".".join(of_client[:4]))
+        ):
+            public_path, dropped = of_client, dropped - 1
+    for length in range(len(public_path), 0, -1):
+        name = ".".join(public_path[:length])
         target = target_of(name)
-        if target is not None and (target.name or length == len(wanted)):
+        if target is not None and (target.name or length == len(public_path)):
             return dataclasses.replace(target, used=length + dropped)
         if name in GONE:
-            return Unknown(name, "detcore has nothing of that name", GONE[name])
-    known = max(
-        (length for length in range(1, len(wanted)) if ".".join(wanted[:length]) in MODULES),
+            return Unknown(name, "detcore has no such name", GONE[name])
+    prefix = max(
+        (
+            length
+            for length in range(1, len(public_path))
+            if ".".join(public_path[:length]) in MODULES
+        ),
         default=0,
     )
-    name = ".".join(wanted[: known + 1])
-    home = MODULES.get(".".join(wanted[:known]), "detcore")
-    is_private = wanted[known].startswith("_")
-    advice = "it was private; do without it" if is_private else "see docs/migrating.md"
-    return Unknown(name, f"{home} has no {wanted[known]!r}", advice)
+    name = ".".join(public_path[: prefix + 1])
+    home = MODULES.get(".".join(public_path[:prefix]), "detcore")
+    is_private = public_path[prefix].startswith("_")
+    advice = "it was private; remove it" if is_private else "see docs/migrating.md"
+    return Unknown(name, f"{home} has no {public_path[prefix]!r}", advice)
 
 
 def target_of(name: str) -> Target | None:
@@ -106,8 +114,8 @@ def target_of(name: str) -> Target | None:
     return None
 
 
-def _published(path: Path) -> tuple[Path, int]:
-    """Return the published name of a path, and the number of parts that this saves.
+def _find_published(path: Path) -> tuple[Path, int]:
+    """Return the published name of a path, and the number of removed parts.
 
     Determined's documentation shows ``determined.estimator._reducer.MetricReducer``, and users
     import it from there.
@@ -115,22 +123,22 @@ def _published(path: Path) -> tuple[Path, int]:
     dotted = ".".join(path)
     for old, new in STAND_FOR.items():
         if dotted == old or dotted.startswith(f"{old}."):
-            rest = path[old.count(".") + 1 :]
+            attributes = path[old.count(".") + 1 :]
             modules = 0
             if new == "determined.experimental":
-                while modules + 1 < len(rest) and rest[modules].islower():
+                while modules + 1 < len(attributes) and attributes[modules].islower():
                     modules += 1
-            wanted = (*new.split("."), *rest[modules:])
-            return wanted, len(path) - len(wanted)
+            public_path = (*new.split("."), *attributes[modules:])
+            return public_path, len(path) - len(public_path)
     public = 0
-    wanted = path[:1]
+    public_path = path[:1]
     for index, part in enumerate(path[1:], start=1):
         is_module = part.startswith("_") and not part.startswith("__") and part.islower()
-        if is_module and index + 1 < len(path) and ".".join(wanted) in MODULES:
+        if is_module and index + 1 < len(path) and ".".join(public_path) in MODULES:
             public += 1
             continue
-        wanted = (*wanted, part)
-    return (wanted, public) if public and _is_known(wanted) else (path, 0)
+        public_path = (*public_path, part)
+    return (public_path, public) if public and _is_known(public_path) else (path, 0)
 
 
 def _is_known(path: Path) -> bool:

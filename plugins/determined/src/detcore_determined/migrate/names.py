@@ -141,57 +141,57 @@ _ARRAYS = (
 )
 _LENGTHS = "lengths are given in the experiment file, such as {batches: 100}"
 _WORKSPACE = "workspace and project are only fields of the experiment file"
-_PLUGIN = "a plugin brings it; see docs/writing-a-plugin.md"
+_PLUGIN = "plugins define controllers; see docs/writing-a-plugin.md"
 _INIT = "use detcore.experimental.keras.init, or detcore.experimental.estimator.init"
 _LOCAL = "use the arguments local and test of detcore.experimental.create"
-_NO_PLUGIN = "there is no plugin for it; use the Core API"
+_NO_PLUGIN = "detcore has no plugin for it; use the Core API"
 _LIGHTNING = (
     "train with Lightning's own Trainer, and call detcore_torch.for_lightning.fit; "
     "see docs/pytorch-scripts.md"
 )
 _RANKS = "context.distributed has ranks and sizes"
-_SAMPLERS = "detcore.data.IndexSampler is an order that can be resumed"
-_SORT = "leave it out, and sort the list that comes"
+_SAMPLERS = "use detcore.data.IndexSampler, whose order can be resumed"
+_SORT = "remove it, and sort the returned list"
 _STREAM = (
     "use the stream_trials_training_metrics or stream_trials_validation_metrics of Determined()"
 )
 _SUBMODULE = "import its names from detcore.experimental"
-_USERS = "users are those of a server: detcore user"
+_USERS = "a server has users: detcore user"
 
 _GONE = {
     "": {
         "determined_cli": f"{_NO_CLUSTER}; see docs/command-line.md for the commands",
         "determined_common": "it was internal; detcore.experimental has the client",
-        "determined_deploy": f"{_NO_CLUSTER}, so that there is nothing to deploy",
-        "model_hub": "there is no counterpart; write the trial class itself",
+        "determined_deploy": f"{_NO_CLUSTER}, so it needs no deployment",
+        "model_hub": "detcore has no counterpart; write the trial class itself",
     },
     "determined": {
         "CallbackTrialController LoopTrialController TrialController": _PLUGIN,
         "Categorical Constant Double Integer Log": _HPARAMS,
-        "ClusterInfo": f"{_NO_CLUSTER}; of a trial, context.info tells what there is",
+        "ClusterInfo": f"{_NO_CLUSTER}; context.info has the information about a trial",
         "ExperimentConfig": "use context.get_experiment_config() or detcore.config",
         "LegacyTrial": "subclass the trial class of a plugin, or detcore.Trial",
-        "NativeContext": "detcore.experimental.keras.init makes the context of a script",
+        "NativeContext": "detcore.experimental.keras.init creates the context of a script",
         "Mode": _LOCAL,
         "RankInfo RendezvousInfo ResourcesInfo": _RANKS,
         "TrialInfo": "detcore.core.TrialInfo is flat: context.info.hparams, .trial_id, ...",
         "cli": f"{_NO_CLUSTER}; see docs/command-line.md for the commands",
         "common": "it was internal; detcore.experimental has the client",
-        "deploy": f"{_NO_CLUSTER}, so that there is nothing to deploy",
-        "exec": "'detcore run' starts the workers; nothing is to be called for it",
+        "deploy": f"{_NO_CLUSTER}, so it needs no deployment",
+        "exec": "'detcore run' starts the workers; delete the call",
         "get_cluster_info": (
             f"{_NO_CLUSTER}; inside 'with core.init() as context', context.info has hparams, "
             "trial_id, trial_seed, latest_checkpoint"
         ),
-        "gpu": "ask the framework which devices there are",
+        "gpu": "query the framework for its devices",
         "horovod": (
             "context.distributed has ranks; horovod itself is imported as usual, with "
             "detcore[horovod] installed"
         ),
         "import_from_path": (
-            "Checkpoint.load finds the class of a checkpoint; else put the folder into sys.path"
+            "use Checkpoint.load for the class of a checkpoint, or add the directory to sys.path"
         ),
-        "launch": "resources.slots_per_trial says how many workers there are",
+        "launch": "resources.slots_per_trial sets the number of workers",
         "lightning": _LIGHTNING,
         "monkey_patch": "it was internal; delete the import",
         "profiler": "use the framework's own profiler",
@@ -208,12 +208,12 @@ _GONE = {
     "determined.core": {
         "DummyCheckpointContext DummyExperimentalCoreContext DummyPreemptContext "
         "DummyProfilerContext DummySearcherContext DummySearcherOperation DummyTrainContext": (
-            "core.init() works outside of a run, too"
+            "core.init() also works outside of a run"
         ),
         "DummyDistributedContext": "DistributedContext() stands for one worker",
-        "ExperimentalCoreContext": "it was experimental; nothing took its place",
+        "ExperimentalCoreContext": "it was experimental; detcore has no counterpart",
         "ProfilerContext": "use the framework's own profiler",
-        "SearcherContextMissing": "context.searcher is always there",
+        "SearcherContextMissing": "context.searcher always exists",
     },
     "determined.core.DistributedContext": {
         "from_tf_config": "use DistributedContext.from_env, which reads TF_CONFIG, too",
@@ -230,17 +230,15 @@ _GONE = {
         "Mode": _LOCAL,
         "checkpoint experiment metrics model trial": _SUBMODULE,
         "core_v2 unmanaged": (
-            "detcore.core.init() records a script's run by itself, with or without 'detcore run'"
+            "detcore.core.init() records a script's run, with or without 'detcore run'"
         ),
         "init_native": _INIT,
         "pytorch_lightning": _LIGHTNING,
         "test_one_batch": "use 'detcore run --test', or create(..., test=True)",
     },
     "determined.experimental.client": {
-        "CheckpointState": "compare with the text, such as 'COMPLETED'",
-        "DownloadMode": (
-            "files come from where they are, or through the server; leave the argument out"
-        ),
+        "CheckpointState": "compare with the string, such as 'COMPLETED'",
+        "DownloadMode": ("files are read directly or through the server; remove the argument"),
         "ExperimentOrderBy ExperimentSortBy": "use 'detcore experiment list --json'",
         "ModelVersion": "a version is a Checkpoint with model_name and model_version",
         "Oauth2ScimClient ResourcePool add_oauth_client list_oauth_clients "
@@ -248,7 +246,7 @@ _GONE = {
         "Project Workspace create_workspace delete_workspace get_workspace list_workspaces": (
             _WORKSPACE
         ),
-        "Session": "it was internal; Determined(master=...) logs in",
+        "Session": "it was internal; use Determined(master=...)",
         "TrialMetrics": "use TrainingMetrics, or ValidationMetrics",
         "User create_user get_session_username get_user_by_id get_user_by_name list_users "
         "whoami": _USERS,
@@ -275,7 +273,7 @@ _GONE = {
         "TFKerasTrainConfig": "use context.configure_fit",
         "TFKerasTrialController": _PLUGIN,
         "adapt_keras_data": "return the data itself; see docs/keras.md",
-        "get_rng_state set_rng_state": "random states are saved and restored by themselves",
+        "get_rng_state set_rng_state": "random states are saved and restored automatically",
     },
     "determined.pytorch": {
         "Batch Epoch TrainUnit": _LENGTHS,
@@ -283,11 +281,13 @@ _GONE = {
         "ClipGradsL2Norm ClipGradsL2Value": "pass clip_grads to context.step_optimizer",
         "DistributedBatchSampler RepeatBatchSampler SkipBatchSampler adapt_batch_sampler "
         "samplers": _SAMPLERS,
-        "PyTorchExperimentalContext experimental": "it was experimental; nothing took its place",
+        "PyTorchExperimentalContext experimental": (
+            "it was experimental; detcore has no counterpart"
+        ),
         "PyTorchTrialController": _PLUGIN,
-        "Trainer init": "a trial class is run by 'detcore run', or by create",
+        "Trainer init": "run a trial class with 'detcore run', or create",
         "data_length": "it was internal; write the few lines yourself",
-        "deepspeed dsat": "there is no DeepSpeed plugin; use the Core API",
+        "deepspeed dsat": "detcore has no DeepSpeed plugin; use the Core API",
         "lightning": _LIGHTNING,
         "reset_parameters": "write the few lines yourself",
         "to_device": "use context.to_device",

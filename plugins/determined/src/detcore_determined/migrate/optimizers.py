@@ -22,7 +22,7 @@ _RATE = m.Attribute(
 
 
 def rewrite_compile(rewriter: Rewriter) -> None:
-    """Name the arguments after the loss in ``model.compile``, whose order Keras 3 has changed."""
+    """Pass arguments of ``model.compile`` by name, because Keras 3 changed their order."""
     for call in rewriter.find(cst.Call):
         is_compile = m.matches(call.func, m.Attribute(attr=m.Name("compile")))
         if is_compile and not any(argument.star for argument in call.args):
@@ -51,8 +51,12 @@ def rewrite_optimizer(rewriter: Rewriter, call: cst.Call, item: Import, name: st
     keywords = {argument.keyword.value: argument for argument in call.args if argument.keyword}
     if "lr" in keywords:
         _rename(rewriter, keywords["lr"], "learning_rate")
-    imports = [each for each in rewriter.imports if any(use.node is call.func for use in each.uses)]
-    paths = [each.path for each in imports]
+    imports = [
+        imported
+        for imported in rewriter.imports
+        if any(use.node is call.func for use in imported.uses)
+    ]
+    paths = [imported.path for imported in imports]
     if "decay" not in keywords or any("legacy" in path for path in (name.split("."), *paths)):
         return
     is_ambiguous = len(imports) > 1 or rewriter.is_assigned(item)
@@ -95,7 +99,7 @@ def _find_obstacle(rewriter: Rewriter, rate: cst.Arg | None) -> str:
 
 
 def _list_setters(rewriter: Rewriter) -> Iterator[str]:
-    """Yield what sets the learning rate of an optimizer during training."""
+    """Yield the code that sets the learning rate of an optimizer during training."""
     yield from (item.path[-1] for item in rewriter.imports if item.path[-1] in _SETTERS)
     for node in rewriter.find(cst.Attribute):
         if node.attr.value in _SETTERS:

@@ -135,8 +135,8 @@ class Rewriter:
 
     def plan(self, item: Import, *pieces: Piece, keep: bool = False) -> None:
         """Plan the imports that take the place of a name, or are added to it."""
-        kept = [make_piece(item.statement, item.alias)] if keep else []
-        self.plans[item.alias] = [*dict.fromkeys([*kept, *pieces])]
+        retained = [make_piece(item.statement, item.alias)] if keep else []
+        self.plans[item.alias] = [*dict.fromkeys([*retained, *pieces])]
 
     def change(self, node: cst.CSTNode, change: Callable[[Any], Any]) -> None:
         """Register a change of a node; it receives the node with its children changed."""
@@ -175,7 +175,7 @@ class Rewriter:
         return self.replace(node, lambda text: text.with_changes(value=literal))
 
     def is_assigned(self, item: Import) -> bool:
-        """Whether something else than an import binds the same name in the same scope."""
+        """Whether anything but an import binds the same name in the same scope."""
         return any(
             not isinstance(assignment, ImportAssignment)
             for assignment in item.scope.assignments[item.local]

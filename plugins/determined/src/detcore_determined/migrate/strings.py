@@ -43,7 +43,7 @@ _MASTER_VARIABLES = (
     "DET_SESSION_TOKEN", "DET_USER", "DET_USER_TOKEN", "DET_USE_TLS",
 )  # fmt: skip
 _VARIABLES = {
-    **dict.fromkeys(_CLUSTER_VARIABLES, "it describes the cluster, and detcore has none"),
+    **dict.fromkeys(_CLUSTER_VARIABLES, "it describes the cluster, but detcore has no cluster"),
     **dict.fromkeys(
         _MASTER_VARIABLES,
         "only clients of a server (detcore serve) read it; it is not set for trials",
@@ -53,13 +53,13 @@ _VARIABLES = {
     "DET_HPARAMS": "use context.info.hparams",
     "DET_LATEST_CHECKPOINT": "use context.info.latest_checkpoint",
     "DET_RENDEZVOUS_INFO": "use context.distributed",
-    "DET_SLOT_IDS": "ask context.distributed, or the framework for its devices",
-    "DET_SLOT_TYPE": "ask the framework for its devices",
+    "DET_SLOT_IDS": "use context.distributed, or query the framework for its devices",
+    "DET_SLOT_TYPE": "query the framework for its devices",
     "DET_STEPS_COMPLETED": "save it with the checkpoint, as metadata",
     "DET_TRIAL_ID": "use context.info.trial_id",
     "DET_TRIAL_RUN_ID": "context.info has the ids of experiment and trial",
     "DET_TRIAL_SEED": "use context.info.trial_seed",
-    "DET_USE_GPU": "ask the framework for its devices",
+    "DET_USE_GPU": "query the framework for its devices",
 }
 
 
@@ -107,12 +107,12 @@ def rewrite_texts(rewriter: Rewriter) -> None:
         if is_simple and m.matches(parent, _ENTRYPOINT):
             _rewrite_entrypoint(rewriter, node, value)
         elif is_root(value):
-            advice = "if the package is looked for, look for detcore or the plugin instead"
-            rewriter.leave(node, value, "a text is its name", advice)
+            advice = "if the package is searched for, search for detcore or the plugin instead"
+            rewriter.leave(node, value, "a string contains its name", advice)
         elif value in _VARIABLES:
             rewriter.leave(node, value, _OWN_VARIABLE, _VARIABLES[value])
         elif mention := _MENTION.search(value):
-            advice = "look whether something reads the text"
+            advice = "check whether something reads the string"
             rewriter.leave(node, mention[0], "a text names it", advice)
 
 
@@ -123,6 +123,6 @@ def _rewrite_entrypoint(rewriter: Rewriter, node: cst.SimpleString, value: str) 
     elif new == value or rewriter.replace_string(node, new):
         return
     else:
-        problem, advice = "the text is written in an unusual way", f"make it {new!r}"
+        problem, advice = "the string is written in an unusual way", f"make it {new!r}"
     match = _MENTION.search(value)
     rewriter.leave(node, match[0] if match else value, problem, advice)

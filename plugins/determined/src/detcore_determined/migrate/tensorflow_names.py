@@ -1,4 +1,4 @@
-"""Replace names of Keras that newer releases of TensorFlow lack, and report the others.
+"""Replace Keras names that newer releases of TensorFlow lack, and report the remaining names.
 
 A name is replaced only if the record of the public Keras has its replacement. The record,
 ``keras_names.json``, is written by ``tools/record_keras_names.py``, so that neither TensorFlow has
@@ -58,7 +58,7 @@ def needs_old_tensorflow(finding: Finding) -> bool:
 
 
 def rewrite_tensorflow(rewriter: Rewriter) -> None:
-    """Replace private and former names of Keras, and report names that are gone."""
+    """Replace private and former Keras names, and report removed names."""
     for item in rewriter.imports:
         imported = _unify(".".join(item.path))
         _rewrite_import(rewriter, item)
@@ -87,7 +87,7 @@ def _get_below(name: str, package: str) -> str | None:
 
 
 def _get_public_name(name: str) -> str:
-    """Return the public name of a private one of Keras, or of a short one; other names stay."""
+    """Return the public name of a private or short Keras name; other names do not change."""
     if _get_below(name, "tensorflow.optimizers") is not None:
         return name.replace("tensorflow", _PUBLIC, 1)
     public = _find_public_name(_get_below(name, _PRIVATE) or "")
@@ -122,7 +122,7 @@ def _rewrite_import(rewriter: Rewriter, item: Import) -> None:
 
 
 def _report_import(rewriter: Rewriter, node: cst.CSTNode, full: str, attributes: list[str]) -> None:
-    """Report an imported name that has no single replacement, or is gone from TensorFlow."""
+    """Report an imported name that has no single replacement, or that TensorFlow has removed."""
     reason = _get_reason(full)
     if not reason:
         _report_gone(rewriter, node, full)
@@ -134,7 +134,7 @@ def _report_import(rewriter: Rewriter, node: cst.CSTNode, full: str, attributes:
 
 
 def _find_home(below: str, attributes: list[str], *, is_certain: bool) -> str | None:
-    """Return the public name, below Keras, that has everything used of an imported name.
+    """Return the public name, below Keras, that has all used attributes of an imported name.
 
     Args:
         below: The imported name, below Keras.
@@ -146,15 +146,15 @@ def _find_home(below: str, attributes: list[str], *, is_certain: bool) -> str | 
         return public
     homes = {public} if public is not None else set()
     for attribute in attributes:
-        found = _find_public_name(f"{below}{attribute}".lstrip(".")) if attribute else public
-        if found is None or not f".{found}".endswith(attribute) or not is_certain:
+        public_name = _find_public_name(f"{below}{attribute}".lstrip(".")) if attribute else public
+        if public_name is None or not f".{public_name}".endswith(attribute) or not is_certain:
             return None
-        homes.add(f".{found}".removesuffix(attribute).lstrip("."))
+        homes.add(f".{public_name}".removesuffix(attribute).lstrip("."))
     return homes.pop() if len(homes) == 1 else None
 
 
 def _report_use(rewriter: Rewriter, node: cst.CSTNode, imported: str, name: str) -> None:
-    """Report a use of a name that is gone, unless its import has been reported."""
+    """Report a use of a removed name, unless its import has been reported."""
     if _get_reason(imported) or _find_gone(imported):
         return
     reason = _get_reason(name)
@@ -176,7 +176,7 @@ def _get_reason(name: str) -> str:
 
 
 def _advise(below: str) -> str:
-    """Return what to write for a name below Keras that has no single replacement."""
+    """Return the advice for a name below Keras without a single replacement."""
     if below in _SUBSTITUTES:
         return _SUBSTITUTES[below]
     public = _find_public_name(below) if below else ""
@@ -187,21 +187,24 @@ def _advise(below: str) -> str:
 
 
 def _report_gone(rewriter: Rewriter, node: cst.CSTNode, name: str) -> None:
-    gone = _find_gone(name)
-    if gone is not None and _BOOSTED_TREES in name:
+    prefix = _find_gone(name)
+    if prefix is not None and _BOOSTED_TREES in name:
         advice = "take another premade Estimator, or train a library of decision trees"
         rewriter.leave(node, name, _NEITHER, f"{advice} with the Core API")
-    elif gone is not None:
+    elif prefix is not None:
         rewriter.leave(
-            node, gone[0], "the newest TensorFlow does not have it", f"install {_OLD}; {gone[1]}"
+            node,
+            prefix[0],
+            "the newest TensorFlow does not have it",
+            f"install {_OLD}; {prefix[1]}",
         )
 
 
 def _find_gone(name: str) -> tuple[str, str] | None:
     """Return the part of a name that only TensorFlow 2.15 has, with advice for the newest."""
-    for gone, advice in _GONE.items():
-        if f"{name}.".startswith(f"{gone}."):
-            return gone, advice
+    for prefix, advice in _GONE.items():
+        if f"{name}.".startswith(f"{prefix}."):
+            return prefix, advice
     missing = _find_missing(_get_below(name, _PUBLIC) or "", "newest")
     if not missing:
         return None
@@ -258,7 +261,7 @@ def _is_module(name: str) -> bool:
 
 
 def _find_enclosing(private: str) -> str | None:
-    """Return the name in its own module, or in the nearest enclosing one that has it."""
+    """Return the name in its module, or in the nearest enclosing module that has it."""
     module, _, name = private.rpartition(".")
     for path in _enclosing(module):
         if name in _load()[_OLDER].get(path, ()):

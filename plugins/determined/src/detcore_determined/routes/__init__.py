@@ -1,5 +1,5 @@
-"""The HTTP API of the earlier system, for that system's own client.
+"""The HTTP API of the earlier system, for that system's client.
 
-Requests for data that detcore has are answered from detcore's records; all others are refused with
-a message that says so.
+Requests for data that detcore has are answered from detcore's records. All other requests are
+refused with a message.
 """

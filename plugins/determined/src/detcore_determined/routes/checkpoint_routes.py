@@ -42,7 +42,7 @@ _Uuids = Annotated[list[Text], Field(min_length=1, max_length=1000)]
 
 
 class Listed(ListPart):
-    """Which checkpoints are listed, in which order, and which part of the list."""
+    """Filter, order and page of a list of checkpoints."""
 
     states: list[enums.CheckpointState] = Field([], max_length=100)
     sort_by: enums.CheckpointSort = Field(enums.CheckpointSort.UNSPECIFIED, alias="sortByAttr")
@@ -51,7 +51,7 @@ class Listed(ListPart):
 
     @property
     def by_metric(self) -> bool:
-        """Whether they are sorted by a metric."""
+        """Whether the list is sorted by a metric."""
         is_searcher = self.sort_by is enums.CheckpointSort.SEARCHER_METRIC
         return is_searcher or bool(self.sort_by_metric)
 
@@ -63,19 +63,19 @@ class Metadata(BaseModel):
 
 
 class PostMetadata(BaseModel):
-    """A checkpoint, of which only the metadata is used: it replaces the current metadata."""
+    """A checkpoint. Only its metadata is used, and replaces the current metadata."""
 
     checkpoint: Metadata
 
 
 class DeleteCheckpoints(BaseModel):
-    """Which checkpoints are deleted."""
+    """The checkpoints to delete."""
 
     checkpointUuids: _Uuids
 
 
 class RemoveFiles(DeleteCheckpoints):
-    """Which files of which checkpoints are deleted."""
+    """The checkpoints and patterns of the files to delete."""
 
     checkpointGlobs: Annotated[list[Text], Field(max_length=1000)] = []
 
@@ -91,7 +91,7 @@ def list_of_experiment(
     state.database.get_experiment(experiment_id)
     state.ingest_reports(experiment_id)
     records = state.database.list_checkpoints(experiment_id=experiment_id)
-    return _list(state, experiment_id, records, listed)
+    return _list_checkpoints(state, experiment_id, records, listed)
 
 
 @router.get("/api/v1/trials/{trial_id}/checkpoints")
@@ -102,7 +102,7 @@ def list_of_trial(
     owner = state.database.get_trial(trial_id).experiment_id
     state.ingest_reports(owner, trial_id)
     records = state.database.list_checkpoints(trial_id=trial_id)
-    return _list(state, owner, records, listed)
+    return _list_checkpoints(state, owner, records, listed)
 
 
 @router.get("/api/v1/checkpoints/{uuid}")
@@ -115,26 +115,26 @@ def get_checkpoint(state: State, _: Requester, uuid: Text) -> Response:
 def post_metadata(state: State, _: Requester, uuid: Text, body: PostMetadata) -> Response:
     """Replace the metadata of a checkpoint; its files stay as they are."""
     record = state.database.get_checkpoint(uuid)
-    wanted = body.checkpoint.metadata
-    gone = [key for key in record.metadata if key not in wanted]
-    if gone:
-        state.database.remove_checkpoint_metadata(record.uuid, gone)
-    if wanted:
-        state.database.add_checkpoint_metadata(record.uuid, wanted)
+    metadata = body.checkpoint.metadata
+    removed_keys = [key for key in record.metadata if key not in metadata]
+    if removed_keys:
+        state.database.remove_checkpoint_metadata(record.uuid, removed_keys)
+    if metadata:
+        state.database.add_checkpoint_metadata(record.uuid, metadata)
     return answer({"checkpoint": _one(state, record.uuid)})
 
 
 @router.delete("/api/v1/checkpoints")
 def delete_checkpoints(state: State, requester: Requester, body: DeleteCheckpoints) -> Response:
     """Delete checkpoints; those in the model registry are refused."""
-    _delete(state, requester, body.checkpointUuids, None)
+    _delete_checkpoints(state, requester, body.checkpointUuids, None)
     return answer({})
 
 
 @router.post("/api/v1/checkpoints/rm")
 def remove_files(state: State, requester: Requester, body: RemoveFiles) -> Response:
     """Delete the files of checkpoints that match; without patterns nothing is done."""
-    _delete(state, requester, body.checkpointUuids, body.checkpointGlobs)
+    _delete_checkpoints(state, requester, body.checkpointUuids, body.checkpointGlobs)
     return answer({})
 
 
@@ -157,30 +157,34 @@ def _one(state: ServerState, uuid: str) -> Document:
     return document
 
 
-def _delete(
+def _delete_checkpoints(
     state: ServerState, requester: Requester, uuids: Sequence[str], globs: list[str] | None
 ) -> None:
     # Only whole UUIDs, and only if all of them exist: deleted files cannot be restored.
-    found = [state.database.get_checkpoint(uuid) for uuid in uuids]
-    for uuid, record in zip(uuids, found, strict=True):
+    records = [state.database.get_checkpoint(uuid) for uuid in uuids]
+    for uuid, record in zip(uuids, records, strict=True):
         if uuid != record.uuid:
             raise refuse(404, f"no checkpoint {uuid!r}; nothing was deleted")
         state.jobs.require_owner(requester, record.experiment_id)
-    for record in found:
+    for record in records:
         if globs is None or globs:
             state.transport.delete_checkpoint(record.uuid, globs)
 
 
-def _list(
+def _list_checkpoints(
     state: ServerState, experiment_id: int, records: list[CheckpointRecord], listed: Listed
 ) -> Response:
-    names = {found.value for found in listed.states if found.value != "STATE_UNSPECIFIED"}
+    names = {
+        state_filter.value
+        for state_filter in listed.states
+        if state_filter.value != "STATE_UNSPECIFIED"
+    }
     if not names and listed.by_metric:
         names = {"STATE_COMPLETED"}  # only these have files to use
     if names:
         records = [record for record in records if CHECKPOINT_STATES[record.state] in names]
     if listed.by_metric:
-        records = _by_metric(state, experiment_id, records, listed)
+        records = _sort_by_metric(state, experiment_id, records, listed)
     else:
         records = _by_attribute(records, listed)
     describe = functools.partial(checkpoint_documents, state)
@@ -202,10 +206,10 @@ def _by_attribute(records: list[CheckpointRecord], listed: Listed) -> list[Check
     return sorted(records, key=lambda record: (key(record), record.uuid), reverse=is_descending)
 
 
-def _by_metric(
+def _sort_by_metric(
     state: ServerState, experiment_id: int, records: list[CheckpointRecord], listed: Listed
 ) -> list[CheckpointRecord]:
-    """Return checkpoints by a validation metric at their step, those without it last."""
+    """Sort checkpoints by a validation metric at their step, checkpoints without it last."""
     searcher = state.database.get_experiment(experiment_id).searcher
     metric = searcher.metric
     is_descending = listed.order_by is enums.Order.DESC
@@ -215,10 +219,10 @@ def _by_metric(
         is_descending = searcher.smaller_is_better is False
     validations = state.database.checkpoint_validations([record.uuid for record in records])
     values: dict[str, float] = {}
-    for uuid, found in validations.items():
-        value = as_float(found.metrics.get(metric)) if metric is not None else None
+    for uuid, validation in validations.items():
+        value = as_float(validation.metrics.get(metric)) if metric is not None else None
         if value is not None and not math.isnan(value):
             values[uuid] = -value if is_descending else value
-    known = [record for record in records if record.uuid in values]
-    known.sort(key=lambda record: (values[record.uuid], record.trial_id, record.steps_completed))
-    return known + [record for record in records if record.uuid not in values]
+    ranked = [record for record in records if record.uuid in values]
+    ranked.sort(key=lambda record: (values[record.uuid], record.trial_id, record.steps_completed))
+    return ranked + [record for record in records if record.uuid not in values]

@@ -1,7 +1,7 @@
-"""Parts of a cluster that clients request although detcore has none.
+"""Cluster resources that clients request although detcore has no cluster.
 
-There is one workspace with one project, and one resource pool, the machine of the server: some
-commands need them to query. Lists of agents, slots and jobs are empty.
+One workspace with one project and one resource pool (the server's machine) exist, because some
+commands query them. Lists of agents, slots and jobs are empty.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PLACE_NAME = "Uncategorized"
 _STATE = "WORKSPACE_STATE_UNSPECIFIED"
 _POOL = {
     "name": "default",
-    "description": "where the server runs what is handed in",
+    "description": "where the server runs submitted experiments",
     "type": "RESOURCE_POOL_TYPE_STATIC",
     "schedulerType": "SCHEDULER_TYPE_FAIR_SHARE",
     "schedulerFittingPolicy": "FITTING_POLICY_BEST",

@@ -34,7 +34,7 @@ from detcore_server.routes import (
     incoming_folder,
 )
 
-# Every user who may read experiments gets the code; these files hold nothing but secrets.
+# Every user who may read experiments can read the code. These files contain only secrets.
 _SECRET_FILES = (".env", ".env.*", "*.env", "*.pem")
 # The code in base 64, names, and the experiment file.
 _MAX_BODY_BYTES = MAX_CONTEXT_BYTES * 4 // 3 + 16_000_000
@@ -86,20 +86,21 @@ router = new_router()
 
 @router.post("/api/v1/experiments", openapi_extra=_SCHEMA)
 async def create_experiment(request: Request, state: State, requester: Requester) -> Response:
-    """Accept an experiment with its code, and queue it; or only validate it."""
+    """Validate an experiment with its code, and queue it unless only validation is requested."""
     allow_body(request, _MAX_BODY_BYTES)
-    # To disk: a slow upload must not block others, and many must not fill the memory.
+    # The upload goes to disk: slow uploads must not block others, and many uploads must not fill
+    # the memory.
     with incoming_folder(state.settings.environment) as folder:
         body, archive = folder / "body", folder / "code.tar.gz"
         with body.open("wb") as file:
             async for chunk in request.stream():
                 file.write(chunk)
-        read = functools.partial(_read, body, archive)
+        read = functools.partial(_read_submission, body, archive)
         config, experiment_id = await accept_submission(
             state, requester, read, archive, limiter=state.reading_code
         )
     plain = config.model_dump(mode="json")
-    document = functools.partial(_document, state, requester, plain, experiment_id)
+    document = functools.partial(_make_document, state, requester, plain, experiment_id)
     return answer(await anyio.to_thread.run_sync(document))
 
 
@@ -134,42 +135,42 @@ def _is_secret(path: Path) -> bool:
     return any(fnmatch.fnmatch(part, pattern) for part, pattern in pairs)
 
 
-def _read(body: Path, archive: Path) -> Submission:
-    """Return a submission, and put its code into an archive such as other clients send."""
+def _read_submission(body: Path, archive: Path) -> Submission:
+    """Return a submission, and pack its code into an archive as other clients do."""
     try:
-        wanted = Create.model_validate_json(body.read_bytes())
+        submission = Create.model_validate_json(body.read_bytes())
     except ValidationError as error:
-        found = error.errors(include_input=False, include_url=False)[:5]
-        where = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found)
-        raise refuse(400, f"this is no experiment: {where}") from None
-    _check(wanted)
-    if not wanted.validateOnly:
-        _pack(wanted.modelDefinition, archive)
-    return Submission(text=wanted.config, is_only_checked=bool(wanted.validateOnly))
+        errors = error.errors(include_input=False, include_url=False)[:5]
+        where = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in errors)
+        raise refuse(400, f"this is not an experiment: {where}") from None
+    _check_options(submission)
+    if not submission.validateOnly:
+        _pack_code(submission.modelDefinition, archive)
+    return Submission(text=submission.config, is_only_checked=bool(submission.validateOnly))
 
 
-def _document(
+def _make_document(
     state: ServerState, requester: Requester, plain: Document, experiment_id: int | None
 ) -> Document:
     if experiment_id is None:
         experiment = _only_judged(requester, plain)
         return {"experiment": experiment, "config": plain, "warnings": []}
-    made = describe_experiment(state, requester, experiment_id)
-    return {"experiment": made, "config": made["config"], "warnings": []}
+    description = describe_experiment(state, requester, experiment_id)
+    return {"experiment": description, "config": description["config"], "warnings": []}
 
 
-def _check(wanted: Create) -> None:
+def _check_options(wanted: Create) -> None:
     """Refuse options that detcore does not support."""
-    for what, is_asked in (
+    for feature, is_asked in (
         ("templates", bool(wanted.template)),
         ("forks of other experiments", bool(wanted.parentId)),
         (f"projects but {PLACE_ID}", wanted.projectId not in (None, 0, PLACE_ID)),
         ("experiments without a runner", bool(wanted.unmanaged)),
-        ("experiments that are paused before they begin", wanted.activate is False
+        ("experiments that start paused", wanted.activate is False
          and not wanted.validateOnly),
     ):  # fmt: skip
         if is_asked:
-            raise refuse(400, f"detcore has no {what}. Nothing was recorded.")
+            raise refuse(400, f"detcore has no {feature}. Nothing was recorded.")
 
 
 def _only_judged(requester: Requester, plain: Document) -> Document:
@@ -191,7 +192,7 @@ def _only_judged(requester: Requester, plain: Document) -> Document:
     }
 
 
-def _pack(files: list[File], path: Path) -> None:
+def _pack_code(files: list[File], path: Path) -> None:
     with tarfile.open(path, "w:gz", compresslevel=1, format=tarfile.PAX_FORMAT) as archive:
         for file in files:
             _add(archive, file)

@@ -36,7 +36,7 @@ _PHASES = ("QUEUED", "STARTED", "ENDED")
 
 
 class Filters(ListPart, extra="forbid"):
-    """Which experiments are listed, in which order, and which part of the list."""
+    """Filter, order and page of a list of experiments."""
 
     archived: bool | None = None
     ids: Numbers = Field([], alias="experimentIdFilter.incl")
@@ -50,7 +50,7 @@ class Filters(ListPart, extra="forbid"):
 
 
 class Patch(BaseModel):
-    """Changes to an experiment; a field that is missing or null stays as it is."""
+    """Changes to an experiment. Missing or null fields do not change."""
 
     name: Text | None = None
     description: Text | None = None
@@ -60,7 +60,7 @@ class Patch(BaseModel):
     checkpointStorage: dict[str, Any] | None = None
 
 
-# It may have slashes, which the client sends unquoted.
+# Labels may contain slashes, which the client does not quote.
 _Label = Annotated[Text, Path(min_length=1)]
 
 router = new_router()
@@ -89,7 +89,7 @@ def list_experiments(
         if (not filters.ids or record.id in filters.ids)
         and (not filters.users or get_owner(record)[1] in filters.users)
     ]
-    _sort(records, filters, num_trials)
+    _sort_experiments(records, filters, num_trials)
 
     def describe(records: Sequence[ExperimentRecord]) -> list[Document]:
         return [
@@ -110,8 +110,8 @@ def list_experiments(
 @router.get("/api/v1/experiments/{experiment_id}")
 def get_experiment(state: State, requester: Requester, experiment_id: Id) -> Response:
     """Return an experiment."""
-    found = describe_experiment(state, requester, experiment_id)
-    return answer({"experiment": found, "config": found["config"]})
+    document = describe_experiment(state, requester, experiment_id)
+    return answer({"experiment": document, "config": document["config"]})
 
 
 @router.patch("/api/v1/experiments/{experiment_id}")
@@ -122,7 +122,7 @@ def patch_experiment(
     if body.resources or body.checkpointStorage:
         raise refuse(
             400,
-            "detcore gives experiments no resources, and the experiment file says which "
+            "detcore gives experiments no resources, and the experiment file determines which "
             "checkpoints are kept; nothing was changed",
         )
     state.jobs.require_owner(requester, experiment_id)
@@ -154,7 +154,7 @@ def delete_label(state: State, requester: Requester, experiment_id: Id, label: _
 
 @router.delete("/api/v1/experiments/{experiment_id}")
 def delete_experiment(state: State, requester: Requester, experiment_id: Id) -> Response:
-    """Delete an experiment with its checkpoints; one in the model registry is refused."""
+    """Delete an experiment with its checkpoints, unless the model registry has a checkpoint."""
     state.jobs.control(requester, experiment_id, "delete")
     return answer({})
 
@@ -166,7 +166,7 @@ def _add_action(action: str) -> None:
     def control(state: State, requester: Requester, experiment_id: Id) -> Response:
         """Pause, activate, end, archive or unarchive an experiment.
 
-        Ending an experiment that is over has no effect.
+        Ending a completed experiment has no effect.
         """
         if _is_over(state, experiment_id) and action in ("cancel", "kill"):
             state.jobs.require_owner(requester, experiment_id)
@@ -194,21 +194,21 @@ def describe_experiment(state: ServerState, requester: Requester, experiment_id:
 
 
 def _is_over(state: ServerState, experiment_id: int) -> bool:
-    """Return whether an experiment has ended and does not wait to begin again."""
+    """Return whether an experiment has ended and will not restart."""
     submission = state.database.get_submission(experiment_id)
     is_ended = submission is None or submission.phase == "ENDED"
     return is_ended and state.database.get_experiment(experiment_id).state in _OVER
 
 
 def _observed(state: ServerState, record: ExperimentRecord) -> tuple[ExperimentRecord, bool]:
-    """Return an experiment and whether its process is alive; a running one is read once more."""
+    """Return an experiment and whether its process is alive; a running experiment is read again."""
     if record.state is not ExperimentState.RUNNING:
         return record, False
     return state.database.observe_experiment(record.id)
 
 
 def _owner(requester: Requester, submission: SubmissionRecord | None) -> tuple[int, str]:
-    """Return an experiment's owner; without a submission, the user who asks counts as its owner."""
+    """Return an experiment's owner: the submitter, or the requester without a submission."""
     if submission is None:
         return requester.user_id, requester.user_name
     return submission.user_id, submission.user_name
@@ -218,8 +218,10 @@ def _is_queued(submission: SubmissionRecord | None) -> bool:
     return submission is not None and submission.phase == "QUEUED"
 
 
-def _sort(records: list[ExperimentRecord], filters: Filters, num_trials: Mapping[int, int]) -> None:
-    """Sort experiments in place, and equal ones by id."""
+def _sort_experiments(
+    records: list[ExperimentRecord], filters: Filters, num_trials: Mapping[int, int]
+) -> None:
+    """Sort experiments in place; ties are sorted by id."""
     sort = enums.ExperimentSort
     keys: Mapping[enums.ExperimentSort, Callable[[ExperimentRecord], Any]] = {
         sort.ID: lambda record: record.id,

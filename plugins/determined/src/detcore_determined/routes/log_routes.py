@@ -1,4 +1,4 @@
-"""Logs of trials as streams of results, one a line; they may be followed."""
+"""Logs of trials as streams of results, one per line, optionally followed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TASK = re.compile(r"trial-(\d{1,9})")
 
 def _check_moment(text: str) -> str:
     if not re.match(r"\d{4}-", text):  # pydantic also reads numbers of seconds
-        raise ValueError("a time is written as 2026-01-31T12:00:00Z")
+        raise ValueError("a time must have the format 2026-01-31T12:00:00Z")
     return text
 
 
@@ -47,7 +47,7 @@ _Moment = Annotated[AwareDatetime, BeforeValidator(_check_moment)]
 
 
 class Filters(BaseModel):
-    """Which lines are wanted."""
+    """Filter of log lines."""
 
     limit: int = Field(0, ge=0, le=2**31 - 1, description="0: no limit")
     follow: bool = False
@@ -64,7 +64,7 @@ class Filters(BaseModel):
     after: _Moment | None = Field(None, alias="timestampAfter")
 
     def has(self, found: Document) -> bool:
-        """Whether a line is wanted."""
+        """Whether a line matches."""
         is_runner = found["stream"] == _RUNNER
         return (
             (not self.levels or enums.LogLevel.INFO in self.levels)
@@ -102,63 +102,71 @@ def stream_task_log(
     state: State, _: Requester, task_id: str, filters: Annotated[Filters, Query()]
 ) -> Response:
     """Stream lines of the task of a trial, ``trial-N``."""
-    found = _TASK.fullmatch(task_id)
-    if found is None:
-        raise refuse(404, f"no task {task_id!r}: detcore has those of trials, as trial-7")
-    return _stream(state, int(found[1]), filters)
+    match = _TASK.fullmatch(task_id)
+    if match is None:
+        raise refuse(404, f"no task {task_id!r}: detcore has only tasks of trials, such as trial-7")
+    return _stream(state, int(match[1]), filters)
 
 
 def _stream(state: ServerState, trial_id: int, filters: Filters) -> Response:
-    state.database.get_trial(trial_id)  # refused now, not in the middle of the stream
+    state.database.get_trial(trial_id)  # errors are reported before the stream starts
     is_tail = filters.order_by is enums.Order.DESC
-    lines = _last(state, trial_id, filters) if is_tail else _all(state, trial_id, filters)
+    lines = (
+        _stream_last_lines(state, trial_id, filters)
+        if is_tail
+        else _stream_lines(state, trial_id, filters)
+    )
     return StreamingResponse(lines, media_type=STREAM_TYPE)
 
 
-async def _last(state: ServerState, trial_id: int, filters: Filters) -> AsyncIterator[bytes]:
-    """Yield the current last lines, the last one first."""
-    kept: collections.deque[bytes] = collections.deque(maxlen=filters.limit or _MAX_TAIL)
-    async for found in _pages(state, trial_id, follow=False):
-        kept.extend(_line(trial_id, number, one) for number, one in found if filters.has(one))
-    while kept:
-        yield b"".join(kept.pop() for _ in range(min(_PAGE, len(kept))))
+async def _stream_last_lines(
+    state: ServerState, trial_id: int, filters: Filters
+) -> AsyncIterator[bytes]:
+    """Yield the current last lines, the last line first."""
+    tail: collections.deque[bytes] = collections.deque(maxlen=filters.limit or _MAX_TAIL)
+    async for page in _read_pages(state, trial_id, follow=False):
+        tail.extend(_line(trial_id, number, one) for number, one in page if filters.has(one))
+    while tail:
+        yield b"".join(tail.pop() for _ in range(min(_PAGE, len(tail))))
 
 
-async def _all(state: ServerState, trial_id: int, filters: Filters) -> AsyncIterator[bytes]:
-    """Yield lines, the first one first."""
+async def _stream_lines(
+    state: ServerState, trial_id: int, filters: Filters
+) -> AsyncIterator[bytes]:
+    """Yield lines, the first line first."""
     limit = filters.limit
-    left = limit
-    async for found in _pages(state, trial_id, follow=filters.follow):
-        lines = [_line(trial_id, number, one) for number, one in found if filters.has(one)]
+    remaining = limit
+    async for page in _read_pages(state, trial_id, follow=filters.follow):
+        lines = [_line(trial_id, number, one) for number, one in page if filters.has(one)]
         if limit:
-            lines = lines[:left]
-            left -= len(lines)
+            lines = lines[:remaining]
+            remaining -= len(lines)
         if lines:
             yield b"".join(lines)
-        if limit and not left:
+        if limit and not remaining:
             return
 
 
-async def _pages(
+async def _read_pages(
     state: ServerState, trial_id: int, *, follow: bool
 ) -> AsyncIterator[list[tuple[int, Document]]]:
     """Yield the lines of a trial with their numbers; with `follow`, wait for more."""
     position = 0
     number = 0
     while True:
-        found: Document = await anyio.to_thread.run_sync(_read, state, trial_id, position)
-        position = found["position"]
-        lines: list[Any] = found["lines"]
+        page: Document = await anyio.to_thread.run_sync(_read_page, state, trial_id, position)
+        position = page["position"]
+        lines: list[Any] = page["lines"]
         if lines:
             yield list(enumerate(lines, number + 1))
             number += len(lines)
             continue
-        if not follow or found["is_over"] or state.ending.is_set():
+        if not follow or page["is_over"] or state.ending.is_set():
             return
         await asyncio.sleep(_POLL_INTERVAL_S)
 
 
-def _read(state: ServerState, trial_id: int, position: int) -> Document:
+def _read_page(state: ServerState, trial_id: int, position: int) -> Document:
     return state.transport.read_log(trial_id, position=position, limit=_PAGE)
 
 

@@ -43,7 +43,7 @@ _Number = Annotated[int, Field(ge=-1, le=2**31 - 1)]
 
 
 class Filters(ListPart, extra="forbid"):
-    """Which models are listed, in which order, and which part of the list."""
+    """Filter, order and page of a list of models."""
 
     archived: bool | None = None
     description: Text = ""
@@ -57,7 +57,7 @@ class Filters(ListPart, extra="forbid"):
 
 
 class Said(BaseModel):
-    """Fields of a model; one that is missing or null stays as it is."""
+    """Fields of a model. Missing or null fields do not change."""
 
     description: Text | None = None
     labels: list[Text] | None = None
@@ -80,7 +80,7 @@ class PatchModel(Said):
 
 
 class VersionSaid(BaseModel):
-    """Fields of a version; one that is missing or null stays as it is."""
+    """Fields of a version. Missing or null fields do not change."""
 
     comment: Text | None = None
     labels: list[Text] | None = None
@@ -99,7 +99,7 @@ router = new_router()
 
 
 def _find_model(state: State, model: Text) -> ModelRecord:
-    """Return a model by id, where it is a number, or by name."""
+    """Return a model by id, if `name` is a number, or by name."""
     if model.isascii() and model.isdigit() and len(model) < 10:
         try:
             return state.database.get_model(int(model))
@@ -152,13 +152,13 @@ def post_model(state: State, requester: Requester, body: PostModel) -> Response:
             f"the name {body.name!r} would not be found again: digits alone are taken for an "
             "id, and a slash for a part of the address. Choose another name.",
         )
-    made = state.database.create_model(
+    model = state.database.create_model(
         body.name,
         description=body.description or "",
         metadata=body.metadata or {},
         labels=body.labels or [],
     )
-    return answer({"model": _model_document(made, requester)})
+    return answer({"model": _model_document(model, requester)})
 
 
 @router.get("/api/v1/model/labels")
@@ -181,14 +181,14 @@ def get_model(state: State, requester: Requester, model: _Model) -> Response:
 def patch_model(state: State, requester: Requester, model: _Model, body: PatchModel) -> Response:
     """Change the fields of a model; metadata and labels replace the current ones."""
     _check(body)
-    changed = state.database.update_model(
+    updated_model = state.database.update_model(
         model.id,
         name=body.name,
         description=body.description,
         labels=body.labels,
         metadata=body.metadata,
     )
-    return answer({"model": _model_document(changed, requester)})
+    return answer({"model": _model_document(updated_model, requester)})
 
 
 @router.post("/api/v1/models/{model}/archive")
@@ -227,8 +227,8 @@ def list_versions(
         model.id, order_by=ModelOrderBy.DESC if is_descending else ModelOrderBy.ASC
     )
     describe = functools.partial(_describe_versions, state, requester, model)
-    shown = _model_document(model, requester)
-    return answer_page("modelVersions", records, describe, part, model=shown)
+    document = _model_document(model, requester)
+    return answer_page("modelVersions", records, describe, part, model=document)
 
 
 @router.post("/api/v1/models/{model}/versions")
@@ -287,7 +287,7 @@ def list_version_metrics(state: State, _: Requester, model: _Model, number: _Num
 
 def _check(said: Said) -> None:
     if said.notes:
-        raise refuse(400, "detcore keeps no notes of models; put them into the description")
+        raise refuse(400, "detcore has no notes of models; use the description")
     if said.workspaceName not in (None, "", PLACE_NAME) or said.workspaceId not in (
         None, 0, PLACE_ID,
     ):  # fmt: skip
@@ -314,7 +314,7 @@ def _model_document(record: ModelRecord, requester: Requester) -> Document:
 
 def _check_version(said: VersionSaid) -> None:
     if said.labels:
-        raise refuse(400, "detcore keeps no labels of versions; label the model")
+        raise refuse(400, "detcore has no labels of versions; label the model")
 
 
 def _answer_version(
@@ -335,12 +335,12 @@ def _describe_versions(
     checkpoints = checkpoint_documents(
         state, [state.database.get_checkpoint(record.checkpoint_uuid) for record in records]
     )
-    shown = _model_document(model, requester)
+    document = _model_document(model, requester)
     return [
         {
             "id": record.number,
             "version": record.number,
-            "model": shown,
+            "model": document,
             "checkpoint": checkpoint,
             "name": record.name,
             "comment": record.comment,

@@ -1,4 +1,4 @@
-"""Records as the earlier system's clients see them."""
+"""Records in the form of the earlier system."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def experiment_document(
     Args:
         record: The experiment.
         owner: Id and name of its owner.
-        num_trials: How many trials it has.
-        is_alive: Whether a process runs it, or a server will.
-        is_queued: Whether it was submitted, and waits for its turn.
+        num_trials: Number of its trials.
+        is_alive: Whether a process runs it, or a server will run it.
+        is_queued: Whether it was submitted and is queued.
     """
     config = record.config
     labels = config.get("labels")
@@ -213,38 +213,42 @@ def checkpoint_document(
 
 
 def storage_document(url: str, spec: object) -> Document:
-    """Return the storage of a checkpoint as the client can open it, without secrets.
+    """Return the storage of a checkpoint in the client's form, without secrets.
 
-    A storage that the client does not support is named as a folder that does not exist, so that the
-    client requests the files from the server.
+    For a storage that the client does not support, the result is a directory that does not exist,
+    so that the client requests the files from the server.
 
     Args:
         url: URL of the storage.
         spec: ``checkpoint_storage`` of the experiment.
     """
-    given = spec if isinstance(spec, Mapping) else {}
-    kept = {name: given[name] for name in _RETENTION if name in given}
+    settings = spec if isinstance(spec, Mapping) else {}
+    retention = {name: settings[name] for name in _RETENTION if name in settings}
     parts = urllib.parse.urlsplit(url)
     path = urllib.parse.unquote(parts.path)
     if parts.scheme == "file":
-        return {"type": "shared_fs", "host_path": path, **kept}
-    bucket: Document = {"bucket": parts.netloc, **kept}
+        return {"type": "shared_fs", "host_path": path, **retention}
+    bucket: Document = {"bucket": parts.netloc, **retention}
     if path.strip("/"):
         bucket["prefix"] = path.strip("/")
     if parts.scheme == "s3":
-        if isinstance(given.get("endpoint_url"), str):
-            bucket["endpoint_url"] = given["endpoint_url"]
+        if isinstance(settings.get("endpoint_url"), str):
+            bucket["endpoint_url"] = settings["endpoint_url"]
         return {"type": "s3", **bucket}
     if parts.scheme in ("gs", "gcs"):
         return {"type": "gcs", **bucket}
-    return {"type": "directory", "container_path": f"/not-of-this-machine/{parts.scheme}", **kept}
+    return {
+        "type": "directory",
+        "container_path": f"/not-of-this-machine/{parts.scheme}",
+        **retention,
+    }
 
 
 def _comparable(metrics: Mapping[str, Any]) -> Document:
     """Return metrics with null for NaN and the infinities.
 
-    The client sorts checkpoints by these values (``top_n_checkpoints``), and cannot compare
-    numbers with texts; it puts null last.
+    The client sorts checkpoints by these values (``top_n_checkpoints``). It cannot compare numbers
+    with strings, and puts null last.
     """
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -260,7 +264,7 @@ def _experiment_state(record: ExperimentRecord, is_alive: bool) -> str:
     if record.state is not ExperimentState.RUNNING:
         return f"STATE_{record.state.value}"
     if not is_alive:
-        return "STATE_PAUSED"  # its process is gone, so it can be activated
+        return "STATE_PAUSED"  # its process has exited, so it can be activated
     return _STOPPING.get(record.control, "STATE_RUNNING") if record.control else "STATE_RUNNING"
 
 

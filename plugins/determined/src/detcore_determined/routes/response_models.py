@@ -1,6 +1,6 @@
-"""Answers in the form that the earlier system's clients read.
+"""Responses in the form of the earlier system.
 
-Refusals are put into that form by `detcore_server.routes.error_body`, by their path.
+`detcore_server.routes.error_body` converts error responses to that form, by path.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _MAX_INT = 2**31 - 1
 
 def _check_text(text: str) -> str:
     if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
-        # No ValueError, which would give 422: the OpenAPI document cannot state this rule.
-        raise refuse(400, "a text has to be of Unicode letters, none of which is NUL")
+        # Not a ValueError, which would return 422: the OpenAPI document cannot express this rule.
+        raise refuse(400, "a string must consist of Unicode characters other than NUL")
     return text
 
 
@@ -64,24 +64,24 @@ def new_router() -> APIRouter:
     return APIRouter(
         tags=["determined"],
         responses={"4XX": {"model": ErrorAnswer}, "5XX": {"model": ErrorAnswer}},
-        # The earlier system's client sends JSON without saying so.
+        # The earlier system's client sends JSON without a content type.
         strict_content_type=False,
     )
 
 
 def lines_answer() -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI description of a stream of results, one a line."""
+    """Return the OpenAPI description of a stream of results, one per line."""
     kind = {STREAM_TYPE: {"schema": {"type": "string"}}}
-    return {200: {"content": kind, "description": "Results, each as JSON in a line of its own."}}
+    return {200: {"content": kind, "description": "Results, each as JSON on a separate line."}}
 
 
 def refuse(status: int, message: str) -> HTTPException:
-    """Return the exception to raise in order to refuse a request."""
+    """Return the exception that refuses a request."""
     return HTTPException(status, message)
 
 
 def answer(document: Document) -> Response:
-    """Return an answer; numbers that JSON does not have are texts in it."""
+    """Return a response, with numbers that JSON lacks as strings."""
     return Response(_encode(document), media_type="application/json")
 
 
@@ -110,11 +110,11 @@ def answer_page(
     """Return the requested part of a list, and its position in the list.
 
     Args:
-        name: Name of the list in the answer.
+        name: Name of the list in the response.
         entries: The whole list.
         describe: Returns the documents of the part.
         part: The part, as the client requests it.
-        **more: Further parts of the answer.
+        **more: Other parts of the response.
     """
     total, limit, offset = len(entries), part.limit, part.offset
     start = min(offset, total) if offset >= 0 else max(0, total + offset)
@@ -140,7 +140,7 @@ def as_float(value: object) -> float | None:
 
 
 def spelled(value: object) -> Any:
-    """Return a value with numbers that JSON does not have as texts, as in the earlier system."""
+    """Return a value with numbers that JSON lacks as strings, as in the earlier system."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, Mapping):

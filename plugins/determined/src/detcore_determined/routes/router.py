@@ -1,4 +1,4 @@
-"""All routes of this part, and the refusal of all others."""
+"""All routes of this API, and refusals of all other requests."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def make_router() -> APIRouter:
         allowed = {method for route in there for method in route.methods or ()}
         message = _REFUSAL.format(request.method, f"/api/v1/{rest}")
         if allowed:
-            # Answered here: the error handler would count this route as one that allows all.
+            # Refused here, because the error handler would treat this route as accepting all
+            # requests.
             body = error_body(request.url.path, 405, "NotFoundError", message)
             return JSONResponse(body, 405, {"Allow": ", ".join(sorted(allowed))})
         raise refuse(404, message)

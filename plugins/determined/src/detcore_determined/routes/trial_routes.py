@@ -1,4 +1,4 @@
-"""Trials: lists, single trials, their workloads, and their metrics as streams."""
+"""Trials: lists, single trials, workloads, and metrics as streams."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def list_trials(
 ) -> Response:
     """List the trials of an experiment, by default sorted by id."""
     state.ingest_reports(experiment_id)
-    records = _sort(
+    records = _sort_trials(
         state, experiment_id, state.database.list_trials(experiment_id), sort_by, order_by
     )
     describe = functools.partial(_documents, state, experiment_id)
@@ -77,7 +77,7 @@ def get_trial(state: State, _: Requester, trial_id: Id) -> Response:
 
 @router.post("/api/v1/trials/{trial_id}/kill")
 def kill_trial(state: State, requester: Requester, trial_id: Id) -> Response:
-    """End a trial at once; without effect if it is over."""
+    """Kill a trial immediately. This has no effect after its end."""
     trial = state.database.get_trial(trial_id)
     state.jobs.require_owner(requester, trial.experiment_id)
     if trial.state not in _OVER:
@@ -96,7 +96,7 @@ def list_workloads(
 ) -> Response:
     """List reports and checkpoints of a trial by steps."""
     state.ingest_reports(state.database.get_trial(trial_id).experiment_id, trial_id)
-    workloads = _workloads(state, trial_id, with_batches=with_batches)
+    workloads = _list_workloads(state, trial_id, with_batches=with_batches)
     if order_by is enums.Order.DESC:
         workloads.reverse()
     return answer_page("workloads", workloads, list, part)
@@ -142,17 +142,17 @@ def _documents(
 ) -> list[Document]:
     experiment, is_alive = state.database.observe_experiment(experiment_id)
     is_running = experiment.state is ExperimentState.RUNNING and is_alive
-    if not is_running:  # they may have ended since they were read
+    if not is_running:  # trials may have ended since they were read
         now = state.database.get_trials([record.id for record in records])
         records = [now.get(record.id, record) for record in records]
-    summaries = _summaries(state, experiment_id, [record.id for record in records])
+    summaries = _summarize_trials(state, experiment_id, [record.id for record in records])
     return [
         trial_document(record, summaries.get(record.id), is_running=is_running)
         for record in records
     ]
 
 
-def _summaries(
+def _summarize_trials(
     state: ServerState, experiment_id: int, trial_ids: list[int]
 ) -> dict[int, TrialSummary]:
     if not trial_ids:
@@ -167,7 +167,7 @@ def _summaries(
 
 
 def _one(state: ServerState, trial_id: int) -> Document:
-    """Return a trial with the values that lists do not have: metrics and checkpoints."""
+    """Return a trial with metrics and checkpoints, which lists do not have."""
     database = state.database
     record = database.get_trial(trial_id)
     state.ingest_reports(record.experiment_id, trial_id)
@@ -178,30 +178,32 @@ def _one(state: ServerState, trial_id: int) -> Document:
     return document
 
 
-def _sort(
+def _sort_trials(
     state: ServerState,
     experiment_id: int,
     records: list[TrialRecord],
     sort_by: enums.TrialSort,
     order_by: enums.Order,
 ) -> list[TrialRecord]:
-    """Return trials in the wanted order; those without a value of the sort key are last."""
+    """Return trials in the requested order; trials without a value of the sort key are last."""
     sort = enums.TrialSort
     summaries: dict[int, TrialSummary] = {}
     if sort_by in (sort.BEST_VALIDATION_METRIC, sort.BATCHES_PROCESSED):
-        summaries = _summaries(state, experiment_id, [record.id for record in records])
+        summaries = _summarize_trials(state, experiment_id, [record.id for record in records])
     metric = state.database.get_experiment(experiment_id).searcher.metric
     latest: dict[int, float | None] = {}
     if sort_by is sort.LATEST_VALIDATION_METRIC and metric is not None:
-        latest = {record.id: _latest(state, record.id, metric) for record in records}
+        latest = {
+            record.id: _find_latest_validation(state, record.id, metric) for record in records
+        }
     sizes: dict[int, int] = collections.Counter()
     if sort_by is sort.CHECKPOINT_SIZE:
-        for found in state.database.list_checkpoints(experiment_id=experiment_id):
-            sizes[found.trial_id] += found.size_bytes
+        for checkpoint in state.database.list_checkpoints(experiment_id=experiment_id):
+            sizes[checkpoint.trial_id] += checkpoint.size_bytes
 
     def best(record: TrialRecord) -> Any:
-        found = summaries[record.id].best
-        return None if found is None or metric is None else found.metrics[metric]
+        checkpoint = summaries[record.id].best
+        return None if checkpoint is None or metric is None else checkpoint.metrics[metric]
 
     keys: Mapping[enums.TrialSort, Callable[[TrialRecord], Any]] = {
         sort.ID: lambda record: record.id,
@@ -215,21 +217,21 @@ def _sort(
         sort.RESTARTS: lambda record: record.num_restarts,
     }
     key = keys.get(sort_by) or keys[sort.ID]
-    known = [record for record in records if key(record) is not None]
-    known.sort(key=lambda record: (key(record), record.id))
+    ranked = [record for record in records if key(record) is not None]
+    ranked.sort(key=lambda record: (key(record), record.id))
     if order_by is enums.Order.DESC:
-        known.reverse()
-    return known + [record for record in records if key(record) is None]
+        ranked.reverse()
+    return ranked + [record for record in records if key(record) is None]
 
 
-def _latest(state: ServerState, trial_id: int, metric: str) -> float | None:
+def _find_latest_validation(state: ServerState, trial_id: int, metric: str) -> float | None:
     """Return a metric of a trial's last validation; None for NaN and other types."""
-    found = state.database.metrics(trial_id, "validation", with_batches=False, newest=1)
-    value = as_float(found[0].metrics.get(metric)) if found else None
+    reports = state.database.metrics(trial_id, "validation", with_batches=False, newest=1)
+    value = as_float(reports[0].metrics.get(metric)) if reports else None
     return None if value is None or math.isnan(value) else value
 
 
-def _workloads(state: ServerState, trial_id: int, *, with_batches: bool) -> list[Document]:
+def _list_workloads(state: ServerState, trial_id: int, *, with_batches: bool) -> list[Document]:
     """Return a trial's workloads by steps; at each step training, validation, checkpoint."""
     workloads: list[tuple[int, int, Document]] = []
     for place, kind in enumerate(("training", "validation")):
@@ -244,19 +246,22 @@ def _workloads(state: ServerState, trial_id: int, *, with_batches: bool) -> list
 
 
 def summarize(training: Iterable[MetricRecord], validation: Iterable[MetricRecord]) -> Document:
-    """Return count, extremes, sum, mean and last value of each metric, as clients read them."""
-    return {"avg_metrics": _group(training), "validation_metrics": _group(validation)}
+    """Return count, extremes, sum, mean and last value of each metric."""
+    return {
+        "avg_metrics": _group_reports(training),
+        "validation_metrics": _group_reports(validation),
+    }
 
 
-def _group(records: Iterable[MetricRecord]) -> Document:
-    found: Document = {}
+def _group_reports(records: Iterable[MetricRecord]) -> Document:
+    groups: Document = {}
     for record in records:
         for name, value in record.metrics.items():
-            _add(found.setdefault(name, {"count": 0, "type": _type(value)}), value)
-    for summary in found.values():
+            _add(groups.setdefault(name, {"count": 0, "type": _type(value)}), value)
+    for summary in groups.values():
         if "sum" in summary:
             summary["mean"] = summary["sum"] / summary["count"]
-    return found
+    return groups
 
 
 def _add(summary: Document, value: Any) -> None:

@@ -33,7 +33,7 @@ from detcore_server.routes import (
     log_out,
 )
 
-# The release whose API is supported; its client warns of any other.
+# The release whose API is supported. Its client warns of other releases.
 _VERSION = "0.38.1"
 _NAME = "detcore"
 
@@ -64,7 +64,7 @@ class PostUser(BaseModel):
 
 
 class PatchUser(BaseModel):
-    """Changes to a user; a field that is missing or null stays as it is."""
+    """Changes to a user. Missing or null fields do not change."""
 
     active: bool | None = None
     admin: bool | None = None
@@ -113,10 +113,10 @@ def get_user_by_name(state: State, _: Requester, name: Text) -> Response:
 
 @router.post("/api/v1/users")
 async def post_user(state: State, admin: Admin, body: PostUser) -> Response:
-    """Add a user; only an administrator may."""
+    """Add a user. This requires an administrator."""
     if body.user.remote:
-        raise refuse(400, "detcore has no users of another service: leave remote out")
-    made = await add_user(
+        raise refuse(400, "detcore has no users of other services: remove remote")
+    user = await add_user(
         state,
         body.user.username,
         body.password or "",
@@ -124,15 +124,15 @@ async def post_user(state: State, admin: Admin, body: PostUser) -> Response:
         is_prehashed=bool(body.isHashed),
     )
     if not body.user.active:
-        made = await change_user(state, admin, made.id, is_active=False)
-    return answer({"user": user_document(made)})
+        user = await change_user(state, admin, user.id, is_active=False)
+    return answer({"user": user_document(user)})
 
 
 @router.patch("/api/v1/users/{user_id}")
 async def patch_user(state: State, requester: Requester, user_id: Id, body: PatchUser) -> Response:
-    """Change a user: an administrator anything, others their own password."""
+    """Change a user. Administrators can change all fields, other users their own password."""
     _check_change(body)
-    changed = await change_user(
+    user = await change_user(
         state,
         requester,
         user_id,
@@ -141,12 +141,12 @@ async def patch_user(state: State, requester: Requester, user_id: Id, body: Patc
         is_admin=body.admin,
         is_prehashed=bool(body.isHashed),
     )
-    return answer({"user": user_document(changed)})
+    return answer({"user": user_document(user)})
 
 
 @router.get("/info")
 def get_info() -> Response:
-    """Return the release whose API is supported; needs no token."""
+    """Return the release whose API is supported. This needs no token."""
     return answer(
         {
             "version": _VERSION,
@@ -159,7 +159,7 @@ def get_info() -> Response:
 
 @router.post("/api/v1/auth/login")
 async def post_login(request: Request, state: State, login: Login) -> Response:
-    """Return a token for a user's password, which may come hashed."""
+    """Return a token for a user's password, which may be hashed."""
     logged_in = await log_in(
         state,
         login.username,
@@ -216,7 +216,7 @@ def _describe_users(users: Sequence[UserRecord]) -> list[Document]:
 
 
 def user_document(user: UserRecord) -> Document:
-    """Return a user as clients see it."""
+    """Return a user in the form of the earlier system."""
     return {
         "id": user.id,
         "username": user.name,
@@ -230,13 +230,13 @@ def user_document(user: UserRecord) -> Document:
 
 def _check_change(body: PatchUser) -> None:
     """Refuse fields of users that detcore does not have."""
-    for what, given in (
+    for field, value in (
         ("other names", body.username),
         ("display names", body.displayName),
         ("other services", body.remote),
         ("users of agents", body.agentUserGroup),
     ):
-        if given:
+        if value:
             raise refuse(
-                400, f"detcore has no {what} for users that there are; nothing was changed"
+                400, f"detcore has no {field} for users that there are; nothing was changed"
             )
