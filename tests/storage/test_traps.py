@@ -232,7 +232,7 @@ def test_conditional_create_of_client_is_used(weed_url: str, gcs_url: str, prefi
         key = f"{number}/marker"
         storage.create(key, b"first")
         if storage is gcs:
-            gcs._call = _without_exists(gcs)  # type: ignore[method-assign]
+            gcs._call_file_system = _without_exists(gcs)  # type: ignore[method-assign]
         with pytest.raises(FileExistsError):  # also where the server's 412 names no condition
             storage.create(key, b"second")
         assert storage.read(key) == b"first"
@@ -240,7 +240,7 @@ def test_conditional_create_of_client_is_used(weed_url: str, gcs_url: str, prefi
 
 def _without_exists(storage: FsspecStorage) -> Callable[..., object]:
     """Return `_call` for a storage whose look at what exists comes too early to see anything."""
-    call = storage._call
+    call = storage._call_file_system
     return lambda name, *args, **fields: name != "exists" and call(name, *args, **fields)
 
 

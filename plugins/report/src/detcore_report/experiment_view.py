@@ -140,8 +140,7 @@ def read_view(
         metric: The ranking metric, from validations if possible; None for the searcher's metric.
         all_metrics: Whether to include charts of other metrics.
         max_charts: Maximum number of charts.
-        smaller_is_better: Whether smaller values are better; None to derive it from the name (a
-            loss, a score) or the searcher.
+        smaller_is_better: Its direction; None to use the name (a loss, a score) or the searcher.
         only: Only these trials; None for all trials.
         max_points: Approximate total number of points of all curves. Each curve has at least a few
             points, including its extremes. See `detcore.records.Database.metric_curves`.
