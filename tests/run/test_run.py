@@ -145,7 +145,7 @@ def test_missing_storage_is_found_before_recording(
     storage = {"type": "directory", "container_path": str(detcore.tmp_path / "absent")}
     finished = detcore("run", detcore.config(checkpoint_storage=storage), MODEL_DIR)
     assert finished.code == 2
-    assert "absent is not there" in finished.stderr
+    assert "absent does not exist" in finished.stderr
     assert "There are no experiments" in detcore("experiment", "list").stderr
 
 
