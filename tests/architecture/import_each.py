@@ -1,4 +1,4 @@
-"""Import the modules named on each line of stdin in a process of its own, warnings as errors.
+"""Import the modules named on each line of stdin in a separate process, with warnings as errors.
 
 The processes are forks of this one, which has imported the heavy third-party libraries but nothing
 of ours: fresh interpreters would take minutes. Prints one JSON object: module -> what went wrong,
@@ -25,7 +25,7 @@ HEAVY = (
 
 
 def examine(name: str) -> str:
-    """Import a module; return what is wrong with it or with its ``__all__``, or nothing."""
+    """Import a module, and return the fault of the module or its ``__all__``, or nothing."""
     try:
         module = importlib.import_module(name)
         names = getattr(module, "__all__", [])
@@ -40,32 +40,32 @@ def examine(name: str) -> str:
 
 
 def examine_in_fork(names: list[str]) -> dict[str, str]:
-    """Run `examine` in a child process; return what is wrong, by module."""
+    """Run `examine` in a child process, and return the faults by module."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read_end)
         warnings.simplefilter("error")
-        found = {name: text for name in names if (text := examine(name))}
+        problem = {name: text for name in names if (text := examine(name))}
         with os.fdopen(write_end, "w", encoding="utf-8") as pipe:
-            json.dump(found, pipe)
+            json.dump(problem, pipe)
         os._exit(0)
     os.close(write_end)
     with os.fdopen(read_end, encoding="utf-8") as pipe:
-        told = pipe.read()
+        report = pipe.read()
     _, status = os.waitpid(child, 0)
-    return dict(json.loads(told)) if told else {names[0]: f"it ended with status {status}"}
+    return dict(json.loads(report)) if report else {names[0]: f"it ended with status {status}"}
 
 
 def main() -> None:
-    """Examine what stdin names, line by line."""
+    """Examine the modules on each line of stdin."""
     for library in HEAVY:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(library)
-    found: dict[str, str] = {}
+    problem: dict[str, str] = {}
     for line in sys.stdin:
-        found |= examine_in_fork(line.split())
-    print(json.dumps(found))
+        problem |= examine_in_fork(line.split())
+    print(json.dumps(problem))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))  # where it is run as a script
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))  # if this file is run as a script
 
 from source_tree import PLUGIN_SOURCES, SOURCE, modules_under
 

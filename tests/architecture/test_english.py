@@ -14,5 +14,5 @@ MAX_RATES = {
 
 def test_prose_is_plain() -> None:
     modules = [module for path in (SOURCE, *PLUGIN_SOURCES) for module in modules_under(path)]
-    found = rates(read_prose(module.path for module in modules))
-    assert {name: rate for name, rate in found.items() if rate > MAX_RATES[name]} == {}
+    places = rates(read_prose(module.path for module in modules))
+    assert {name: rate for name, rate in places.items() if rate > MAX_RATES[name]} == {}

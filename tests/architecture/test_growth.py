@@ -1,4 +1,4 @@
-"""Long and deep inputs of users: time to read them grows no faster than they do, or is bounded."""
+"""The time to read long and deep inputs grows at most linearly or is bounded."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _cut(data: bytes) -> None:
 
 
 def _grows_too_fast(run: Callable[[int], object]) -> str | None:
-    """Compare the processor's time of one size and of four times that, not with any limit."""
+    """Compare the processor times of one size and of four times this size."""
 
     def measured(size: int) -> float:
         start = time.process_time()
@@ -111,7 +111,7 @@ def _grows_too_fast(run: Callable[[int], object]) -> str | None:
 
     measured(100)  # imports
     few, many = measured(_FEW), measured(_MANY)
-    # Quadratic would be 16 times; what is over in a moment tells nothing.
+    # Quadratic growth would be a factor of 16. Very short times are not significant.
     return f"{few:.2f} s, then {many:.2f} s" if many > 8 * few + 0.5 else None
 
 
@@ -126,12 +126,12 @@ def test_experiment_files(make: Callable[[int], str]) -> None:
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 def test_prose_of_text_files_is_plain(read: Callable[[str], object]) -> None:
-    found = {}
+    results = {}
     for name, make in TEXTS.items():
 
         def run(size: int, make: Callable[[int], str] = make) -> None:
             read(make(size))
 
-        if told := _grows_too_fast(run):
-            found[name] = told
-    assert found == {}
+        if report := _grows_too_fast(run):
+            results[name] = report
+    assert results == {}

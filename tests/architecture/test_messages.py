@@ -1,4 +1,4 @@
-"""Messages that are joined read as sentences: by one function, and nowhere by hand."""
+"""Only one function joins messages, so that the result reads as sentences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from source_tree import PLUGIN_SOURCES, SOURCE, modules_under
 from detcore.errors import in_one_line
 
 MODULES = [module for folder in (SOURCE, *PLUGIN_SOURCES) for module in modules_under(folder)]
-# Names that code gives to messages whose end it does not know.
+# Names of variables with messages of unknown punctuation.
 MESSAGE = re.compile(r"\b(away|error|exc|failure|late|problem|reason|why)\b")
 NEXT_SENTENCE = re.compile(r" [A-Z][a-z]")
 
@@ -57,8 +57,8 @@ def joined_by_hand(tree: ast.Module) -> Iterator[int]:
 
 
 def test_messages_are_joined_by_in_one_line() -> None:
-    found = [module.place(line) for module in MODULES for line in joined_by_hand(module.tree)]
-    assert found == []
+    joins = [module.place(line) for module in MODULES for line in joined_by_hand(module.tree)]
+    assert joins == []
 
 
 @pytest.mark.parametrize(

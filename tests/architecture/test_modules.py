@@ -1,4 +1,4 @@
-"""Rules that every module keeps, alone."""
+"""Rules for every single module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from source_tree import PLUGIN_SOURCES, SOURCE, modules_under
 
 MIGRATIONS = ".migrations."
-# Alembic runs the migration scripts itself, by their paths; they are no modules of ours to import.
+# Alembic runs the migration scripts by their paths. Nothing imports them as modules.
 CORE_MODULES = [module for module in modules_under(SOURCE) if MIGRATIONS not in module.name]
 PLUGIN_MODULES = [
     module
@@ -34,7 +34,7 @@ ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unse
 
 @pytest.mark.cold
 def test_each_package_imports_without_warnings() -> None:
-    """Public modules too; a private one comes with its package, whatever is imported first."""
+    """Each package imports without warnings, in any order."""
     groups: dict[str, list[str]] = {}
     public = {module.name for module in PUBLIC_MODULES}
     for module in CORE_MODULES:
@@ -46,15 +46,15 @@ def test_each_package_imports_without_warnings() -> None:
     result = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("import_each.py"))],
         input="\n".join(" ".join(names) for names in groups.values()),
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # forks, so no threads before them
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # no threads before the forks
         capture_output=True,
         text=True,
         check=False,
         timeout=280,
     )
     assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout.splitlines()[-1])
-    assert not found, "\n".join(f"{name}: {text}" for name, text in found.items())
+    offenders = json.loads(result.stdout.splitlines()[-1])
+    assert not offenders, "\n".join(f"{name}: {text}" for name, text in offenders.items())
 
 
 def test_lazy_packages_list_their_names() -> None:
@@ -84,21 +84,21 @@ def test_only_one_module_reads_the_environment() -> None:
             and node.value.id == "os"
         ]
         reads += [
-            module.place(found.line)
-            for found in module.imports
-            if found.module == "os" and found.name in ENVIRONMENT_NAMES
+            module.place(offenders.line)
+            for offenders in module.imports
+            if offenders.module == "os" and offenders.name in ENVIRONMENT_NAMES
         ]
     assert {place.partition(":")[0] for place in reads} == {"src/detcore/environment.py"}, reads
 
 
 def test_no_global_statement() -> None:
-    found = [
+    offenders = [
         module.place(node.lineno)
         for module in ALL_MODULES
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Global)
     ]
-    assert found == []
+    assert offenders == []
 
 
 # Frames between ranks, after each has proven that it knows the job's key. No file is a pickle.
@@ -119,20 +119,20 @@ def test_no_pickle() -> None:
         "shelve",
         "marshal",
     }
-    found = [
+    offenders = [
         module.place(imported.line)
         for module in ALL_MODULES
         for imported in module.imports
         if imported.module.partition(".")[0] in picklers and module.name not in MAY_PICKLE
     ]
-    assert found == []
+    assert offenders == []
 
 
 def test_all_lists_public_names() -> None:
     wrong = []
     for module in PUBLIC_MODULES:
         declared = module.declared_all()
-        assert declared is not None  # else it is private
+        assert declared is not None  # otherwise the module is private
         wrong += [
             f"{module.place(node.lineno)} is not in __all__: {node.name}"
             for node in module.tree.body

@@ -1,4 +1,4 @@
-"""public_api.txt lists all public names, so that a review sees each that comes or goes."""
+"""public_api.txt lists all public names, so that a review sees each added or removed name."""
 
 from __future__ import annotations
 

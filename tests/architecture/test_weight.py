@@ -1,4 +1,4 @@
-"""What it costs to import detcore, by modules, which a busy machine does not change."""
+"""The cost of importing detcore, in modules, which does not depend on the machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ except SystemExit as stop:
 
 
 def modules_after(statement: str, *sites: Path) -> list[str]:
-    """Return the modules that a statement imports, over those of bare Python."""
+    """Return the modules that a statement imports, in addition to those of bare Python."""
     result = run_python("-c", SCRIPT.format(statement=statement), sites=sites)
     assert result.returncode == 0, result.stderr
     modules: list[str] = json.loads(result.stderr.splitlines()[-1])

@@ -12,7 +12,7 @@ MAX_MODULES, MAX_LINES = 90, 20_500
 HEAVY = {
     "alembic", "click", "fsspec", "optuna", "pathspec", "rich", "sqlalchemy", "urllib3", "yaml",
 }  # fmt: skip
-# The chief of two workers, so that what connects them is loaded; written as the trial closes.
+# The chief of two workers, so that the connection code is loaded. The list is written at the end.
 MODEL = """
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The folder of cached datasets: whole or not there, written once, whoever is killed."""
+"""The dataset cache: complete or absent, written once, even with kills."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_first_of_two_writers_wins(tmp_path: Path) -> None:
     def slow(folder: Path) -> tuple[int, Any]:
         writer("mine", 5)(folder)
         folder.rename(folder.with_name("aside"))
-        # Under our own process id; another process has a folder of its own.
+        # The directory of this process id. Other processes have separate directories.
         cache.open(KEY, writer("theirs", 4))
         folder.with_name("aside").rename(folder)
         return 5, None
@@ -97,9 +97,11 @@ DatasetCache(Path({str(tmp_path)!r})).open(CacheKey.checked("numbers", "1", part
     cache = DatasetCache(tmp_path)
     assert cache.find(KEY) is None
 
-    left = tmp_path / "datasets" / "numbers" / names(tmp_path)[0]
-    alive = left.with_name(left.name.replace(left.name.split(".")[-2], str(os.getppid())))
-    other_host = left.with_name("1_train.another-host.1.tmp")
+    leftover = tmp_path / "datasets" / "numbers" / names(tmp_path)[0]
+    alive = leftover.with_name(
+        leftover.name.replace(leftover.name.split(".")[-2], str(os.getppid()))
+    )
+    other_host = leftover.with_name("1_train.another-host.1.tmp")
     alive.mkdir()
     other_host.mkdir()
     assert cache.open(KEY, writer()).num_records == 3

@@ -1,4 +1,4 @@
-"""The computed order: a permutation, well mixed, the same everywhere and for ever."""
+"""The computed order: a permutation, well mixed, the same everywhere and forever."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from detcore.data import ShuffledOrder
 from detcore.errors import DataError
 
 SIZES = [1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33, 1000]
-# Around the size where hashes that are sorted give way to the Feistel network, and powers of two.
+# Sizes around the change from sorted hashes to the Feistel network, and powers of two.
 LARGE_SIZES = [4095, 4096, 4097, 8191, 8192, 8193, 65535, 65536, 65537, 100_003]
 # Quantiles of chi-square at 1 - 1e-6 for the degrees of freedom used below; seeds are fixed, so
-# these tests are not flaky: they fail only for an order that is not mixed.
+# these tests are not flaky: they fail only for a badly mixed order.
 CHI2_5, CHI2_23, CHI2_63, CHI2_119 = 35.9, 70.6, 127.4, 202.4
 
 
@@ -48,12 +48,12 @@ def test_order_is_a_permutation_for_any_key(num_records: int, seed: int, epoch: 
 def test_part_equals_slice_of_whole_order(num_records: int, data: st.DataObject) -> None:
     positions = data.draw(st.lists(st.integers(0, num_records - 1), min_size=1, max_size=20))
     order = ShuffledOrder(num_records, 3, 1)
-    taken = order.take(positions)
-    assert taken.dtype == np.int64
-    assert [order[position] for position in positions] == taken.tolist()
-    assert len(set(taken.tolist())) == len(set(positions))
-    assert taken.min() >= 0
-    assert taken.max() < num_records
+    taken_records = order.take(positions)
+    assert taken_records.dtype == np.int64
+    assert [order[position] for position in positions] == taken_records.tolist()
+    assert len(set(taken_records.tolist())) == len(set(positions))
+    assert taken_records.min() >= 0
+    assert taken_records.max() < num_records
 
 
 @pytest.mark.parametrize(("num_records", "limit"), [(3, CHI2_5), (4, CHI2_23), (5, CHI2_119)])
@@ -108,7 +108,7 @@ def test_input_bit_changes_half_of_output_bits(change: str) -> None:
 
 
 def test_order_never_changes() -> None:
-    """Checkpoints hold a position, not an order: a new release must compute the same one."""
+    """Checkpoints hold a position, not an order: so a new release must compute the same order."""
     assert whole(10, seed=7, epoch=3).tolist() == GOLDEN_SMALL
     large = ShuffledOrder(10**7, seed=7, epoch=3).take([0, 1, 2, 9_999_999])
     assert large.tolist() == GOLDEN_LARGE

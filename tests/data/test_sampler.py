@@ -51,15 +51,15 @@ samplers = st.integers(1, 200).flatmap(
 @given(sampler=samplers, epochs=st.integers(1, 3))
 def test_each_epoch_uses_each_record_once(sampler: IndexSampler, epochs: int) -> None:
     size = sampler.batches_per_epoch
-    seen = []
+    seen_records = []
     for epoch in range(epochs):
         batches = [sampler.batch(epoch * size + cursor) for cursor in range(size)]
         records = np.concatenate(batches)
         assert len(set(records.tolist())) == len(records) == sampler.num_records - sampler.left_over
         assert all(len(batch) == sampler.batch_size for batch in batches[:-1])
-        seen.append(records.tolist())
+        seen_records.append(records.tolist())
     if not sampler.shuffle:
-        assert all(records == list(range(len(records))) for records in seen)
+        assert all(records == list(range(len(records))) for records in seen_records)
 
 
 @given(
@@ -72,7 +72,7 @@ def test_ranks_stride_through_one_stream(
     sampler: IndexSampler, world_size: int, start: int, count: int
 ) -> None:
     for rank in range(world_size):
-        mine = IndexSampler(
+        own_shard = IndexSampler(
             sampler.num_records,
             sampler.batch_size,
             shuffle=sampler.shuffle,
@@ -81,18 +81,18 @@ def test_ranks_stride_through_one_stream(
             world_size=world_size,
             drop_last=sampler.drop_last,
         )
-        got = mine.batches(start, start + count)
+        got = own_shard.batches(start, start + count)
         assert len(got) == count
         for index, batch in enumerate(got, start):
             assert np.array_equal(batch, sampler.batch(rank + index * world_size))
-            assert np.array_equal(batch, mine.batch(index))
+            assert np.array_equal(batch, own_shard.batch(index))
 
 
 def test_batches_continue_across_epochs() -> None:
     """Ten batches, three ranks: rank 0 takes 0, 3, 6, 9, then 2, 5, 8, then 1, 4, 7."""
     sampler = IndexSampler(10, 1, shuffle=False, seed=0, rank=0, world_size=3)
-    taken = [int(batch[0]) for batch in sampler.batches(0, 10)]
-    assert taken == [0, 3, 6, 9, 2, 5, 8, 1, 4, 7]
+    taken_records = [int(batch[0]) for batch in sampler.batches(0, 10)]
+    assert taken_records == [0, 3, 6, 9, 2, 5, 8, 1, 4, 7]
     assert [sampler.epoch(i) for i in range(10)] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert sampler.joined_batches(0, 10)[2].tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
 
@@ -108,7 +108,7 @@ def test_shuffled_epochs_differ() -> None:
 def test_cost_of_batch_does_not_depend_on_index(
     num_records: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counts the records whose place is computed: no work depends on how far the batch is."""
+    """Counts the computed positions: the work does not depend on the batch index."""
     computed: list[int] = []
     take = ShuffledOrder.take
 

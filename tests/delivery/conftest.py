@@ -1,4 +1,4 @@
-"""A trial's log and a plugin that notes what it is told; scripts with such a plugin installed."""
+"""A trial's log with a plugin that records its calls, and scripts with such a plugin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from detcore.plugins.delivery import _EventReader, list_waiting, write_run
 from detcore.records import Database
 from detcore.types import TrialInfo
 
-# Notes every call in a file; its service is away while a file "down" is there.
+# Records every call in a file. Its service is unreachable while a file "down" exists.
 WATCHER = """
 import json, os, signal, time
 from pathlib import Path
@@ -82,7 +82,7 @@ class Box:
         self.logs: list[EventLog] = []
 
     def add_trial(self) -> Path:
-        """Record a trial of a new experiment; return its folder."""
+        """Record a trial of a new experiment, and return its directory."""
         experiment = self.database.create_experiment(
             config={}, config_text=None, model_dir="/", name="test"
         )
@@ -111,7 +111,7 @@ class Box:
         log.close()
 
     def open_runs(self) -> list[int]:
-        """Runs with events that are yet to be delivered."""
+        """Runs with undelivered events."""
         return [cursor.run_id for cursor in self.database.list_cursors(plugin="watch")]
 
     def waiting(self, hooks: Sequence[str] = OBSERVER_HOOKS) -> int:
@@ -146,7 +146,7 @@ class Box:
         )  # fmt: skip
 
     def numbers(self) -> list[tuple[int, int, bool]]:
-        """Run, number and whether it is a repeat, of each event that was told."""
+        """Run, number and repeat flag of each delivered event."""
         return [
             (arguments["trial"].run_id, arguments["event"].number, arguments["event"].is_repeat)
             for _, arguments in self.told

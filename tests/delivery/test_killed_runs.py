@@ -1,4 +1,4 @@
-"""What a killed run could not report: told once another process has found it."""
+"""Events that a killed run could not report are delivered by another process."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_repaired_checkpoint_is_delivered_once(killed: str, watched: Watched) ->
         watched.run("-c", KILLED_AS_IT_RECORDS, killed, code=-signal.SIGKILL)
     watched.run("-m", "detcore", "checkpoint", "repair", "--all")
     watched.deliver()
-    (saved,) = [event for event in watched.told() if event["hook"] == "checkpoint"]
-    assert saved["steps"] == 5
+    (uuids,) = [event for event in watched.told() if event["hook"] == "checkpoint"]
+    assert uuids["steps"] == 5
 
 
 def test_damaged_log_does_not_block_repair(watched: Watched) -> None:
@@ -75,7 +75,7 @@ def test_damaged_log_does_not_block_repair(watched: Watched) -> None:
     _, stderr = watched.run("-m", "detcore", "checkpoint", "repair", "--all")
     assert f"plugins do not receive an event of trial 1: {log} " in stderr
     stdout, _ = watched.run("-m", "detcore", "checkpoint", "list", "--json")
-    assert [saved["state"] for saved in json.loads(stdout)] == ["COMPLETED"]
+    assert [uuids["state"] for uuids in json.loads(stdout)] == ["COMPLETED"]
 
 
 @pytest.mark.parametrize(("command", "state"), [("pause", "PAUSED"), ("cancel", "CANCELED")])
@@ -93,11 +93,11 @@ def test_end_set_by_command_is_delivered(command: str, state: str, watched: Watc
     process.kill()
     process.communicate()
     watched.run("-m", "detcore", "experiment", command, 1)
-    watched.run("-m", "detcore", "experiment", command, 1)  # told once
+    watched.run("-m", "detcore", "experiment", command, 1)  # delivered once
     watched.deliver()
-    told = [event for event in watched.told() if not event["repeat"]]
-    assert [event["hook"] for event in told] == ["started", "training", "finished"]
-    assert told[-1]["state"] == state
+    calls = [event for event in watched.told() if not event["repeat"]]
+    assert [event["hook"] for event in calls] == ["started", "training", "finished"]
+    assert calls[-1]["state"] == state
     assert watched.open_cursors() == []
 
 
@@ -163,5 +163,5 @@ def test_checkpoint_found_on_resume_precedes_end(watched: Watched) -> None:
     watched.run("-m", "detcore", "run", config, watched.folder, code=-signal.SIGKILL)
     watched.run("-m", "detcore", "run", "--resume", 1)
     watched.deliver()
-    told = [event["hook"] for event in watched.told() if not event["repeat"]]
-    assert told == ["started", "checkpoint", "finished", "started", "validation", "finished"]
+    calls = [event["hook"] for event in watched.told() if not event["repeat"]]
+    assert calls == ["started", "checkpoint", "finished", "started", "validation", "finished"]

@@ -1,4 +1,4 @@
-"""Processes that are killed while they deliver: at every point, and twice at drawn ones."""
+"""Kills during delivery: at every point, and twice at random points."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from detcore.plugins import delivery
 from detcore.plugins.delivery import _EventReader
 from detcore.records import Database
 
-# (pytest imports conftest.py under importlib: its class is known to the fixture alone)
+# (pytest imports conftest.py with importlib, so only the fixture knows its class)
 Box = Any
 NUM_EVENTS = 5
 
 
 class Ledger:
-    """A trial with events in three parts of its log, and a file of what a plugin was told."""
+    """A trial with events in three parts of its log, and a file with a plugin's calls."""
 
     def __init__(self, box: Box, path: Path) -> None:
         self.box = box
@@ -43,13 +43,13 @@ class Ledger:
         os.close(descriptor)
 
     def rewind(self) -> None:
-        """Forget all that was delivered."""
+        """Reset all deliveries."""
         self.box.database.move_cursor(self.start)
         self.lock.unlink(missing_ok=True)
         self._path.write_bytes(b"")
 
     def told(self) -> list[tuple[int, bool]]:
-        """Number of each event that was told, and whether as a repeat."""
+        """Number and repeat flag of each delivered event."""
         lines = (line.split() for line in self._path.read_text().splitlines())
         return [(int(number), repeat == "1") for number, repeat in lines]
 
@@ -58,7 +58,7 @@ class Ledger:
         assert self.box.open_runs() == []
 
     def deliver_and_kill(self, point: int, kind: str = "line") -> bool:
-        """Deliver in a process that is killed at a point; return whether it came that far."""
+        """Deliver in a process that is killed at a point; return whether it reached the point."""
         pid = os.fork()
         if pid == 0:
             try:
@@ -109,7 +109,7 @@ def test_kill_repeats_at_most_one_event(kind: str, every: int, ledger: Ledger) -
             ledger.deliver()
         after = ledger.told()[len(before) :]
         first = len(before) + 1
-        if after and after[0][1]:  # killed between the mark and the next one
+        if after and after[0][1]:  # killed between two marks
             first, _ = after.pop(0)
             is_double.add(first == len(before))
             assert first - len(before) in (0, 1)
@@ -121,7 +121,7 @@ def test_kill_repeats_at_most_one_event(kind: str, every: int, ledger: Ledger) -
 
 
 def lose_slot(ledger: Ledger, how: str, old_slot: bytes) -> None:
-    """Make the slot of the lock file useless."""
+    """Make the slot of the lock file invalid."""
     slot = ledger.lock.read_bytes()
     if how == "damaged":
         ledger.lock.write_bytes(bytes([slot[0] ^ 64, *slot[1:]]))
@@ -129,27 +129,27 @@ def lose_slot(ledger: Ledger, how: str, old_slot: bytes) -> None:
         ledger.lock.write_bytes(slot[:20])
     elif how != "kept":  # renamed, so that no new file has its inode
         ledger.lock.rename(ledger.lock.with_suffix(f".{len(os.listdir(ledger.lock.parent))}"))
-    if how == "of another home":  # a copy of this one, from when less had been delivered
+    if how == "of another home":  # an earlier copy of this file
         ledger.lock.write_bytes(old_slot)
 
 
 @pytest.mark.parametrize("how", ["kept", "deleted", "damaged", "cut", "of another home"])
 def test_possible_repeats_are_marked(how: str, ledger: Ledger) -> None:
-    drawn = random.Random(how)
+    seeds = random.Random(how)
     for _ in range(10):
         ledger.rewind()
         slots = [b""]
         for _ in range(3):
-            ledger.deliver_and_kill(drawn.randrange(300))
+            ledger.deliver_and_kill(seeds.randrange(300))
             if ledger.lock.exists() and ledger.lock.stat().st_size:
                 slots.append(ledger.lock.read_bytes())
                 lose_slot(ledger, how, slots[1])
         if ledger.box.open_runs():
             ledger.deliver()
-        told = ledger.told()
-        numbers = [number for number, _ in told]
+        calls = ledger.told()
+        numbers = [number for number, _ in calls]
         assert {*numbers} == {*range(1, NUM_EVENTS + 1)}
-        for position, (number, is_repeat) in enumerate(told):
+        for position, (number, is_repeat) in enumerate(calls):
             assert is_repeat or number not in numbers[:position]
         if how == "kept":
             assert numbers == sorted(numbers)

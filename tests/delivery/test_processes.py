@@ -1,4 +1,4 @@
-"""Real scripts, runners and commands with a plugin that observes: killed, held up, told later."""
+"""Real scripts, runners and commands with an observer that is killed, delayed or late."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ with core.init(resume=True) as context:
 """
 
 
-def hooks_of(told: list[dict[str, Any]]) -> list[str]:
-    return [event["hook"] for event in told]
+def hooks_of(calls: list[dict[str, Any]]) -> list[str]:
+    return [event["hook"] for event in calls]
 
 
 def check_nothing_is_missing_or_double(watched: Watched, trial_id: int = 1) -> None:
-    """Compare what the plugin noted with the records, which come from the event log another way."""
-    told = [event for event in watched.told() if event["trial"] == trial_id]
-    once = [event for event in told if not event["repeat"]]
-    keys = [(event["run"], event["number"]) for event in told]
-    # In order; what came twice came at once, and said so.
+    """Compare the plugin's calls with the records, which come from the same event log."""
+    calls = [event for event in watched.told() if event["trial"] == trial_id]
+    once = [event for event in calls if not event["repeat"]]
+    keys = [(event["run"], event["number"]) for event in calls]
+    # In order; repeated events are adjacent and marked as repeats.
     assert keys == sorted(keys)
     assert len({(event["run"], event["number"]) for event in once}) == len(once)
     path = watched.home / "detcore.db"
@@ -66,32 +66,34 @@ def check_nothing_is_missing_or_double(watched: Watched, trial_id: int = 1) -> N
     )
     with contextlib.closing(sqlite3.connect(path)) as connection:
         rows = connection.execute(query, (trial_id, "training")).fetchall()
-    wanted = {(run, seq): (steps, json.loads(metrics)) for run, seq, steps, metrics in rows}
-    found = {
+    expected_values = {
+        (run, seq): (steps, json.loads(metrics)) for run, seq, steps, metrics in rows
+    }
+    events = {
         (event["run"], event["number"]): (event["steps"], event["metrics"])
-        for event in told
+        for event in calls
         if event["hook"] == "training"
     }
-    assert found == wanted
-    noted = {event["uuid"] for event in told if event["hook"] == "checkpoint"}
+    assert events == expected_values
+    noted = {event["uuid"] for event in calls if event["hook"] == "checkpoint"}
     assert noted == {record.uuid for record in checkpoints}
 
 
 def test_script_events_are_delivered_to_the_end(watched: Watched) -> None:
     watched.install("watch")
     process = watched.start(watched.write(FIVE_REPORTS + "    import time; time.sleep(600)\n"))
-    wait_until(lambda: len(watched.told()) == 8)  # live: it waits for its input
+    wait_until(lambda: len(watched.told()) == 8)  # the process is alive and waits for input
     assert process.poll() is None
     process.kill()
     process.communicate()
     assert hooks_of(watched.told()) == ALL_OF_THEM[:-1]
     watched.script(FIVE_REPORTS)
-    # The killed one is settled by the next script, and its end told by whoever comes.
-    told = [event for event in watched.told() if event["trial"] == 2]
-    assert hooks_of(told) == ALL_OF_THEM
-    assert told[-1]["state"] == "COMPLETED"
+    # The next script recovers the killed run, and any process delivers its end.
+    calls = [event for event in watched.told() if event["trial"] == 2]
+    assert hooks_of(calls) == ALL_OF_THEM
+    assert calls[-1]["state"] == "COMPLETED"
     watched.deliver()
-    # It may have been killed before it had recorded that the last event was delivered.
+    # The process may have been killed before it recorded the delivery of the last event.
     first = [event for event in watched.told() if event["trial"] == 1 and not event["repeat"]]
     assert hooks_of(first) == ALL_OF_THEM
     assert first[-1]["state"] == "ERROR"
@@ -117,7 +119,7 @@ def test_command_delivers_waiting_script_events(watched: Watched) -> None:
     outage = "its service is unreachable, and its events are kept for later: the tracker is down"
     assert stderr.count(outage) == 1
     assert "detcore plugins deliver" in stderr
-    assert hooks_of(watched.told("other")) == ALL_OF_THEM  # not held up
+    assert hooks_of(watched.told("other")) == ALL_OF_THEM  # not delayed
     (row,) = json.loads(watched.deliver("--dry-run", "--json", code=1))
     assert (row["plugin"], row["waiting"], row["trials"], row["note"]) == ("watch", 9, [1], "")
     (row,) = json.loads(watched.deliver("--json", code=1))
@@ -125,13 +127,13 @@ def test_command_delivers_waiting_script_events(watched: Watched) -> None:
     down.unlink()
     (row,) = json.loads(watched.deliver("--json"))
     assert (row["delivered"], row["waiting"]) == (9, 0)
-    told = watched.told()
-    assert hooks_of(told) == ALL_OF_THEM
-    # Not the one by which a checkpoint is started, which no hook is for.
-    assert [event["number"] for event in told] == [1, 2, 3, 4, 5, 6, 8, 9, 10]
-    assert [event["repeat"] for event in told] == [True] + 8 * [False]
-    times = [event["time"] for event in told]
-    assert times == sorted(times)  # when it happened, not when it was told
+    calls = watched.told()
+    assert hooks_of(calls) == ALL_OF_THEM
+    # Without the start of a checkpoint, which has no hook.
+    assert [event["number"] for event in calls] == [1, 2, 3, 4, 5, 6, 8, 9, 10]
+    assert [event["repeat"] for event in calls] == [True] + 8 * [False]
+    times = [event["time"] for event in calls]
+    assert times == sorted(times)  # the time of the event, not of the delivery
     assert [event["time"] for event in watched.told("other")] == times
     assert watched.deliver() == "nothing waits\n"
     assert len(watched.told()) == 9
@@ -160,10 +162,10 @@ def test_kill_inside_hook_repeats_only_that_event(watched: Watched) -> None:
     (watched.folder / "watch.kill-at-4").touch()
     watched.script(FIVE_REPORTS + "    import time; time.sleep(60)\n", code=-signal.SIGKILL)
     watched.deliver()
-    told = [(event["number"], event["repeat"]) for event in watched.told()]
+    calls = [(event["number"], event["repeat"]) for event in watched.told()]
     expected = [(1, False), (2, False), (3, False), (4, False), (4, True), (5, False)]
-    assert told[:6] == expected
-    assert [number for number, repeat in told if repeat] == [4]
+    assert calls[:6] == expected
+    assert [number for number, repeat in calls if repeat] == [4]
 
 
 def test_repeated_kills_lose_and_double_no_event(
@@ -221,7 +223,7 @@ def test_end_skips_unreachable_service(watched: Watched) -> None:
         "    context.train.report_training_metrics(1, {'loss': 1.0})\n"
         "    while not os.path.exists('stuck'):\n"
         "        time.sleep(0.01)\n"
-    )  # ends, and long before those 1000 seconds: `run` would have given up on it
+    )  # ends long before 1000 seconds, when `run` would time out
     assert watched.open_cursors() == ["hole"]
 
 
@@ -264,11 +266,11 @@ def test_next_run_delivers_waiting_events(
     )  # fmt: skip
     watched.run("-m", "detcore", "run", search, MODEL_DIR)
     for trial in (1, 2, 3):
-        told = [event for event in watched.told() if event["trial"] == trial]
-        assert hooks_of(told)[0] == "started"
-        assert told[-1]["state"] == "COMPLETED"
-        assert [event["number"] for event in told] == sorted({e["number"] for e in told})
-        assert len({event["pid"] for event in told}) == 1
+        calls = [event for event in watched.told() if event["trial"] == trial]
+        assert hooks_of(calls)[0] == "started"
+        assert calls[-1]["state"] == "COMPLETED"
+        assert [event["number"] for event in calls] == sorted({e["number"] for e in calls})
+        assert len({event["pid"] for event in calls}) == 1
     check_nothing_is_missing_or_double(watched)
     assert watched.open_cursors() == []
 
@@ -283,10 +285,10 @@ def test_runner_delivers_end_of_killed_worker(watched: Watched) -> None:
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     watched.run("-m", "detcore", "run", config, watched.folder, code=1)
-    told = watched.told()
-    assert hooks_of(told) == ["started", "training", "finished"]
-    assert told[-1]["state"] == "ERROR"
-    assert told[-1]["error"]
+    calls = watched.told()
+    assert hooks_of(calls) == ["started", "training", "finished"]
+    assert calls[-1]["state"] == "ERROR"
+    assert calls[-1]["error"]
     assert watched.open_cursors() == []
 
 
@@ -336,10 +338,10 @@ def test_events_are_delivered_after_full_disk(watched: Watched) -> None:
     assert "the end of the trial could not be written to its log: no room" in stderr
     assert hooks_of(watched.told()) == ["started"]
     _, stderr = watched.run(script, code=75)
-    assert "from batch 5" in stderr  # the checkpoint was whole, though no event told of it
-    told = watched.told()
-    assert hooks_of(told) == 2 * ["started", "checkpoint", "finished"]
-    assert [event["run"] for event in told] == [1, 1, 1, 2, 2, 2]
-    assert [event.get("state") for event in told] == 2 * [None, None, "PAUSED"]
-    assert len({event["uuid"] for event in told if event["hook"] == "checkpoint"}) == 2
+    assert "from batch 5" in stderr  # the checkpoint was complete, although its event is missing
+    calls = watched.told()
+    assert hooks_of(calls) == 2 * ["started", "checkpoint", "finished"]
+    assert [event["run"] for event in calls] == [1, 1, 1, 2, 2, 2]
+    assert [event.get("state") for event in calls] == 2 * [None, None, "PAUSED"]
+    assert len({event["uuid"] for event in calls if event["hook"] == "checkpoint"}) == 2
     check_nothing_is_missing_or_double(watched)

@@ -1,4 +1,4 @@
-"""Telling one plugin of one trial: order, outages, failures, locks, damage."""
+"""Delivery of one trial to one plugin: order, outages, failures, locks, damage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from detcore.log.writing import EventLog
 from detcore.plugins import delivery
 from detcore.plugins.delivery import Delivery, append_to_killed, deliver_events, drop_events
 
-# (pytest imports conftest.py under importlib: its class is known to the fixture alone)
+# (pytest imports conftest.py with importlib, so only the fixture knows its class)
 Box = Any
 
 
@@ -107,16 +107,16 @@ def test_keyboard_interrupt_in_command_propagates(box: Box) -> None:
 
 def test_only_one_process_delivers_at_a_time(box: Box) -> None:
     box.start_run(num_reports=1)
-    others = []
+    other_cursors = []
 
     def deliver_meanwhile(*_: object) -> None:
         other = box.reader()
-        assert other.deliver()
-        others.append(other.num_delivered)
+        assert other.deliver_waiting()
+        other_cursors.append(other.num_delivered)
 
     box.failure = deliver_meanwhile
     assert box.reader().deliver_waiting()
-    assert others == [0, 0]
+    assert other_cursors == [0, 0]
     assert box.numbers() == [(1, 1, False), (1, 2, False)]
 
 
@@ -130,7 +130,7 @@ def test_delivery_stops_between_events(box: Box) -> None:
 
 def test_runs_are_delivered_in_sequence(box: Box) -> None:
     first = box.start_run(num_reports=1)
-    first.close()  # killed: no end
+    first.close()  # killed without an end
     box.start_run(num_reports=1)
     box.reader().deliver_waiting()
     assert box.numbers() == [(1, 1, False), (1, 2, False), (2, 1, False), (2, 2, False)]
@@ -162,7 +162,7 @@ def test_event_after_end_is_delivered(box: Box) -> None:
 
     def append_meanwhile(cursor: Any) -> None:
         find(cursor)
-        if cursor.is_finished:  # as of another process, between the end and its record
+        if cursor.is_finished:  # like another process between the end and its record
             box.database.move_cursor = find
             with EventLog(log.path, trial_id=1, run_id=1) as again:
                 box.report(again, 1)
@@ -236,7 +236,7 @@ def test_each_log_part_uses_one_transaction(box: Box, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(box.database, "move_cursor", count)
     box.reader().deliver_waiting()
-    # Before each part, with its last number, and at the end.
+    # Before each part with its last number, and at the end.
     first, second = moves[0][1], moves[1][1]
     assert moves == [(0, first), (first, second), (second, 22), (22, 22)]
     assert 5 < first < second < 22
@@ -245,10 +245,10 @@ def test_each_log_part_uses_one_transaction(box: Box, monkeypatch: pytest.Monkey
 def test_unfinished_line_of_live_run_is_awaited(box: Box) -> None:
     log = box.start_run(num_reports=1)
     path = event_log_path(box.folder, 1)
-    whole = path.read_bytes()
+    content = path.read_bytes()
     box.report(log, 2)
-    line = path.read_bytes()[len(whole) :]
-    os.truncate(path, len(whole) + 10)
+    line = path.read_bytes()[len(content) :]
+    os.truncate(path, len(content) + 10)
     reader = box.reader()
     reader.deliver_waiting()
     assert len(box.told) == 2
@@ -328,7 +328,7 @@ def test_waiting_events_are_counted_and_dropped(box: Box) -> None:
     box.failure = drop_meanwhile
     box.reader().deliver_waiting(should_stop=lambda: len(dropped) == 1)
     assert dropped == [0]  # a reader holds the lock
-    # Those of before it dropped nothing: the reader has moved them since.
+    # Old cursors drop nothing, because the reader has moved the cursors since.
     assert drop_events(box.database, box.home, cursors) == 1
     assert box.waiting() == 0
     assert box.open_runs() == [1], "it reports more, which is not dropped"

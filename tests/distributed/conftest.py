@@ -1,4 +1,4 @@
-"""Ranks are real processes: forks of an interpreter of its own, see scenarios.py."""
+"""Run ranks as real processes, forked from a separate interpreter; see scenarios.py."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def ranks() -> Ranks:
         result = subprocess.run(
             [sys.executable, str(Path(__file__).with_name("scenarios.py")), name, str(size),
              json.dumps(options)],
-            env={**environ, "OPENBLAS_NUM_THREADS": "1"},  # forks, so no threads before them
+            env={**environ, "OPENBLAS_NUM_THREADS": "1"},  # no threads before the forks
             capture_output=True,
             text=True,
             check=False,
             timeout=100,
         )  # fmt: skip
         assert result.returncode == 0, result.stderr
-        # A failure in a destructor, or around a fork, does not end the process.
+        # A failure in a destructor or around a fork does not end the process.
         assert "Exception ignored" not in result.stderr
         results: list[Any] = json.loads(result.stdout.splitlines()[-1])
         return results
@@ -53,7 +53,7 @@ def ranks() -> Ranks:
 
 @pytest.fixture
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Ranks as real processes: ``python scenarios.py NAME SIZE OPTIONS`` forks them and prints results.
+"""Run ranks as real processes: ``python scenarios.py NAME SIZE OPTIONS`` forks and prints results.
 
 A scenario gets a rank's place and options, and returns what JSON can hold. An exception of a rank
 becomes its result. The parent ends whatever still runs when the time is over.
@@ -30,7 +30,7 @@ Scenario = Callable[[int, int, dict[str, Any]], Any]
 
 
 def numbers(rank: int, nodes: list[int]) -> dict[str, int]:
-    """Return the six numbers of a rank, with so many workers on each node."""
+    """Return the six numbers of a rank, given the number of workers on each node."""
     node = next(i for i in range(len(nodes)) if rank < sum(nodes[: i + 1]))
     local_rank = rank - sum(nodes[:node])
     return {
@@ -73,7 +73,7 @@ def collectives(rank: int, size: int, options: dict[str, Any]) -> Any:
             assert got["text"][1] is None
             assert got["bytes"] == mixed["bytes"]
             if other != rank:
-                got["large"][:] = -1  # mine alone
+                got["large"][:] = -1  # a private copy
         context.barrier()
         assert large[0] == rank
         everywhere: Any = context.broadcast(large if rank == 0 else None)
@@ -84,7 +84,7 @@ def collectives(rank: int, size: int, options: dict[str, Any]) -> Any:
 
 
 def unsendable(rank: int, size: int, options: dict[str, Any]) -> Any:
-    """What cannot be sent is an error where it is tried; nobody loses step."""
+    """An unpicklable value raises on its rank, and the ranks stay in step."""
     with open_context(rank, size, options) as context:
         deep: list[Any] = []
         for _ in range(100_000):
@@ -99,7 +99,7 @@ def unsendable(rank: int, size: int, options: dict[str, Any]) -> Any:
 
 
 def forks(rank: int, size: int, options: dict[str, Any]) -> Any:
-    """Each rank forks a child that tries to take part; the ranks themselves go on."""
+    """Each rank forks a child that tries to take part. The ranks continue."""
     with open_context(rank, size, options) as context:
         context.barrier()
         pid = os.fork()
@@ -115,7 +115,7 @@ def forks(rank: int, size: int, options: dict[str, Any]) -> Any:
 
 
 def thousands(rank: int, size: int, options: dict[str, Any]) -> Any:
-    """Return by how much thousands of collectives let files, mappings, threads and KiB grow."""
+    """Return the growth in files, mappings, threads and KiB after thousands of collectives."""
     large = np.zeros(40_000, np.float32)
     with open_context(rank, size, options) as context:
 
@@ -128,21 +128,21 @@ def thousands(rank: int, size: int, options: dict[str, Any]) -> Any:
                 context.barrier()
             context.barrier()
             status = Path("/proc/self/status").read_text().split()
-            found = [
+            answers = [
                 len(os.listdir("/proc/self/fd")),
                 len(Path("/proc/self/maps").read_text().splitlines()),
                 threading.active_count(),
                 int(status[status.index("VmRSS:") + 1]),
             ]
-            context.barrier()  # who closes its context ends a thread of the others
-            return found
+            context.barrier()  # closing a context ends a thread of the other ranks
+            return answers
 
         before = some(50)
         return [after - first for after, first in zip(some(600), before, strict=True)]
 
 
 def killed_within(rank: int, size: int, options: dict[str, Any]) -> Any:
-    """One rank is killed while large arrays are on their way, at a moment that nobody chose."""
+    """One rank is killed while large arrays are in transit, at a random moment."""
     context = open_context(rank, size, options)
     large = np.full(4_000_000, rank, np.float32)
     context.barrier()
@@ -161,7 +161,7 @@ def killed_within(rank: int, size: int, options: dict[str, Any]) -> Any:
 
 
 def one_goes(rank: int, size: int, options: dict[str, Any]) -> Any:
-    """One rank goes in some way after a barrier; the others, perhaps late, gather."""
+    """One rank exits or fails after a barrier; the other ranks gather, perhaps late."""
     context = open_context(rank, size, options)
     context.barrier()
     if rank == options["victim"]:
@@ -205,7 +205,7 @@ def what_barrier_says(context: DistributedContext) -> str:
 
 
 def astray(rank: int, size: int, options: dict[str, Any]) -> Any:
-    """After some common collectives one rank hangs, or calls something else."""
+    """After some common collectives, one rank hangs or calls a different collective."""
     with open_context(rank, size, options) as context:
         for _ in range(options["before"]):
             context.allgather(rank)
@@ -245,7 +245,7 @@ def two_after_each_other(rank: int, size: int, options: dict[str, Any]) -> Any:
 
 
 def two_jobs(rank: int, size: int, options: dict[str, Any]) -> Any:
-    """Processes of one parent; even ranks are one job, odd ones another."""
+    """Processes of one parent: even ranks are one job, and odd ranks are another job."""
     job, index = f"job {rank % 2}", rank // 2
     options["context"] = {**options.get("context", {}), "key": job}
     with open_context(index, size // 2, options) as context:
@@ -253,7 +253,7 @@ def two_jobs(rank: int, size: int, options: dict[str, Any]) -> Any:
 
 
 def strangers(rank: int, size: int, options: dict[str, Any]) -> Any:
-    """Rank 1 first comes as a stranger in many ways, then as itself."""
+    """Rank 1 first connects as a stranger in several ways, then correctly."""
     options["context"] = {"key": "secret", "connect_timeout_s": 60, "chief_ip": "127.0.0.1",
                           "pub_port": options["port"]}  # fmt: skip
     options["nodes"] = [1, 1]
@@ -265,22 +265,22 @@ def strangers(rank: int, size: int, options: dict[str, Any]) -> Any:
         with open_context(rank, size, options) as context:
             context.allgather(rank)
         return lines
-    told = [stranger(options["port"], text) for text in (
+    messages = [stranger(options["port"], text) for text in (
         b"", b"GET / HTTP/1.0\r\n\r\n" * 10, b"\xff" * 76 + b"\xff" * 9000, bytes(76), b"short",
     )]  # fmt: skip
     try:
         wrong = {**options["context"], "key": "guess", "connect_timeout_s": 1}
         open_context(rank, size, {**options, "context": wrong})
     except DistributedError as error:
-        told.append(str(error))
-    told += replay(options["port"])
+        messages.append(str(error))
+    messages += replay(options["port"])
     with open_context(rank, size, options) as context:
         context.allgather(rank)
-    return told
+    return messages
 
 
 def stranger(port: int, text: bytes) -> str:
-    """Connect, say something, and return what came back after the challenge."""
+    """Connect, send data, and return the answer to the challenge."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -297,14 +297,14 @@ def stranger(port: int, text: bytes) -> str:
             connection.shutdown(socket.SHUT_WR)
             return connection.recv(100).hex()
         except OSError as error:
-            # Who is refused early may find the line cut at any of the three.
+            # An early refusal may close the connection at any of the three calls.
             if error.errno not in (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN):
                 raise
             return ""
 
 
 def replay(port: int) -> list[str]:
-    """Record what a real caller says to a challenge, and say it again."""
+    """Record the answer of a real caller to a challenge, and replay it."""
     from detcore.distributed.handshake import Claim, new_nonce
 
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
@@ -314,7 +314,7 @@ def replay(port: int) -> list[str]:
 
 
 def horovod(rank: int, size: int, options: dict[str, Any]) -> Any:
-    """A stand-in for Horovod, whose broadcast goes through files."""
+    """A fake Horovod that broadcasts through files."""
     import types
 
     folder, count = Path(options["folder"]), iter(range(100))
@@ -339,16 +339,16 @@ def horovod(rank: int, size: int, options: dict[str, Any]) -> Any:
 
 
 def listens(rank: int, size: int, options: dict[str, Any]) -> Any:
-    """Return how many sockets of the network this process has."""
+    """Return the number of network sockets of this process."""
     with open_context(rank, size, options) as context:
-        own = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+        own_value = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
                if os.path.exists(f"/proc/self/fd/{fd}")}  # fmt: skip
         inodes = set()
         for table in ("tcp", "tcp6", "udp", "udp6"):
             rows = Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]
             inodes |= {f"socket:[{row.split()[9]}]" for row in rows}
         context.barrier()
-        return len(own & inodes)
+        return len(own_value & inodes)
 
 
 def describe(error: BaseException) -> dict[str, Any]:
@@ -387,7 +387,7 @@ def main() -> None:
 
 
 def gather_results(readers: list[int], limit_s: float) -> list[Any]:
-    """Read a result from each pipe; None for a rank that died or is not done in time."""
+    """Read a result from each pipe; None for a rank that died or is late."""
     texts = dict.fromkeys(readers, b"")
     waiting = set(readers)
     deadline = time.monotonic() + limit_s

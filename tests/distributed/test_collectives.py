@@ -1,4 +1,4 @@
-"""What the collectives return, on one node and on several."""
+"""Results of collectives, on one node and on several nodes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ACROSS = {"chief_ip": "127.0.0.1", "key": "a secret"}
 def test_collectives_on_one_node(ranks: Any, size: int) -> None:
     every = list(range(size))
     tens = [rank * 10 for rank in every]
-    first, *others = ranks("collectives", size)
+    first, *other_ranks = ranks("collectives", size)
     assert first == [0, tens, [0, "b"], every, every, 0]
-    assert others == [[0, None, [0, "b"], every, None, 0]] * (size - 1)
+    assert other_ranks == [[0, None, [0, "b"], every, None, 0]] * (size - 1)
 
 
 def test_collectives_on_uneven_nodes(ranks: Any, free_port: int) -> None:

@@ -1,4 +1,4 @@
-"""What the ranks that live see of the ones that do not, or that went astray."""
+"""Errors on the remaining ranks when a rank dies, hangs or diverges."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 ACROSS = {"chief_ip": "127.0.0.1", "key": "k"}
-# On a machine that is busy with much else, processes stand still for seconds: a deadline that those
-# before the fault keep, and what comes long before anything else would end the wait.
+# On a busy machine, processes stand still for seconds. The first deadline is long enough for all
+# collectives before the fault, and the second limit is far below any other timeout.
 TIMEOUT_S = 3.0
 SOON_S = 10.0
 HERE = __file__.replace("test_failures", "scenarios")
@@ -29,13 +29,13 @@ def test_lost_rank_is_named(ranks: Any, victim: int, how: str) -> None:
     results = ranks("one_goes", 3, victim=victim, how=how)
     words = {"closes": "closed its context", "raises": r"raised KeyError('no such column')"}
     for rank in {0, 1, 2} - {victim}:
-        found = results[rank]
-        assert found["error"] == "PeerLostError"
-        assert found["rank"] == victim
-        assert f"rank {victim} {words.get(how, 'died or lost its connection')}" in found["text"]
-        assert "scenarios.py:" in found["text"]
-        assert found["again"] == found["text"]
-        assert found["seconds"] < SOON_S
+        errors = results[rank]
+        assert errors["error"] == "PeerLostError"
+        assert errors["rank"] == victim
+        assert f"rank {victim} {words.get(how, 'died or lost its connection')}" in errors["text"]
+        assert "scenarios.py:" in errors["text"]
+        assert errors["again"] == errors["text"]
+        assert errors["seconds"] < SOON_S
 
 
 @pytest.mark.parametrize("nodes", [[3], [1, 1, 1]], ids=["unix", "tcp"])
@@ -56,16 +56,16 @@ def test_rank_killed_during_transfer_is_named(
 @pytest.mark.parametrize("victim", [0, 1])
 def test_child_does_not_hide_dead_rank(ranks: Any, victim: int) -> None:
     results = ranks("one_goes", 2, victim=victim, how="killed with a child")
-    found = results[1 - victim]
-    assert (found["error"], found["rank"]) == ("PeerLostError", victim)
-    assert found["seconds"] < SOON_S
+    errors = results[1 - victim]
+    assert (errors["error"], errors["rank"]) == ("PeerLostError", victim)
+    assert errors["seconds"] < SOON_S
 
 
 def test_dead_rank_is_reported_while_hub_is_busy(ranks: Any) -> None:
     results = ranks("one_goes", 4, victim=3, how="killed", busy=0)
-    for found in results[1:3]:
-        assert (found["error"], found["rank"]) == ("PeerLostError", 3)
-        assert found["seconds"] < SOON_S
+    for errors in results[1:3]:
+        assert (errors["error"], errors["rank"]) == ("PeerLostError", 3)
+        assert errors["seconds"] < SOON_S
     assert results[0] == "was busy"
 
 
@@ -84,10 +84,10 @@ def test_stopped_rank_is_named_at_deadline(
     options = {"victim": victim, "how": "stops", "nodes": nodes, "context": context}
     results = ranks("one_goes", 3, **options, limit_s=15)
     for rank in {0, 1, 2} - {victim}:
-        found = results[rank]
-        assert (found["error"], found["ranks"]) == ("CollectiveTimeoutError", [victim])
-        assert found["seconds"] < SOON_S
-        assert victim == 0 or "now silent: stopped" in found["text"]
+        errors = results[rank]
+        assert (errors["error"], errors["ranks"]) == ("CollectiveTimeoutError", [victim])
+        assert errors["seconds"] < SOON_S
+        assert victim == 0 or "now silent: stopped" in errors["text"]
 
 
 def _cases() -> list[tuple[str, int, int]]:
@@ -98,21 +98,21 @@ def _cases() -> list[tuple[str, int, int]]:
 
 @pytest.mark.soak
 def test_seeded_hangs_and_mismatches_are_named(ranks: Any) -> None:
-    with ThreadPoolExecutor(4) as pool:  # they mostly wait
+    with ThreadPoolExecutor(4) as pool:  # the threads mostly wait
         list(pool.map(lambda case: check_case(ranks, *case), _cases()))
 
 
 def check_case(ranks: Any, how: str, victim: int, before: int) -> None:
     context = {"timeout_s": TIMEOUT_S}
     results = ranks("astray", 4, how=how, victim=victim, before=before, context=context)
-    others = [results[rank] for rank in range(4) if rank != victim]
+    other_ranks = [results[rank] for rank in range(4) if rank != victim]
     usual = f"scenarios.py:{LINES['the usual line']} in astray"
     astray = {"hang": "the hanging line"}.get(how, "the diverging line")
-    for found in others:
-        assert found["ranks"] == [victim]
-        assert found["seconds"] < SOON_S
+    for errors in other_ranks:
+        assert errors["ranks"] == [victim]
+        assert errors["seconds"] < SOON_S
         for rank in range(4):
-            (line,) = [line for line in found["text"].splitlines() if f"  rank {rank}: " in line]
+            (line,) = [line for line in errors["text"].splitlines() if f"  rank {rank}: " in line]
             if rank != victim:
                 assert f"allgather() #{before + 1} at " in line
                 assert usual in line
@@ -121,7 +121,7 @@ def check_case(ranks: Any, how: str, victim: int, before: int) -> None:
             else:
                 assert f"scenarios.py:{LINES[astray]} in astray" in line
     kind = "CollectiveTimeoutError" if how == "hang" else "CollectiveMismatchError"
-    assert {found["error"] for found in others} == {kind}
+    assert {errors["error"] for errors in other_ranks} == {kind}
 
 
 @pytest.mark.soak

@@ -1,4 +1,4 @@
-"""Which launcher started this process, and what it says."""
+"""Detection of the launcher that started this process, and its ranks."""
 
 from __future__ import annotations
 
@@ -79,7 +79,12 @@ def set_all(monkeypatch: pytest.MonkeyPatch, variables: dict[str, Any]) -> None:
         ("JAX", {**JAX, "JAX_COORDINATOR_ADDRESS": "localhost:1"}, (1, 2, 1, 2, 0, 1), None),
         ("Slurm", {**SLURM, "SLURM_STEP_TASKS_PER_NODE": "2,4(x1),2"}, (5, 8, 1, 4, 1, 3), "n0"),
         ("torchrun", {**TORCH, **MPI, **SLURM}, EIGHT, "n0"),
-        ("torchrun", {**TORCH, **JAX}, EIGHT, "n0"),  # one launcher started another on each node
+        (
+            "torchrun",
+            {**TORCH, **JAX},
+            EIGHT,
+            "n0",
+        ),  # one launcher starts another launcher on each node
     ],
 )
 def test_each_launcher(
@@ -113,8 +118,8 @@ def test_chief_address_is_from_caller_or_launcher(
     monkeypatch: pytest.MonkeyPatch, given: str | None
 ) -> None:
     set_all(monkeypatch, {**TORCH, "MASTER_ADDR": "launcher.invalid", "DETCORE_JOB_KEY": "k"})
-    wanted = given or "launcher.invalid"
-    with pytest.raises(DistributedError, match=f"unknown address chief_ip='{wanted}'"):
+    address = given or "launcher.invalid"
+    with pytest.raises(DistributedError, match=f"unknown address chief_ip='{address}'"):
         DistributedContext.from_env(given)
 
 

@@ -9,11 +9,11 @@ from detcore.distributed.wire import RankChannel
 
 
 def test_probe_returns_line_or_silent() -> None:
-    asked, theirs = socket.socketpair()
-    gone, closed = socket.socketpair()
+    request, other_end = socket.socketpair()
+    closed_channel, closed = socket.socketpair()
     closed.close()
-    channels = {3: RankChannel(asked), 5: RankChannel(gone)}
-    answerer = Answerer(RankChannel(theirs))
+    channels = {3: RankChannel(request), 5: RankChannel(closed_channel)}
+    answerer = Answerer(RankChannel(other_end))
     try:
         answers = query_locations(channels, [3, 4, 5])
     finally:

@@ -1,4 +1,4 @@
-"""Nobody gets in who does not know the job's key, and nothing he sends is decoded."""
+"""Peers without the job's key are rejected, and their data is not decoded."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ ACROSS = {
 
 
 def test_strangers_get_no_data_and_are_logged(ranks: Any, free_port: int) -> None:
-    lines, told = ranks("strangers", 2, port=free_port)
-    assert isinstance(told, list), told  # the error of a rank that failed
-    assert told[:5] == [""] * 5  # silence, HTTP, a huge length, zeros, half a proof
-    assert "could not join rank 0" in told[5]
-    assert "it hung up while the job's key was being proven" in told[5]
-    assert told[6:] == [""]  # a recorded proof
+    lines, messages = ranks("strangers", 2, port=free_port)
+    assert isinstance(messages, list), messages  # the error of a rank that failed
+    assert messages[:5] == [""] * 5  # silence, HTTP, a huge length, zeros, half a proof
+    assert "could not join rank 0" in messages[5]
+    assert "it hung up while the job's key was being proven" in messages[5]
+    assert messages[6:] == [""]  # a recorded proof
     assert len(lines) >= 7
     assert {line.partition(" was refused: ")[2] for line in lines} == {
         "it does not know the job's key",
@@ -49,13 +49,13 @@ def test_proof_is_bound_to_challenge_rank_and_key() -> None:
     verdict = claim.encode_verdict(b"key", handshake.ACCEPTED)
     assert claim.read_verdict(b"key", verdict) == handshake.ACCEPTED
     assert claim.read_verdict(b"other", verdict) is None
-    # What a listener says is no proof of a caller, so it cannot be sent back to it.
+    # The message of a listener does not prove a caller, so it cannot be reflected.
     assert verdict[1:] not in message
     assert len(set(claim.derive_session_keys(b"key"))) == 2
 
 
 def _pair() -> tuple[socket.socket, RankChannel]:
-    """Return a raw end, and a channel that expects checksums, of one TCP connection."""
+    """Return a raw socket and a channel with checksums, the two ends of a TCP connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         raw = socket.create_connection(listener.getsockname())
         accepted, _ = listener.accept()
@@ -76,7 +76,7 @@ def test_tcp_frames_cannot_be_changed_or_repeated(change: str) -> None:
     if change == "length":
         data[8:12] = b"\xff" * 4
     if change == "body":
-        data[12] = 0x10  # an exabyte, for which nothing may be set aside
+        data[12] = 0x10  # an exabyte, for which no memory may be allocated
     if change == "garbage":
         data[:4] = b"GET "
     raw.sendall(data)

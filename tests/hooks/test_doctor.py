@@ -1,4 +1,4 @@
-"""The doctor on seeded breakages: each a real distribution, found by a real subprocess."""
+"""The doctor on seeded faults: each is a real distribution, found by a real subprocess."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def framework(name: str, requires: tuple[str, ...] = (), hint: str = "") -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Breakage:
-    """A seeded fault: what is installed, what is said of it, and the two commands."""
+    """A seeded fault: the installed distributions, the message, and the two commands."""
 
     said: str
     distributions: Mapping[str, Mapping[str, Any]]
@@ -267,7 +267,9 @@ def test_disabling_the_plugin_removes_the_fault(name: str, tmp_path: Path) -> No
     breakage = BREAKAGES[name]
     seed(tmp_path, breakage)
     switches = (OFF.format("bad"), OFF.format("worse"))
-    command = next(each for each in (breakage.fix, breakage.alternative) if each in switches)
+    command = next(
+        entry_name for entry_name in (breakage.fix, breakage.alternative) if entry_name in switches
+    )
     assert command is not None
     variable, _, value = command.removeprefix("export ").partition("=")
     result = run_detcore(

@@ -1,4 +1,4 @@
-"""Each hook is called as it is specified: one test per hook, found by its name."""
+"""Each hook is called as specified, with one test per hook of the same name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EVENT = EventInfo(number=3, time=1.5e9)
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Install plugins from their source, by name, and return a manager that allows just them."""
+    """Install plugins from their source, by name, and return a manager that allows only these."""
     before = set(sys.modules)
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -59,14 +59,14 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 
 def told(name: str) -> list[Any]:
-    """Return what the plugin of that name noted."""
+    """Return the calls that a plugin recorded."""
     module: types.ModuleType = sys.modules[f"detcore_{name}.plugin"]
     noted: list[Any] = module.told
     return noted
 
 
 def tell(manager: PluginManager, hook: str, **arguments: object) -> None:
-    """Tell every plugin that observes of one event, as their threads do."""
+    """Call every observer with one event, as the delivery threads do."""
     for observer in manager.observers():
         if hook in observer.hooks:
             observer.call(hook, {"trial": TRIAL, "event": EVENT, **arguments})
@@ -203,9 +203,9 @@ def test_detcore_checkpoint_saved(install: Install) -> None:
     manager = install(
         a="@hookimpl\ndef detcore_checkpoint_saved(checkpoint): told.append(checkpoint)"
     )
-    saved = CheckpointSaved(uuid="u", steps_completed=7, url="file:///c/u", size_bytes=12)
-    tell(manager, "detcore_checkpoint_saved", checkpoint=saved)
-    assert told("a") == [saved]
+    checkpoint = CheckpointSaved(uuid="u", steps_completed=7, url="file:///c/u", size_bytes=12)
+    tell(manager, "detcore_checkpoint_saved", checkpoint=checkpoint)
+    assert told("a") == [checkpoint]
 
 
 def test_detcore_trial_finished(install: Install) -> None:
@@ -222,8 +222,8 @@ def test_observers_list_their_hooks(install: Install) -> None:
         b="@hookimpl\ndef detcore_trial_started(): pass\n"
         "@hookimpl\ndef detcore_trial_finished(state): pass",
     )
-    found = {observer.entry.label: sorted(observer.hooks) for observer in manager.observers()}
-    assert found == {"b (detcore-b 1.0)": ["detcore_trial_finished", "detcore_trial_started"]}
+    names = {observer.entry.label: sorted(observer.hooks) for observer in manager.observers()}
+    assert names == {"b (detcore-b 1.0)": ["detcore_trial_finished", "detcore_trial_started"]}
 
 
 def test_observer_exceptions_propagate(install: Install) -> None:

@@ -1,4 +1,4 @@
-"""Discovery: what is found, and what is left unimported."""
+"""Discovery of plugins, without importing them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_first_of_duplicate_distributions_wins(tmp_path: Path) -> None:
 
 
 def test_shadowed_distribution_is_ignored(tmp_path: Path) -> None:
-    """The version that is imported has no plugin any more; the one behind it does not count."""
+    """The imported version has no plugin. A shadowed older version does not count."""
     write_distribution(
         tmp_path / "new", "detcore-good", version="2.0", entry_points="[other]\na = b\n"
     )

@@ -1,4 +1,4 @@
-"""`detcore launch`, run as a person runs it."""
+"""Run `detcore launch` as a user does."""
 
 from launch_command import launch
 

@@ -1,4 +1,4 @@
-"""Workers that are forked from a process that has their imports already."""
+"""Workers that are forked from a process with their imports."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def test_forked_worker_equals_new_worker(runs: Runs) -> None:
     assert {name: warm[name] for name in cold if name not in changing} == {
         name: cold[name] for name in cold if name not in changing
     }
-    # Not the generators of their parent.
+    # The random generators differ from those of the parent.
     for seeds in zip(cold["at_import"], warm["at_import"], again["at_import"], strict=True):
         assert len(set(seeds)) == 3
-    # Nothing of the parent's, nor of another worker's.
-    cold_files, warm_files = ([kind(name) for name in each["files"]] for each in (cold, warm))
+    # No descriptors of the parent or of other workers.
+    cold_files, warm_files = ([kind(name) for name in worker["files"]] for worker in (cold, warm))
     assert cold_files == warm_files
-    # What every worker imports is there already: keep WORKER_MODULES up to date.
+    # All imports of a worker are done before the fork. Update WORKER_MODULES if this fails.
     late = set(cold["modules"]) - set(warm["modules"])
     assert not {name for name in late if name.startswith("detcore")}
 
@@ -67,8 +67,8 @@ def test_forked_workers_run_exit_handlers(runs: Runs, does: str) -> None:
     runs.warm_up()
     for launcher in (runs.warm, LocalLauncher()):
         assert runs.run(launcher, does)[0] == 0
-        said = [text for stream, text in runs.trials.output if stream == "stdout"]
-        assert said == ["to stdout", *(["slept", "at exit"] if does else [])]
+        output = [text for stream, text in runs.trials.output if stream == "stdout"]
+        assert output == ["to stdout", *(["slept", "at exit"] if does else [])]
         if not does:  # a daemon thread keeps the module's names alive, with Python's own end, too
             for name in ("facts.json.kept", "facts.json.left"):
                 assert (runs.folder / name).read_text() == "written"
@@ -87,10 +87,10 @@ def test_exit_codes_and_signals_are_reported(runs: Runs) -> None:
     assert finish(waits) == -signal.SIGKILL
 
     waits = runs.start_waiting()
-    waits.signal(signal.SIGTERM)  # noted by the worker
+    waits.signal(signal.SIGTERM)  # the worker records the signal
     os.kill(waits.pid, signal.SIGKILL)
     assert finish(waits) == -signal.SIGKILL
-    # No zombies stay.
+    # No zombie processes remain.
     assert _children(parent) == []
     assert runs.notices == []
 

@@ -1,4 +1,4 @@
-"""Which machines, how they are reached, and which variables go there."""
+"""Hosts of a job, and the variables for their workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_invalid_hosts_are_rejected(text: str) -> None:
 
 
 def test_only_harmless_variables_are_exported(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = {"HOROVOD_FUSION_THRESHOLD": "1", "PYTHONPATH": "/a", "OMP_NUM_THREADS": "2"}
+    harmless = {"HOROVOD_FUSION_THRESHOLD": "1", "PYTHONPATH": "/a", "OMP_NUM_THREADS": "2"}
     secret = {
         "DETCORE_JOB_KEY": "k",
         "AWS_SECRET_ACCESS_KEY": "k",
@@ -41,11 +41,11 @@ def test_only_harmless_variables_are_exported(monkeypatch: pytest.MonkeyPatch) -
         "SOMETHING": "else",
         "HOROVOD_RANK": "3",
     }
-    for name, value in {**kept, **secret}.items():
+    for name, value in {**harmless, **secret}.items():
         monkeypatch.setenv(name, value)
-    found = select_exported_variables({"PATH": "/x"}, ["SOMETHING"])
-    assert found.items() >= {**kept, "PATH": "/x", "SOMETHING": "else"}.items()
-    assert not found.keys() & (secret.keys() - {"SOMETHING"})
+    exported = select_exported_variables({"PATH": "/x"}, ["SOMETHING"])
+    assert exported.items() >= {**harmless, "PATH": "/x", "SOMETHING": "else"}.items()
+    assert not exported.keys() & (secret.keys() - {"SOMETHING"})
     for name in ("DETCORE_JOB_KEY", "AWS_SECRET_ACCESS_KEY", "DETCORE_DB"):
         with pytest.raises(ConfigError, match=f"--env {name}: its value would appear on"):
             select_exported_variables({}, [name])
@@ -72,7 +72,7 @@ def test_invalid_command_line_exits_with_2(
 
 
 def test_missing_horovodrun_names_the_install(launch: Launch) -> None:
-    """The sessions that run this folder have no Horovod."""
+    """The sessions that run these tests have no Horovod."""
     finished = launch(*HOSTS, "--", "true")
     assert finished.returncode == 2
     assert "--hosts needs horovodrun, but there is no" in finished.stderr

@@ -17,7 +17,7 @@ import os
 names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 print(*(os.environ["DETCORE_" + name] for name in names), os.environ["DETCORE_JOB_KEY"])
 """
-# Says when it is ready, then waits for a signal; how it takes one is up to the test.
+# Reports that it is ready, then waits for a signal. Each test defines the handler.
 WAIT = """
 import os, signal, sys, time
 from pathlib import Path
@@ -86,7 +86,7 @@ def test_key_is_on_no_command_line(launch: Launch) -> None:
 
 
 def test_killed_worker_ends_the_job_with_its_code(launch: Launch) -> None:
-    # The others ignore SIGTERM, as programs blocked in a library do.
+    # The other workers ignore SIGTERM, like programs that are blocked in a library.
     handler = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     process, pids = start_waiting(launch, 3, handler)
     os.kill(pids[1], signal.SIGKILL)
@@ -110,7 +110,7 @@ try:
     if rank == 2:
         while not Path("pid").exists():
             time.sleep(0.01)
-        # Until it was taken note of that rank 1 ended.
+        # Until the exit of rank 1 was noticed.
         while Path("/proc", Path("pid").read_text()).exists():
             time.sleep(0.01)
     if rank == 0:
@@ -214,7 +214,7 @@ sys.stdout.write("no end of line")
     finished = launch("-n", 4, "--", "python", launch.script(source))
     assert finished.returncode == 0
     for stream, parity in ((finished.stdout, 0), (finished.stderr, 1)):
-        seen: dict[str, list[int]] = {}
+        seen_lines: dict[str, list[int]] = {}
         for line in stream.splitlines():
             if "no end of line" in line:
                 continue
@@ -222,8 +222,8 @@ sys.stdout.write("no end of line")
             assert match is not None, line
             assert match[1] == match[2]
             assert match[4] == match[1] * 300
-            seen.setdefault(match[1], []).append(int(match[3]))
-        assert seen == {str(rank): list(range(parity, 2000, 2)) for rank in range(4)}
+            seen_lines.setdefault(match[1], []).append(int(match[3]))
+        assert seen_lines == {str(rank): list(range(parity, 2000, 2)) for rank in range(4)}
     assert finished.stdout.count("] no end of line\n") == 4
 
 

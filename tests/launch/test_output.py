@@ -1,4 +1,4 @@
-"""Cut the output of processes into whole lines."""
+"""Split the output of processes into lines."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def test_bar_states_are_limited_but_lines_are_not(
     monkeypatch: pytest.MonkeyPatch, interval_s: float, num_states: int
 ) -> None:
     monkeypatch.setattr(local_launcher, "_UPDATE_INTERVAL_S", interval_s)
-    shown: list[tuple[int, str, str]] = []
-    sink = local_launcher.LineSink(lambda *line: shown.append(line))
+    shown_states: list[tuple[int, str, str]] = []
+    sink = local_launcher.LineSink(lambda *line: shown_states.append(line))
     states = [Line(b"%d/3" % number, is_final=False) for number in range(3)]
     for line in (*states, Line(b"\xff end", is_final=True)):
         sink(1, "stderr", line)
-    assert shown == [
+    assert shown_states == [
         *((1, "stderr", f"{number}/3") for number in range(num_states)),
         (1, "stderr", "\ufffd end"),
     ]

@@ -1,4 +1,4 @@
-"""Whole lines and readable progress bars of several workers."""
+"""Complete lines and readable progress bars of several workers."""
 
 from __future__ import annotations
 

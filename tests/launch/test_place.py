@@ -1,4 +1,4 @@
-"""What a worker makes of detcore's variables beside those of another launcher."""
+"""Ranks of a worker with the variables of detcore and of other launchers."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def of_torch(rank: int, size: int) -> dict[str, str]:
 def test_all_variables_of_a_job_agree(
     monkeypatch: pytest.MonkeyPatch, services: tuple[str, ...], torch: bool
 ) -> None:
-    found = find_services()
-    job = LocalJob(3, services={name: found[name] for name in services})
+    services_by_name = find_services()
+    job = LocalJob(3, services={name: services_by_name[name] for name in services})
     variables = job.make_environment(2, of_torch(2, 3) if torch else {})
     job.close()
     assert place_in(monkeypatch, variables) == ("detcore", 2, 3)

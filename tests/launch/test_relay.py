@@ -1,4 +1,4 @@
-"""The log of a trial on a machine that does not share the runner's folders."""
+"""The log of a trial on a machine without a shared file system."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def here(tmp_path: Path) -> TrialInfo:
 
 @pytest.fixture
 def there(here: TrialInfo, tmp_path: Path) -> TrialInfo:
-    """The same trial, with the folders of another machine."""
+    """The same trial, with the directories of another machine."""
     return dataclasses.replace(here, trial_dir=str(tmp_path / "there" / "4"))
 
 
@@ -46,7 +46,7 @@ def test_copy_equals_log(here: TrialInfo, there: TrialInfo) -> None:
         worker.append("training", {"steps_completed": step, "metrics": {"loss": 0.5}})
         part = source.read()
         copy.append(*part)
-        copy.append(*part)  # an answer that was lost is repeated
+        copy.append(*part)  # a lost answer is repeated
         assert log_of(here).read_bytes() == log_of(there).read_bytes()
     assert source.read()[1] == b""
     assert is_event_log_in_use(log_of(here))

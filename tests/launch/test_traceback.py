@@ -1,4 +1,4 @@
-"""Errors of the user's code: its own frames, and the cause as the last line."""
+"""Errors of the user's code, with its frames and the cause as the last line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detcore.errors import ConfigError, DataError
 from detcore.launch.user_traceback import format_user_error
 from detcore.launch.worker import _is_out_of_memory
 
-# As Keras 3.15, Keras 2.15 and TensorFlow write them; paths are shortened.
+# Messages of Keras 3.15, Keras 2.15 and TensorFlow, with shortened paths.
 KERAS_3 = """Exception encountered when calling Sequential.call().
 
 \x1b[1mInput 0 of layer 'dense' is incompatible with the layer: expected axis -1\x1b[0m
@@ -160,13 +160,13 @@ def test_user_frames_come_first_and_cause_last(own: ModuleType, model_dir: Path)
         f'  File "{file}", line 3, in call',
     ]
     assert f"  (3 frames outside {model_dir} left out; {full} has all)" in lines
-    # Also of a traceback inside of the message the own frames stay.
+    # The user's frames in a traceback inside the message are also kept.
     assert f'  File "{file}", line 88, in train_step' in lines
     assert not any("site-packages" in line or "runpy" in line for line in lines)
     assert lines[-1] == "ValueError: Graph execution error: indices[0] = 10 is not in [0, 10)"
-    whole = full.read_text()
-    assert "raise_it" in whole
-    assert "site-packages" in whole
+    full_text = full.read_text()
+    assert "raise_it" in full_text
+    assert "site-packages" in full_text
 
 
 def test_innermost_frame_replaces_user_frames(model_dir: Path) -> None:
@@ -277,7 +277,7 @@ def test_out_of_memory_errors_are_recognized(error: Exception, is_memory: bool) 
 
 
 class UnavailableError(Exception):
-    """As TensorFlow names it, where remote files do not answer."""
+    """The TensorFlow error for unavailable remote files."""
 
 
 @pytest.mark.parametrize(
@@ -292,6 +292,6 @@ class UnavailableError(Exception):
 def test_external_errors_do_not_blame_user_code(error: Exception, is_certain: bool) -> None:
     reported = DataError("the dataset failed")
     reported.__cause__ = error
-    for each in (error, reported):
-        outcome = derive_outcome(each, is_preempted=False, early_exit=None)
+    for each_line in (error, reported):
+        outcome = derive_outcome(each_line, is_preempted=False, early_exit=None)
         assert (outcome.fault is not None) is is_certain

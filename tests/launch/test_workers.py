@@ -1,4 +1,4 @@
-"""The rules for when workers are ended, with real processes."""
+"""The rules for ending workers, with real processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from detcore.launch.worker_processes import Workers, describe_exit
 
 
 class Printed(list[str]):
-    """Keeps what workers print."""
+    """Stores the output of workers."""
 
     def __call__(self, rank: int, stream: str, line: Line) -> None:
         self.append(f"{rank} {stream} {line.text.decode()}")
@@ -37,7 +37,7 @@ def run(workers: Workers, *sources: str) -> int:
 
 def test_rank_that_lost_its_peer_is_not_blamed() -> None:
     lost, guilty = f"sys.exit({EXIT_PEER_LOST})", "time.sleep(0.5); sys.exit(65)"
-    workers = Workers(Printed(), notice_s=5.0)  # of a loaded machine
+    workers = Workers(Printed(), notice_s=5.0)  # the machine may be loaded
     assert run(workers, guilty, lost, "time.sleep(60)") == 65
     assert workers.first_failed == 0
 
@@ -139,16 +139,16 @@ def test_failed_start_ends_started_workers() -> None:
 
 
 def test_interrupted_start_prints_nothing(tmp_path: Path) -> None:
-    told = tmp_path / "trial.json"
-    os.mkfifo(told)
+    output_lines = tmp_path / "trial.json"
+    os.mkfifo(output_lines)
     worker = subprocess.Popen(
         [sys.executable, "-m", "detcore.launch.worker"],
-        env={**os.environ, "DETCORE_TRIAL_INFO": str(told)},
+        env={**os.environ, "DETCORE_TRIAL_INFO": str(output_lines)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    # The file opens once the worker reads it, and has no end before it is closed.
-    with told.open("wb"):
+    # The FIFO opens when the worker reads it, and has no end until it is closed.
+    with output_lines.open("wb"):
         worker.send_signal(signal.SIGINT)
         output, _ = worker.communicate()
     assert (output, worker.returncode) == (b"", -signal.SIGINT)

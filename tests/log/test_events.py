@@ -1,4 +1,4 @@
-"""The codec of a trial's log: what is encoded is decoded, and nothing else is."""
+"""The codec of a trial's log decodes exactly the events that it encodes."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_decode_returns_none_for_invalid_fields(event: events.Event) -> None:
             field.name
         )
         if field.default is dataclasses.MISSING:
-            left = {name: value for name, value in payload.items() if name != field.name}
-            assert events.decode_event(event.KIND, left) is None, field.name
+            remaining = {name: value for name, value in payload.items() if name != field.name}
+            assert events.decode_event(event.KIND, remaining) is None, field.name
 
 
 @pytest.mark.parametrize(

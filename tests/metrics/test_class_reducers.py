@@ -1,4 +1,4 @@
-"""Reducers for classifiers: the same bits however the records are split."""
+"""Reducers for classifiers return the same bits for any split of the records."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ def test_precision_recall_and_f1(
     reducer = kind[1](average, zero_division=zero_division, num_classes=num_classes)
     value = reduce_split(reducer, columns(rows), data.draw(splits(len(rows))))
     assert_same(value, whole(reducer, columns(rows)))
-    seen = sorted({index for row in rows for index in row})
-    classes = [1] if is_binary else list(range(num_classes)) if num_classes else seen
+    seen_classes = sorted({index for row in rows for index in row})
+    classes = [1] if is_binary else list(range(num_classes)) if num_classes else seen_classes
     counts = [
         (
             rows.count((index, index)),

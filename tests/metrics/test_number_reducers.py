@@ -1,4 +1,4 @@
-"""Sums, means, errors of numbers and quantiles: the same bits however the records are split."""
+"""Sums, means, errors of numbers and quantiles: the same bits for any split of the records."""
 
 from __future__ import annotations
 
@@ -106,17 +106,17 @@ def test_quantiles(data: st.DataObject) -> None:
     assert value.shape == (len(q),)
     assert value.dtype == np.float64
     ordered = sorted(values.tolist())
-    for found, part in zip(value, q, strict=True):
+    for quantiles, part in zip(value, q, strict=True):
         if not ordered:
-            assert math.isnan(found)
+            assert math.isnan(quantiles)
             continue
         place = part * (len(ordered) - 1)
         low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
         expected = low + (high - low) * (place - math.floor(place))
         scale = max(abs(low), abs(high))
-        assert abs(found - expected) <= 1e-12 * scale
-        assert low <= found <= high
-        assert abs(found - np.quantile(values, part)) <= 1e-12 * scale
+        assert abs(quantiles - expected) <= 1e-12 * scale
+        assert low <= quantiles <= high
+        assert abs(quantiles - np.quantile(values, part)) <= 1e-12 * scale
 
 
 def test_sums_keep_what_naive_sums_lose() -> None:

@@ -7,7 +7,7 @@ import secrets
 import subprocess
 import sys
 
-# What each kind of reducer keeps is exchanged: sums, all values, scores by label, counts.
+# One reducer for each kind of state: sums, all values, scores by label, counts.
 WORKER = """
 import sys
 import numpy as np
@@ -15,7 +15,7 @@ from detcore.core import DistributedContext
 from detcore.metrics import AUROC, ConfusionMatrix, Mean, Quantiles
 
 rank, size = map(int, sys.argv[1:])
-numbers = np.random.default_rng(12).lognormal(0, 8, 1003)  # carelessly added, they lose digits
+numbers = np.random.default_rng(12).lognormal(0, 8, 1003)  # a naive sum would lose digits
 labels = (numbers > 1).astype(np.int32)
 columns = {
     Mean(): {"values": numbers},

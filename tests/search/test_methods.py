@@ -41,41 +41,41 @@ def test_sampling_methods_draw_same_values() -> None:
     ]
     for make in makers:
         simulation = Simulation(make).run()
-        drawn = [trial.hparams for trial in created(simulation.operations)]
-        assert drawn == [sample(SPACE, seed=7, index=index) for index in range(40)]
+        samples = [trial.hparams for trial in created(simulation.operations)]
+        assert samples == [sample(SPACE, seed=7, index=index) for index in range(40)]
         seeds = [trial.seed for trial in created(simulation.operations)]
         assert seeds == [get_trial_seed(7, index) for index in range(40)]
 
 
 @pytest.mark.parametrize(("limit", "most"), [(3, 3), (0, 20), (50, 20)])
 def test_random_limits_concurrent_trials(limit: int, most: int) -> None:
-    made = setup(max_trials=20, max_concurrent_trials=limit)
-    simulation = Simulation(lambda: RandomSearch(made)).run()
+    answers = setup(max_trials=20, max_concurrent_trials=limit)
+    simulation = Simulation(lambda: RandomSearch(answers)).run()
     assert simulation.lengths() == [64] * 20
     assert simulation.most_at_once == most
     assert len({trial.hparams["rate"] for trial in created(simulation.operations)}) == 20
 
 
 def test_random_replaces_invalid_trials() -> None:
-    made = setup(max_trials=20, max_concurrent_trials=4)
+    answers = setup(max_trials=20, max_concurrent_trials=4)
     simulation = Simulation(
-        lambda: RandomSearch(made), failing={ExitReason.INVALID_HP: 0.4}, seed=3
+        lambda: RandomSearch(answers), failing={ExitReason.INVALID_HP: 0.4}, seed=3
     ).run()
     assert len(closed(simulation.operations)) == 20
     assert len(simulation.search.trials) > 20
 
 
 def test_random_does_not_replace_failed_trials() -> None:
-    made = setup(max_trials=20, max_concurrent_trials=4)
+    answers = setup(max_trials=20, max_concurrent_trials=4)
     simulation = Simulation(
-        lambda: RandomSearch(made), failing={ExitReason.ERRORED: 0.4}, seed=3
+        lambda: RandomSearch(answers), failing={ExitReason.ERRORED: 0.4}, seed=3
     ).run()
     assert len(simulation.search.trials) == 20
 
 
 def test_search_stops_when_all_trials_are_invalid() -> None:
-    made = setup(max_trials=2, max_concurrent_trials=1)
-    simulation = Simulation(lambda: RandomSearch(made), failing={ExitReason.INVALID_HP: 1.0})
+    answers = setup(max_trials=2, max_concurrent_trials=1)
+    simulation = Simulation(lambda: RandomSearch(answers), failing={ExitReason.INVALID_HP: 1.0})
     with pytest.raises(SearchError, match="100 trials in a row rejected"):
         simulation.run()
 
@@ -118,10 +118,10 @@ def test_grid_without_count_names_hyperparameter() -> None:
 
 def test_grid_skips_rejected_points() -> None:
     space = {"rate": {"type": "categorical", "vals": [1.0, 2.0, 3.0, 4.0]}}
-    made = setup(space=space, max_concurrent_trials=1)
-    simulation = Simulation(lambda: GridSearch(made)).run()
+    answers = setup(space=space, max_concurrent_trials=1)
+    simulation = Simulation(lambda: GridSearch(answers)).run()
     assert [t.hparams["rate"] for t in created(simulation.operations)] == [4.0, 3.0, 2.0, 1.0]
-    rejected = Simulation(lambda: GridSearch(made), failing={ExitReason.INVALID_HP: 0.5}, seed=1)
+    rejected = Simulation(lambda: GridSearch(answers), failing={ExitReason.INVALID_HP: 0.5}, seed=1)
     assert len(rejected.run().search.trials) == 4
 
 
@@ -167,7 +167,7 @@ def halving(**settings: Any) -> SearchSetup:
 
 
 def by_order(metrics: list[float]) -> list[list[int]]:
-    """Report metrics of trials that train one after the other; return which go on, each time."""
+    """Report metrics of sequential trials, and return the continued trials after each report."""
     from detcore.search import Search, Train, Validated
 
     search = Search(HalvingSearch(halving(max_trials=len(metrics))), seed=7)
@@ -205,7 +205,7 @@ def test_failed_trial_counts_as_worst() -> None:
     assert len(simulation.search.trials) == 16
 
 
-@settings(deadline=None)  # of a machine under load
+@settings(deadline=None)  # the machine may be under load
 @given(
     st.integers(1, 60),
     st.floats(1.5, 6.0),
@@ -226,7 +226,7 @@ def test_adaptive_search_creates_all_trials(
     seed: int,
     failing: dict[ExitReason, float],
 ) -> None:
-    made = asha(
+    answers = asha(
         200,
         max_trials=max_trials,
         divisor=divisor,
@@ -235,10 +235,10 @@ def test_adaptive_search_creates_all_trials(
         stop_once=stop_once,
         max_concurrent_trials=max_concurrent,
     )
-    plans = plan_brackets(made)
+    plans = plan_brackets(answers)
     assert sum(plan.max_trials for plan in plans) == max_trials
     assert all(plan.max_trials >= 1 for plan in plans)
-    simulation = Simulation(lambda: AdaptiveSearch(made), seed=seed, failing=failing).run()
+    simulation = Simulation(lambda: AdaptiveSearch(answers), seed=seed, failing=failing).run()
     rejected = sum(
         getattr(event, "reason", None) is ExitReason.INVALID_HP
         for event in simulation.search.events

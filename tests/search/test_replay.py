@@ -75,14 +75,14 @@ def optuna_search(sampler: str, max_trials: int = 16) -> OptunaSearch:
 
 
 def assert_same_from(
-    method: Callable[[], SearchMethod], whole: Simulation, cut: int, log: list[str]
+    method: Callable[[], SearchMethod], complete_log: Simulation, cut: int, log: list[str]
 ) -> None:
-    """Resume from a log that was cut, and compare all that follows."""
+    """Resume from a truncated log, and compare all following decisions."""
     events = [event_from_json(json.loads(line)) for line in log]
     resumed = Search.replay(method(), events[:cut], seed=7)
     following = [resumed.apply(event) for event in events[cut:]]
-    assert following == whole.operations[cut + 1 :]
-    assert resumed.trials == whole.search.trials
+    assert following == complete_log.operations[cut + 1 :]
+    assert resumed.trials == complete_log.search.trials
 
 
 def logged(simulation: Simulation) -> list[str]:
@@ -93,12 +93,12 @@ def logged(simulation: Simulation) -> list[str]:
 @pytest.mark.parametrize("name", METHODS)
 def test_search_resumes_identically_after_kills(name: str) -> None:
     method = METHODS[name]
-    chosen = random.Random(name)
+    choices = random.Random(name)
     for seed in range(25):
-        whole = Simulation(method, seed=seed, failing=FAILING).run()
-        log = logged(whole)
+        complete_log = Simulation(method, seed=seed, failing=FAILING).run()
+        log = logged(complete_log)
         for _ in range(10):
-            assert_same_from(method, whole, chosen.randrange(len(log) + 1), log)
+            assert_same_from(method, complete_log, choices.randrange(len(log) + 1), log)
 
 
 @pytest.mark.soak
@@ -107,10 +107,10 @@ def test_optuna_resumes_identically_after_kill(sampler: str) -> None:
     def method() -> OptunaSearch:
         return optuna_search(sampler)
 
-    whole = Simulation(method, seed=1, failing=FAILING).run()
-    log = logged(whole)
+    complete_log = Simulation(method, seed=1, failing=FAILING).run()
+    log = logged(complete_log)
     for cut in random.Random(sampler).sample(range(len(log) + 1), 6):
-        assert_same_from(method, whole, cut, log)
+        assert_same_from(method, complete_log, cut, log)
 
 
 def test_pruner_stops_trials_early() -> None:
@@ -127,8 +127,8 @@ def test_sampler_learns_from_results() -> None:
     def metric(hparams: object, length: int) -> float:
         return float((hparams["optimizer"]["momentum"] - 0.3) ** 2)  # type: ignore[index]
 
-    told = Simulation(lambda: optuna_search("TPESampler", 60), metric=metric).run()
-    drawn = Simulation(
+    results = Simulation(lambda: optuna_search("TPESampler", 60), metric=metric).run()
+    samples = Simulation(
         lambda: RandomSearch(setup(max_trials=60, max_concurrent_trials=4)), metric=metric
     ).run()
 
@@ -136,7 +136,7 @@ def test_sampler_learns_from_results() -> None:
         values = sorted(metric(t.hparams, 1) for t in simulation.search.trials[30:])
         return sum(values) / len(values)
 
-    assert late(told) < late(drawn)
+    assert late(results) < late(samples)
 
 
 @pytest.mark.parametrize("stop_once", [False, True])
@@ -145,8 +145,8 @@ def test_decision_cost_does_not_grow_with_trials(stop_once: bool) -> None:
         max_trials=10_000, bracket_rungs=[5], stop_once=stop_once, space={"rate": 0.1}
     )
     search = Search(AdaptiveSearch(one_bracket), seed=7)
-    training = collections.deque(each for each in search.first if isinstance(each, Train))
-    chosen, lines = random.Random(1), 0
+    training = collections.deque(entry for entry in search.first if isinstance(entry, Train))
+    choices, lines = random.Random(1), 0
 
     def count(frame: types.FrameType, event: str, arg: object) -> Any:
         nonlocal lines
@@ -154,15 +154,15 @@ def test_decision_cost_does_not_grow_with_trials(stop_once: bool) -> None:
         return count
 
     def report(number: int) -> int:
-        """Let some trials report; return how many lines of Python the last 200 took."""
+        """Report metrics of trials, and return the number of Python lines for the last 200."""
         nonlocal lines
         for place in range(number):
             if place == number - 200:
                 lines = 0
                 sys.settrace(count)
             train = training.popleft()
-            event = Validated(train.trial, train.length, chosen.random())
-            training.extend(each for each in search.apply(event) if isinstance(each, Train))
+            event = Validated(train.trial, train.length, choices.random())
+            training.extend(entry for entry in search.apply(event) if isinstance(entry, Train))
         sys.settrace(None)
         return lines
 
@@ -188,20 +188,20 @@ def test_invalid_sampler_is_named(settings: dict[str, Any], message: str) -> Non
 
 def test_equal_choices_are_kept_apart_in_optuna() -> None:
     space = {"rate": 1.0, "p": {"type": "categorical", "vals": [1, True, [1, 2], {"a": None}]}}
-    made = optuna_setup(
+    new_search = optuna_setup(
         space=space, max_trials=30, max_concurrent_trials=4, sampler="RandomSampler"
     )
-    simulation = Simulation(lambda: OptunaSearch(made)).run()
-    seen = {json.dumps(t.hparams["p"]) for t in created(simulation.operations)}
-    assert seen == {"1", "true", "[1, 2]", '{"a": null}'}
+    simulation = Simulation(lambda: OptunaSearch(new_search)).run()
+    seen_values = {json.dumps(t.hparams["p"]) for t in created(simulation.operations)}
+    assert seen_values == {"1", "true", "[1, 2]", '{"a": null}'}
 
 
 def test_sample_depends_only_on_seed_and_index() -> None:
     turned = {name: SPACE[name] for name in reversed(SPACE)}
     for index in (0, 1, 17, 1000):
-        drawn = sample(SPACE, seed=7, index=index)
-        assert sample(turned, seed=7, index=index) == drawn
-    # Written down once: the same on every machine and in every release.
+        samples = sample(SPACE, seed=7, index=index)
+        assert sample(turned, seed=7, index=index) == samples
+    # These values are the same on every machine and in every release.
     assert sample(SPACE, seed=7, index=3) == {
         "rate": pytest.approx(0.023789249538583322, rel=1e-12),
         "layers": 2,

@@ -1,4 +1,4 @@
-"""Every kind of storage back end, those over a network with a real server."""
+"""Every kind of storage back end, with real servers for network storages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Open = Callable[..., StorageBackend]
 
 @pytest.fixture
 def open_kind(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    """A function that opens a back end of a kind, twice the same one if asked twice."""
+    """A function that opens a back end of a kind, always the same for equal arguments."""
     prefix = f"{uuid.uuid4().hex}/runs"
 
     def open_it(kind: str, **fields: object) -> StorageBackend:
@@ -101,7 +101,7 @@ def storage(request: pytest.FixtureRequest, open_kind: Open) -> Iterator[Storage
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with files of several sizes, hostile and empty ones among them."""
+    """A directory with files of several sizes, including hostile and empty files."""
     root = tmp_path / "source"
     (root / "a" / "b").mkdir(parents=True)
     (root / "empty.bin").write_bytes(b"")
@@ -109,6 +109,6 @@ def folder(tmp_path: Path) -> Path:
     (root / "parts.bin").write_bytes(bytes(range(251)) * 90_000)
     for index in range(150):
         (root / "a" / f"small-{index}").write_bytes(b"x" * index)
-    (root / "a" / "b" / "[1]*?.txt").write_text("a name that is no pattern")
+    (root / "a" / "b" / "[1]*?.txt").write_text("a name with pattern characters")
     (root / "a" / "b" / "with space, ümlaut and 100%41").write_text("text")
     return root

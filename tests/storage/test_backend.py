@@ -1,4 +1,4 @@
-"""What storage back ends have in common, beyond the suite that all of them run.
+"""Behaviour that all storage back ends share, in addition to their common suite.
 
 The suite is `detcore_testing.StorageSuite`: see plugins/testing/tests and plugins/storage/tests.
 """

@@ -1,4 +1,4 @@
-"""Damage to a checkpoint is found and named, on every back end."""
+"""Damage to a checkpoint is detected and named on every back end."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ FLIPS = 40
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ANYWHERE)
 def test_damage_is_detected_and_named(storage: StorageBackend, name: str, tmp_path: Path) -> None:
-    saved = save(storage, tmp_path / "to" / "source", large=ANYWHERE[name].large)
-    check_damage(saved, ANYWHERE[name], tmp_path / "to")
+    checkpoint = save(storage, tmp_path / "to" / "source", large=ANYWHERE[name].large)
+    check_damage(checkpoint, ANYWHERE[name], tmp_path / "to")
 
 
 @pytest.mark.parametrize("name", ANYWHERE)
 def test_damage_in_directory_is_named(name: str, tmp_path: Path) -> None:
-    saved = save(
+    checkpoint = save(
         LocalStorage(tmp_path / "root"), tmp_path / "to" / "source", large=ANYWHERE[name].large
     )
-    check_damage(saved, ANYWHERE[name], tmp_path / "to")
+    check_damage(checkpoint, ANYWHERE[name], tmp_path / "to")
 
 
 @pytest.mark.parametrize("name", IN_FOLDER)
 def test_damage_of_local_directories(tmp_path: Path, name: str) -> None:
-    saved = save(LocalStorage(tmp_path / "root"), tmp_path / "to" / "source")
-    check_damage(saved, IN_FOLDER[name], tmp_path / "to")
+    checkpoint = save(LocalStorage(tmp_path / "root"), tmp_path / "to" / "source")
+    check_damage(checkpoint, IN_FOLDER[name], tmp_path / "to")
 
 
 def test_intact_checkpoint_is_returned(storage: StorageBackend, tmp_path: Path) -> None:
@@ -45,25 +45,25 @@ def test_intact_checkpoint_is_returned(storage: StorageBackend, tmp_path: Path) 
 
 @pytest.mark.soak
 def test_bit_flips_are_detected(storage: StorageBackend, tmp_path: Path) -> None:
-    saved = save(storage, tmp_path / "source")
+    checkpoint = save(storage, tmp_path / "source")
     chooser = random.Random(4)
-    names = [name for name, content in saved.contents.items() if content]
+    names = [name for name, content in checkpoint.contents.items() if content]
     for _ in range(FLIPS):
         name = chooser.choice(names)
-        data = bytearray(saved.contents[name])
+        data = bytearray(checkpoint.contents[name])
         place = chooser.randrange(len(data))
         while name == "manifest.json" and not chr(data[place]).isalnum():
-            place = chooser.randrange(len(data))  # white space between fields means nothing
+            place = chooser.randrange(len(data))  # whitespace between fields has no meaning
         data[place] ^= 1 << chooser.randrange(5)
-        saved.put(name, bytes(data))
-        found = [fault.name for fault in verify_checkpoint(storage, saved.uuid)]
-        assert found == [name], (name, place)
-        saved.put(name, saved.contents[name])
-    assert verify_checkpoint(storage, saved.uuid) == []
+        checkpoint.put(name, bytes(data))
+        reported = [fault.name for fault in verify_checkpoint(storage, checkpoint.uuid)]
+        assert reported == [name], (name, place)
+        checkpoint.put(name, checkpoint.contents[name])
+    assert verify_checkpoint(storage, checkpoint.uuid) == []
 
 
 class Blind(LocalStorage):
-    """A storage whose digests are switched off: a file has for ever the one it was saved with."""
+    """A storage without digests: each file keeps the digest with which it was saved."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -80,19 +80,19 @@ class Blind(LocalStorage):
 
     def _unchanged(self, digests: dict[str, FileDigest]) -> dict[str, FileDigest]:
         return {
-            key: FileDigest(found.size, self.known.setdefault(key, found.value))
-            for key, found in digests.items()
+            key: FileDigest(reported.size, self.known.setdefault(key, reported.value))
+            for key, reported in digests.items()
         }
 
 
 def test_corpus_check_can_fail(tmp_path: Path) -> None:
-    """What changes no size is found by digests alone: without them it must go unnoticed here."""
+    """Damage that changes no size is only detected by digests, so it must go unnoticed here."""
     unnoticed = set()
     for index, damage in enumerate(DAMAGES):
         folder = tmp_path / str(index)
-        saved = save(Blind(folder / "root"), folder / "to" / "source", large=damage.large)
+        checkpoint = save(Blind(folder / "root"), folder / "to" / "source", large=damage.large)
         try:
-            check_damage(saved, damage, folder / "to")
+            check_damage(checkpoint, damage, folder / "to")
         except AssertionError:
             unnoticed.add(damage.name)
     told_by_digests = {
@@ -100,6 +100,6 @@ def test_corpus_check_can_fail(tmp_path: Path) -> None:
         for damage in DAMAGES
         if any("digest" in reason for reason in damage.faults.values())
     }
-    # An older manifest has other digests than the files ever had.
+    # An older manifest has digests that the files never had.
     assert unnoticed == told_by_digests - {"manifest of before"}
     assert len(unnoticed) >= 20

@@ -1,4 +1,4 @@
-"""Credentials that expire, and clocks that differ, while checkpoints are saved."""
+"""Expiring credentials and differing clocks while checkpoints are saved."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Credentials:
         beside.replace(self._path)
 
     def expire(self) -> None:
-        """Let the current key expire; the next one comes after some requests were refused."""
+        """Let the current key expire; the next key is written after some requests were rejected."""
         self._num_refused = 0
         self._proxy.expired_keys.add(f"KEY{self._number}")
 
@@ -80,11 +80,11 @@ def list_calls(storage: StorageBackend, folder: Path) -> list[Callable[[], objec
     pairs = write_files(folder)
     expected = {key: digest_file(path) for path, key in pairs}
     targets = [(folder / "back" / key, key) for _, key in pairs]
-    sent: list[int] = []
+    requests: list[int] = []
 
     def put() -> None:
-        assert storage.put_tree(pairs, progress=sent.append) == expected
-        assert sum(sent) == LARGE_BYTES + 10
+        assert storage.put_tree(pairs, progress=requests.append) == expected
+        assert sum(requests) == LARGE_BYTES + 10
 
     def get() -> None:
         assert storage.get_tree(targets) == expected
@@ -144,7 +144,7 @@ def test_refusal_ends_with_advice(
         storage.replace("run/new", b"new")
     assert advice in str(caught.value)
     assert "owner and mode" not in str(caught.value)
-    # Only what may pass is retried.
+    # Only temporary errors are retried.
     assert (len(proxy.seen) == 1) == (code == "AccessDenied")
 
 

@@ -1,4 +1,4 @@
-"""Digests: what they find."""
+"""Digests detect any change of a file."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_digest_changes_with_any_damage(tmp_path: Path) -> None:
 
 def test_digest_does_not_depend_on_pieces() -> None:
     data = random.Random(2).randbytes(100_000)
-    whole, pieces = Digester(), Digester()
-    whole.update(data)
+    digest, pieces = Digester(), Digester()
+    digest.update(data)
     for start in range(0, len(data), 777):
         pieces.update(memoryview(data)[start : start + 777])
-    assert whole.result() == pieces.result()
+    assert digest.result() == pieces.result()
 
 
 def test_digest_equals_published_value() -> None:

@@ -1,4 +1,4 @@
-"""Networks that delay, reset and cut, and stores that ask for patience."""
+"""Networks that delay, reset and cut connections, and stores that limit requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from detcore_storage import S3Storage
 
 KINDS = ["s3", "gcs"]
 DEADLINE_S = 4.0
-# What a call may take beyond its deadline: a request that is under way, on a busy machine.
+# Tolerance after a deadline, for a pending request on a busy machine.
 SLACK_S = 6.0
 
 
@@ -46,13 +46,13 @@ def test_temporary_faults_are_retried(
     storage, proxy = open_behind_proxy(kind, 60.0)
     expected = {key: digest_file(path) for path, key in files}
     proxy.sometimes(*FAULTS, share=0.3)
-    drawn = random.getstate()
+    values = random.getstate()
     assert storage.put_tree(files) == expected
     targets = [(tmp_path / "back" / key, key) for _, key in files]
     assert storage.get_tree(targets) == expected
     assert len(set(proxy.seen)) >= 5
-    # Training draws from it while a save goes on behind: pauses must not.
-    assert random.getstate() == drawn
+    # Training draws from this generator during a background save, so retries must not.
+    assert random.getstate() == values
     for path, key in targets:
         assert digest_file(path) == expected[key]
     assert {entry.key: entry.size for entry in storage.list("run")} == {
@@ -104,8 +104,8 @@ def test_permanent_faults_raise_before_deadline(
         assert max(pool.map(took, calls)) < DEADLINE_S + SLACK_S
 
 
-# fake-gcs-server has the parts of an upload sent to itself, past the proxy; in GCS an upload that
-# is not ended is no object, and nothing lists it.
+# fake-gcs-server directs the parts of an upload to itself, past the proxy. In GCS, an unfinished
+# upload is not an object and cannot be listed.
 def test_partial_uploads_are_not_listed_or_kept(
     open_behind_proxy: Any, files: list[tuple[Path, str]]
 ) -> None:

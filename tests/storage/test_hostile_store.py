@@ -1,4 +1,4 @@
-"""Stores that hold hostile keys, or answer with what was not asked for."""
+"""Stores with hostile keys or wrong answers."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ def client(moto_url: str) -> Iterator[Any]:
 def test_unsafe_listed_keys_are_harmless(moto_url: str, client: Any, tmp_path: Path) -> None:
     prefix = f"{tmp_path.name}/runs"
     storage = S3Storage(s3_settings(moto_url, prefix))
-    saved = save(storage, tmp_path / "source")
-    kept = save(storage, tmp_path / "source 2")
+    environment = save(storage, tmp_path / "source")
+    files = save(storage, tmp_path / "source 2")
     for name in HOSTILE:
-        client.put_object(Bucket=BUCKET, Key=f"{prefix}/{saved.uuid}/{name}", Body=b"x")
-    faults = verify_checkpoint(storage, saved.uuid)
+        client.put_object(Bucket=BUCKET, Key=f"{prefix}/{environment.uuid}/{name}", Body=b"x")
+    faults = verify_checkpoint(storage, environment.uuid)
     assert sorted(fault.name for fault in faults) == sorted(HOSTILE)
     assert all(fault.is_stray for fault in faults)
     assert all(str(fault).isprintable() for fault in faults)
     for name in ("../../escaped", "a//b", "./dot"):
         for call in (storage.read, lambda key: storage.delete([key])):
             with pytest.raises(UnsafePathError, match="is refused"):
-                call(f"{saved.uuid}/{name}")
-    saved.context.download(saved.uuid, tmp_path / "to" / "deep" / "back")
+                call(f"{environment.uuid}/{name}")
+    environment.context.download(environment.uuid, tmp_path / "to" / "deep" / "back")
     got = {path.name for path in (tmp_path / "to" / "deep" / "back").iterdir()}
     assert got == {"a", "empty", "hollow", "metadata.json", "state"}
     assert [path.name for path in (tmp_path / "to" / "deep").iterdir()] == ["back"]
     assert not (tmp_path / "escaped").exists()
 
-    delete_checkpoint(storage, saved.uuid)
-    left = [entry.key[len(saved.uuid) + 1 :] for entry in storage.list(saved.uuid)]
-    assert sorted(left) == sorted(HOSTILE)
-    assert verify_checkpoint(storage, kept.uuid) == []
+    delete_checkpoint(storage, environment.uuid)
+    remaining = [entry.key[len(environment.uuid) + 1 :] for entry in storage.list(environment.uuid)]
+    assert sorted(remaining) == sorted(HOSTILE)
+    assert verify_checkpoint(storage, files.uuid) == []
     storage.close()
 
 
@@ -65,13 +65,13 @@ FIRST = 33
 
 @contextlib.contextmanager
 def lying_server(headers: dict[str, str], chunk: Callable[[], bytes]) -> Iterator[str]:
-    """Run a server that lists one object of 33 bytes, and answers with more, without an end."""
+    """Run a server that lists one object of 33 bytes, and answers with endless data."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
+            """Suppress log messages."""
 
         def describe(self, status: int, fields: dict[str, str]) -> None:
             self.send_response(status)
@@ -89,7 +89,7 @@ def lying_server(headers: dict[str, str], chunk: Callable[[], bytes]) -> Iterato
             with contextlib.suppress(OSError):
                 while not closing.is_set():
                     self.wfile.write(chunk())
-                    closing.wait(0.01)  # endless, but no faster than this machine can take
+                    closing.wait(0.01)  # endless, but slow enough for this machine
 
     closing = threading.Event()
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:

@@ -1,4 +1,4 @@
-"""What a folder promises beyond other storages: durability, atomicity, and walls."""
+"""Durability, atomicity and path confinement of local storage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOM_BYTES = 4 << 20
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB; a real one, so that it really fills up."""
+    """A real file system of 4 MiB, which fills up."""
     with mounted_disk(tmp_path / "disk", size=str(ROOM_BYTES)) as folder:
         yield folder
 
@@ -43,7 +43,7 @@ def test_full_disk_reports_missing_bytes(small_disk: Path, tmp_path: Path) -> No
     missing = caught.value.missing_bytes
     assert missing is not None
     assert f"{missing} more" in str(caught.value)
-    # The folders themselves take a few pages of the disk.
+    # The directories use a few pages of the disk.
     assert abs(missing - (sum(sizes) - ROOM_BYTES)) <= 64 << 10
     storage.delete_tree("run")
     storage.put_tree(pairs[:1])
@@ -109,7 +109,7 @@ def test_probe_removes_stale_markers(tmp_path: Path) -> None:
     os.utime(old, (0, 0))
     storage.probe()
     assert not old.exists()
-    assert new.exists()  # another process may be about to use it
+    assert new.exists()  # another process may need it soon
 
 
 def test_probe_removes_stale_probes_after_a_day(tmp_path: Path) -> None:
@@ -121,17 +121,17 @@ LocalStorage.read = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 LocalStorage({str(root)!r}).probe()
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
-    (left,) = root.iterdir()
-    assert left.name.startswith(".detcore-probe-")
+    (remaining,) = root.iterdir()
+    assert remaining.name.startswith(".detcore-probe-")
     other = root / f".detcore-probe-{int(time.time())}-{'0' * 32}"
-    other.write_bytes(b"")  # another process may be at it
-    os.utime(left, (0, 0))
+    other.write_bytes(b"")  # another process may be writing it
+    os.utime(remaining, (0, 0))
     LocalStorage(root).probe()
     assert list(root.iterdir()) == [other]
 
 
 def test_files_are_flushed_before_the_marker(tmp_path: Path) -> None:
-    """The calls are watched on their way to the system, because a power cut cannot be provoked."""
+    """The system calls are recorded, because a power cut cannot be provoked."""
     root = tmp_path / "root"
     code = f"""
 import os
@@ -166,7 +166,7 @@ storage.create("run/marker", b"x")
 
 @pytest.fixture
 def many(tmp_path: Path) -> list[tuple[Path, str]]:
-    """A hundred small files, and a large one."""
+    """A hundred small files and a large file."""
     folder = tmp_path / "many"
     folder.mkdir()
     pairs = []
@@ -195,14 +195,14 @@ def test_many_small_files_are_flushed(
         synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
 
     monkeypatch.setattr(os, "fsync", watch)
-    done = storage.digest_tree(keys, make_durable=True) if seals else storage.put_tree(many)
-    assert done == expected
+    finished = storage.digest_tree(keys, make_durable=True) if seals else storage.put_tree(many)
+    assert finished == expected
     folders = [root, root / "run", *(root / f"run/{number}" for number in range(7))]
     assert synced == {str(path) for path in [*(root / key for key in keys), *folders]}
 
 
 class BusyFolder:
-    """Stands for ``shutil``: a folder that NFS still holds files of cannot be made at will."""
+    """Fakes ``shutil``, because a directory that NFS keeps busy cannot be provoked."""
 
     def __init__(self, errors: list[int]) -> None:
         self.errors = errors

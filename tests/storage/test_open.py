@@ -1,4 +1,4 @@
-"""From what a person writes to a storage."""
+"""Opening a storage from a specification."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from detcore_storage import FsspecStorage
 
 
 class FakePlugins:
-    """The one method of a plugin manager that is asked."""
+    """A plugin manager with the only method that is called."""
 
     def __init__(self, **types: StorageType) -> None:
         self.types = types
@@ -209,7 +209,7 @@ def test_unknown_scheme_error_lists_schemes(tmp_path: Path) -> None:
 def test_missing_driver_names_the_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, package: str
 ) -> None:
-    for module in ("adlfs", "gcsfs", "s3fs", "smbclient"):  # some environments have them
+    for module in ("adlfs", "gcsfs", "s3fs", "smbclient"):  # some environments have these packages
         monkeypatch.setitem(sys.modules, module, None)
     loaded = sys.modules["fsspec.registry"]._registry
     monkeypatch.delitem(loaded, url.partition(":")[0], raising=False)

@@ -1,4 +1,4 @@
-"""What is known to go wrong with the clients of object stores."""
+"""Known pitfalls of object store clients."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def opening(kind: str, url: str, prefix: str) -> str:
 
 
 def python(code: str, *arguments: str, timeout: float = 90.0, **environment: str) -> str:
-    """Run code in a new process, with no variable that tells clients to behave."""
+    """Run code in a new process, without variables that change the behaviour of clients."""
     removed = ("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "NO_GCE_CHECK", "AWS_EC2_METADATA_DISABLED")
     env = {name: value for name, value in os.environ.items() if name not in removed}
     script = f"{IMPORTS}\n{textwrap.dedent(code)}"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=timeout,
         env={**env, **environment}, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 @pytest.mark.soak
@@ -167,7 +167,7 @@ def test_check_detects_store_capabilities(kind: str, open_kind: Open) -> None:
     findings = {finding.name: finding for finding in check_storage(storage)}
     assert len(findings) == 9
     faulty = {name for name, finding in findings.items() if not finding.is_ok}
-    # SeaweedFS takes a backslash for a slash, and memory:// has no atomic create.
+    # SeaweedFS treats a backslash as a slash, and memory:// has no atomic create.
     expected = {
         "memory": {"conditional put, raced"}, "s3": {"names are taken literally"},
     }  # fmt: skip
@@ -176,7 +176,7 @@ def test_check_detects_store_capabilities(kind: str, open_kind: Open) -> None:
 
 
 def kill_upload(folder: Path, size_mib: int, opening_line: str, num_parts: int) -> None:
-    """Upload a file in another process, which is killed once so many parts were handed over."""
+    """Upload a file in another process, which is killed after a number of parts."""
     with open(folder / "large", "wb") as file:
         file.truncate(size_mib << 20)
     code = f"""
@@ -213,7 +213,7 @@ def test_killed_upload_is_removed_and_not_listed(
     kill_upload(tmp_path, 256, opening("s3", weed_url, prefix), 11)
     storage = S3Storage(s3_settings(weed_url, prefix))
     assert_not_listed(storage, tmp_path)
-    storage.probe()  # others may be at work on uploads of today
+    storage.probe()  # other processes may be writing recent uploads
     assert storage.clear_uploads("run", older_than_s=3600) == 0
     assert storage.clear_uploads("ru", older_than_s=0) == 0
     assert storage.clear_uploads("run", older_than_s=0) == 1
@@ -226,7 +226,7 @@ def test_killed_gcs_upload_is_not_listed(gcs_url: str, prefix: str, tmp_path: Pa
 
 
 def test_conditional_create_of_client_is_used(weed_url: str, gcs_url: str, prefix: str) -> None:
-    """Some ways to write with these clients take ``mode="create"`` and overwrite all the same."""
+    """Some write methods of these clients accept ``mode="create"`` and still overwrite."""
     gcs = GcsStorage(gcs_settings(gcs_url, prefix))
     for number, storage in enumerate([S3Storage(s3_settings(weed_url, prefix)), gcs]):
         key = f"{number}/marker"
@@ -239,7 +239,7 @@ def test_conditional_create_of_client_is_used(weed_url: str, gcs_url: str, prefi
 
 
 def _without_exists(storage: FsspecStorage) -> Callable[..., object]:
-    """Return `_call` for a storage whose look at what exists comes too early to see anything."""
+    """Return a call for a storage whose existence check comes too early."""
     call = storage._call_file_system
     return lambda name, *args, **fields: name != "exists" and call(name, *args, **fields)
 
@@ -320,7 +320,7 @@ def test_memory_does_not_grow_with_files(
     names = [f"{{n}}" for n in range(6)]
     put = storage.put_tree([(path / name, name) for name in names])
     assert storage.get_tree([(path / "back" / name, name) for name in names]) == put
-    # Not getrusage: that starts with what the process that started this one had.
+    # Not getrusage, which starts with the peak of the parent process.
     print(int(re.search("VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024)
     """
     assert int(python(code)) < 200  # MB, of which Python and the client take up to 95
