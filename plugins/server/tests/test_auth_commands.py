@@ -66,7 +66,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
 
 def test_users_are_managed_where_the_records_are(desk: Desk) -> None:
     assert desk.does("create", "ada", "--admin", "--password-stdin", said=f"{PASSWORD}\n") == (
-        "user ada may log in\n"
+        "user ada can log in\n"
     )
     desk.does("create", "bob", "--password-stdin", said=PASSWORD)
     desk.does("password", "bob", "--password-stdin", said="Other-horse-8\r\nignored\n")
@@ -89,10 +89,10 @@ def test_users_are_managed_where_the_records_are(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said", "told", "code"),
     [
-        (("create", "ada", "--password-stdin"), PASSWORD, "there is a user 'ada' already", 1),
-        (("create", " ", "--password-stdin"), PASSWORD, "cannot be the name of a user", 1),
-        (("create", "b", "--password-stdin"), "short", "this one has 5", 1),
-        (("create", "b", "--password-stdin"), "", "this one has 0", 1),
+        (("create", "ada", "--password-stdin"), PASSWORD, "the user 'ada' already exists", 1),
+        (("create", " ", "--password-stdin"), PASSWORD, "invalid user name", 1),
+        (("create", "b", "--password-stdin"), "short", "the password has 5 characters", 1),
+        (("create", "b", "--password-stdin"), "", "the password has 0 characters", 1),
         (("create", "b"), PASSWORD, "cannot ask for the password: standard input", 2),
         (("create", "b", "--password", PASSWORD), "", "No such option", 2),
         (("password", "nobody", "--password-stdin"), PASSWORD, "no user 'nobody'", 1),
@@ -165,7 +165,7 @@ def test_a_token_is_kept_until_logging_out(desk: Desk, shared_server: RunningSer
     assert shown["administrator"] == "yes"
     assert desk.does("logout", url) == f"logged out of {url} as {USER}\n"
     assert kept.token not in desk.file.read_text()
-    with pytest.raises(UnauthenticatedError, match="no longer, good"):
+    with pytest.raises(UnauthenticatedError, match="the token is invalid"):
         Session(url, kept.token).request("GET", "/api/detcore/v1/me")
     assert "nobody is logged in" in desk.does("logout", url)
     assert desk.run("whoami", url).exit_code == 1

@@ -12,7 +12,7 @@ from running_server import RunningServer
 from detcore.environment import read_environment
 from detcore.plugins import PluginManager
 from detcore_server import ServerSettings, make_app
-from detcore_server.users.authentication import _origin, set_cookie
+from detcore_server.users.authentication import _parse_origin, set_cookie
 
 
 def test_answers_are_kept_by_nobody_and_shown_in_no_other_page(
@@ -40,7 +40,7 @@ def test_answers_are_kept_by_nobody_and_shown_in_no_other_page(
     ],
 )
 def test_an_origin_is_written_as_browsers_do(url: str, origin: str) -> None:
-    assert _origin(url) == origin
+    assert _parse_origin(url) == origin
 
 
 @pytest.mark.parametrize(

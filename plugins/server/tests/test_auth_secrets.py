@@ -53,7 +53,7 @@ def test_what_a_server_writes_holds_no_secret_also_when_it_fails(tmp_path: Path)
         failed = http.ask("GET", "/api/detcore/v1/experiments/1", token=tokens[0])
         assert failed.status == 500
         assert failed.json["error"]["type"] == "ServerError"
-        number = failed.error.rpartition(" ")[2]
+        number = failed.error.partition("fault ")[2].split()[0]
         with connect_to(server.url) as raw:
             raw.sendall(f"NONSENSE {tokens[0]}\r\nauthorization: Bearer {tokens[0]}\r\n".encode())
             raw.shutdown(1)

@@ -26,7 +26,7 @@ def test_metadata_is_nested_so_deep_and_no_deeper() -> None:
     assert not is_too_deep(deepest)
     assert METADATA.validate_python(deepest) == deepest
     assert is_too_deep(nested(MAX_DEPTH + 2))
-    with pytest.raises(ValidationError, match=f"nested more than {MAX_DEPTH} times"):
+    with pytest.raises(ValidationError, match=f"nested more than {MAX_DEPTH} levels deep"):
         METADATA.validate_python(nested(MAX_DEPTH + 2))
 
 

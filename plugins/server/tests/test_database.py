@@ -34,7 +34,7 @@ def test_a_user_is_found_by_name_and_by_id(database: ServerDatabase) -> None:
 
 def test_a_name_is_taken_once(database: ServerDatabase) -> None:
     first = database.create_user("ada", password_hash="one")
-    with pytest.raises(DatabaseError, match=r"a user 'ada' already"):
+    with pytest.raises(DatabaseError, match=r"the user 'ada' already exists"):
         database.create_user("ada", password_hash="two")
     assert database.list_users() == [first]
 

@@ -24,8 +24,7 @@ from detcore.plugins import PluginManager
 from detcore.run import hold_experiment_lock
 from detcore.types import Control, ExperimentState
 from detcore_server import ServerSettings
-from detcore_server.api.job_routes import Submission
-from detcore_server.api.job_routes import _take as accept
+from detcore_server.api.job_routes import Submission, _accept
 from detcore_server.jobs.job_queue import Jobs
 from detcore_server.jobs.uploads import Uploads
 from detcore_server.server_database import ServerDatabase, TokenRecord
@@ -184,22 +183,22 @@ def test_a_runner_that_somebody_ends_while_it_starts_has_not_failed(
         started.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
         return started[-1]
 
-    monkeypatch.setattr(Jobs, "_start", start)
+    monkeypatch.setattr(Jobs, "_start_runner", start)
     number, _ = add_submission(database, tmp_path)
     jobs = state.jobs
-    jobs._look()
+    jobs._update_queue()
     for _ in range(5):
         started[-1].wait()
         clock.now += 1
         num_started = len(started)
-        jobs._look()
+        jobs._update_queue()
         # From the second time on there is a pause.
         assert (len(started) > num_started) == (num_started == 1)
         if database.get_experiment(number).state is not ExperimentState.RUNNING:
             break
         if len(started) == num_started:
             clock.now += 60
-            jobs._look()
+            jobs._update_queue()
     for process in started:
         process.wait()
     assert database.get_experiment(number).state is outcome
@@ -222,19 +221,19 @@ def test_an_archive_that_is_gone_was_taken_or_is_uploaded_again(
     )
     requester = add_asker(database)
     Uploads(state.settings.environment, requester.user_id).append(digest, 0, data)
-    finished = Uploads.finished
+    finished = Uploads.find_finished
 
     def finish_and_be_overtaken(uploads: Uploads, digest: str, size_bytes: int) -> Path | None:
         path = finished(uploads, digest, size_bytes)
-        monkeypatch.setattr(Uploads, "finished", finished)
+        monkeypatch.setattr(Uploads, "find_finished", finished)
         if is_done:
-            assert accept(state, requester, submission).experiment_id == 1
+            assert _accept(state, requester, submission).experiment_id == 1
         else:
             uploads.remove(digest)
         return path
 
-    monkeypatch.setattr(Uploads, "finished", finish_and_be_overtaken)
-    answer = accept(state, requester, submission)
+    monkeypatch.setattr(Uploads, "find_finished", finish_and_be_overtaken)
+    answer = _accept(state, requester, submission)
     assert (answer.experiment_id, answer.uploaded) == (1 if is_done else None, 0)
     assert database.count_experiments() == is_done
     assert not list(tmp_path.glob("experiments/.incoming-*"))

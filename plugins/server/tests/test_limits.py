@@ -21,7 +21,7 @@ MB = 2**20
 # Waiting as long as a real server does would take a minute for each test.
 IMPATIENT = """
 from detcore_server.http import connection_limits
-connection_limits._HEAD_S = connections._BODY_S = connections._STUCK_S = 1.0
+connection_limits._HEAD_S = connection_limits._BODY_S = connection_limits._STUCK_S = 1.0
 """
 LOGIN = json.dumps({"username": USER, "password": PASSWORD}).encode()
 ME = b"GET /api/detcore/v1/me HTTP/1.1\r\nhost: x\r\n"
@@ -274,7 +274,7 @@ def test_what_is_no_http_is_refused(limited: RunningServer) -> None:
     answer = say(limited, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
     assert status_of(answer) == 400
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"] == (
-        "this is no HTTP request"
+        "invalid HTTP request"
     )
 
 

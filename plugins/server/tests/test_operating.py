@@ -18,7 +18,7 @@ from toy_command import Detcore
 from detcore.client import Determined
 from detcore.errors import ConfigError, DatabaseError
 from detcore.records import list_revisions
-from detcore_server.commands.backup import back_up, describe_database, put_back
+from detcore_server.commands.backup import back_up, describe_database, restore_backup
 from detcore_server.server_database import ServerDatabase
 from detcore_server.users.accounts import hash_password
 
@@ -74,7 +74,7 @@ def test_a_backup_among_20_writers_is_whole_and_restores(tmp_path: Path) -> None
     for number, (copy, before) in enumerate(copies):
         assert stat.S_IMODE(copy.stat().st_mode) == 0o600
         restored = f"sqlite:///{tmp_path / f'restored{number}' / 'detcore.db'}"
-        put_back(copy, restored)
+        restore_backup(copy, restored)
         with ServerDatabase.open(restored) as database:
             found = numbers_of(database)
         for writer, numbers in found.items():
@@ -102,11 +102,11 @@ def test_a_restored_database_is_as_it_was(tmp_path: Path) -> None:
         database.create_model("then")
         back_up(url, copy)
         database.create_model("since")
-        with pytest.raises(ConfigError, match="already, whose records would be lost"):
-            put_back(copy, url)
+        with pytest.raises(ConfigError, match="already exists, and its records would be lost"):
+            restore_backup(copy, url)
         assert len(database.list_models()) == 2
         # Also for those who have it open.
-        put_back(copy, url, replace=True)
+        restore_backup(copy, url, replace=True)
         assert [model.name for model in database.list_models()] == ["then"]
         database.create_model("next")
         # Another process that comes and goes must not take the log away under this connection:
@@ -139,31 +139,31 @@ def test_what_cannot_be_copied_or_restored(tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     with pytest.raises(ConfigError, match="pg_dump"):
         back_up("postgresql+psycopg://ada:s3cret@host/records", copy)
-    with pytest.raises(DatabaseError, match="there is no database"):
+    with pytest.raises(DatabaseError, match="does not exist"):
         back_up(f"sqlite:///{tmp_path / 'gone.db'}", copy)
     with pytest.raises(ConfigError, match="No such file or directory"):
         back_up(url, tmp_path / "gone" / "copy.db")
-    with pytest.raises(ConfigError, match="cannot be written: File name too long"):
+    with pytest.raises(ConfigError, match=r"cannot write the backup .*: File name too long"):
         back_up(url, tmp_path / ("a" * 250))
     back_up(url, copy)
-    with pytest.raises(ConfigError, match=r"copy\.db is there already"):
+    with pytest.raises(ConfigError, match=r"copy\.db already exists"):
         back_up(url, copy)
     damaged = tmp_path / "damaged.db"
     data = bytearray(copy.read_bytes())
     data[4096 * 3 : 4096 * 9] = os.urandom(4096 * 6)
     damaged.write_bytes(data)
     for file in (damaged, tmp_path / "gone"):
-        with pytest.raises((DatabaseError, ConfigError), match=r"damaged|no file|malformed"):
-            put_back(file, f"sqlite:///{tmp_path / 'other' / 'x.db'}")
-    with pytest.raises(DatabaseError, match=r"damaged|malformed|cannot be copied"):
+        with pytest.raises((DatabaseError, ConfigError), match=r"damaged|does not exist|malformed"):
+            restore_backup(file, f"sqlite:///{tmp_path / 'other' / 'x.db'}")
+    with pytest.raises(DatabaseError, match=r"damaged|malformed|cannot copy"):
         back_up(f"sqlite:///{damaged}", tmp_path / "copy2.db")
     assert not (tmp_path / "copy2.db").exists()
     other = tmp_path / "other.db"
     with sqlite3.connect(other) as connection:
         connection.execute("CREATE TABLE t (a)")
     connection.close()
-    with pytest.raises(DatabaseError, match="no record store of detcore"):
-        put_back(other, url, replace=True)
+    with pytest.raises(DatabaseError, match="is not a detcore record store"):
+        restore_backup(other, url, replace=True)
     assert describe_database(url)["schema"] == list_revisions()[-1]
 
 

@@ -206,7 +206,7 @@ def test_what_is_not_ones_own_is_looked_at_but_not_led(site: Site) -> None:
     assert [row[6] for row in listed.rows if row[0] == str(experiment)] == ["bob"]
     own = client.page("/ui/experiments?user=bob")
     assert [row[0] for row in own.rows if row[0].isdigit()] == [str(experiment)]
-    assert "No experiment is like that" in client.page("/ui/experiments?user=nobody").text
+    assert "No experiment matches" in client.page("/ui/experiments?user=nobody").text
     answer = client.ask("POST", f"/ui/experiments/{experiment}/control", {"action": "archive"})
     assert answer.status == 303
     assert site.database.get_experiment(experiment).archived
@@ -260,7 +260,7 @@ def test_ten_thousand_experiments_are_a_page_at_a_time(server: RunningServer) ->
     assert len(ids) == 50
     assert shown("?page=180")[0] == "8,951 to 9,000 of 9,000"
     beyond = client.page("/ui/experiments?name=many&page=181")
-    assert "There are not so many." in beyond.text
+    assert "This page does not exist." in beyond.text
     assert "?name=many&page=180" in beyond.links
     assert shown("?archived=only&sort=oldest")[1][:2] == [10, 20]
     told, ids = shown("?archived=all&state=ERROR&label=l2&page=2&sort=oldest")
@@ -322,7 +322,7 @@ def test_trials_side_by_side(site: Site) -> None:
     experiment, ids = site.search(10, 5, name="pairs")
     base = f"/ui/experiments/{experiment}/compare"
     assert "Choose trials" in site.page(base).text
-    assert "Choose two trials or more" in site.page(f"{base}?trial={ids[0]}").text
+    assert "Choose at least two trials" in site.page(f"{base}?trial={ids[0]}").text
     page = site.page(f"{base}?trial={ids[0]}&trial={ids[3]}&trial={ids[0]}")
     assert page.html.count('<tr class="differs">') >= 2
     batch = next(row for row in page.rows if row[0] == "batch")
@@ -428,16 +428,16 @@ def test_checkpoints_are_verified_on_request(site: Site, tmp_path: Path) -> None
     assert "Not checked since the server started" in page.text
     assert ["weights.bin", "10.2 kB"] in page.rows
     assert site.client.ask("POST", f"{path}/verify").headers["location"] == f"{path}#files"
-    page = wait_for_text(site, path, "✓ as saved")
-    assert f"(asked by\n{USER}" in page.text
+    page = wait_for_text(site, path, "✓ intact")
+    assert f"(requested by\n{USER}" in page.text
     assert site.client.ask("POST", f"/ui/checkpoints/{damaged}/verify").status == 303
-    page = wait_for_text(site, f"/ui/checkpoints/{damaged}", "✗ not as saved")
+    page = wait_for_text(site, f"/ui/checkpoints/{damaged}", "✗ damaged")
     assert "weights.bin: has changed: its digest is" in page.text
     page = site.page(listed)
-    assert (page.text.count("✓ as saved"), page.text.count("✗ not as saved")) == (1, 1)
+    assert (page.text.count("✓ intact"), page.text.count("✗ damaged")) == (1, 1)
     (store / whole).rename(store / "away")
     site.client.ask("POST", f"{path}/verify")
-    wait_for_text(site, path, "✗ not as saved")
+    wait_for_text(site, path, "✗ damaged")
 
 
 def test_a_checkpoint_that_is_not_complete_is_not_verified(site: Site) -> None:
@@ -446,13 +446,13 @@ def test_a_checkpoint_that_is_not_complete_is_not_verified(site: Site) -> None:
         CheckpointStarted(uuid="half-written", storage_url="file:///x", steps_completed=1),
         trial_id=trial,
     )
-    assert "There are no complete files" in site.page("/ui/checkpoints/half-written").text
+    assert "The files cannot be checked" in site.page("/ui/checkpoints/half-written").text
     assert site.client.ask("POST", "/ui/checkpoints/half-written/verify").status == 409
     site.database.record_checkpoint(
         CheckpointCommitted(uuid="half-written", metadata={}, resources={"w": 3}, steps_completed=1)
     )
     site.client.ask("POST", "/ui/checkpoints/half-written/verify")
-    wait_for_text(site, "/ui/checkpoints/half-written", "✗ not as saved")  # nothing is at file:///x
+    wait_for_text(site, "/ui/checkpoints/half-written", "✗ damaged")  # nothing is at file:///x
 
 
 def test_a_checkpoint_is_downloaded_loaded_and_promoted(site: Site, tmp_path: Path) -> None:
@@ -518,7 +518,7 @@ def test_models_and_their_versions(site: Site, tmp_path: Path) -> None:
     site.database.register_version("digits/reader", uuid, name="first", notes="Trained\non all.")
     page = site.page("/ui/models?label=vision&name=READER")
     assert "digits/reader" in page.text
-    assert "No model is like that" in site.page("/ui/models?label=audio").text
+    assert "No model matches" in site.page("/ui/models?label=audio").text
     page = site.page(f"/ui/models/{model.id}")
     for expected in ("Reads digits.", "owner", "first", "Trained\non all."):
         assert expected in page.text, expected
@@ -591,7 +591,7 @@ def test_the_table_is_filtered_sorted_and_exported(site: Site) -> None:
 def test_a_filter_that_does_not_parse_says_where(site: Site) -> None:
     experiment, _ = site.search(2)
     page = site.page(f"/ui/experiments/{experiment}?where=val_los+%3C+1")
-    assert "character 1 of the filter: expected a name of the table (did you mean val_loss?" in (
+    assert "character 1 of the filter: expected a column name (did you mean val_loss?" in (
         page.text
     )
     assert 'aria-describedby="filter-error"' in page.html
@@ -765,7 +765,7 @@ def test_a_log_is_searched_and_read_backwards(site: Site) -> None:
     assert (warnings.count("slow"), warnings.count("lost")) == (4, 4)
     errors = site.page(f"{base}?level=error&find=tensorflow").text
     assert (errors.count("slow"), errors.count("lost")) == (0, 4)
-    assert "No line is like that." in site.page(f"{base}?find=nowhere").text
+    assert "No line matches." in site.page(f"{base}?find=nowhere").text
     site.page(f"{base}?level=loud", status=422)
     site.page(f"{base}?before=99999999999")
 
@@ -857,8 +857,8 @@ def test_trials_of_several_experiments_are_compared(site: Site) -> None:
     assert [curve["id"] for curve in series] == ids
     best = site.page(f"/ui/compare?experiment={one}&experiment={other}")
     assert best.text.count("trial ") >= 4
-    assert "There are no such trials: 999999" in site.page("/ui/compare?trials=999999").text
-    assert "Choose two trials or more" in site.page("/ui/compare").text
+    assert "Unknown trials: 999999" in site.page("/ui/compare?trials=999999").text
+    assert "Enter at least two trial numbers" in site.page("/ui/compare").text
     _, (third,) = site.search(1, searcher={"name": "single", "metric": "accuracy"})
     site.page(f"/ui/compare?trials={ids[0]},{third}")
     listed = site.page("/ui/experiments")
@@ -967,8 +967,8 @@ def test_nothing_in_the_records_is_more_than_text(site: Site) -> None:
     assert f"{3 * 9} values that are not finite are omitted" in site.page(base).text
     for where, told in (
         (f"`{HOSTILE}` < 1", "9 of 9 pass the filter"),
-        (f"{HOSTILE} < 1", "expected a name, a number, or a text in quotation marks"),
-        ("x < 1", "expected a name of the table ("),
+        (f"{HOSTILE} < 1", "expected a name, a number or a quoted string"),
+        ("x < 1", "expected a column name ("),
     ):
         asked = {"where": where, "sort": HOSTILE, "column": HOSTILE, HOSTILE: HOSTILE}
         page = site.page(f"{base}?{urllib.parse.urlencode(asked)}")

@@ -17,7 +17,7 @@ from detcore.cli import main
 from detcore.cli.cli_context import CliContext
 from detcore.environment import read_environment
 from detcore_server import ServerSettings
-from detcore_server.commands.serve_command import _warnings as startup_warnings
+from detcore_server.commands.serve_command import _list_warnings
 from detcore_server.commands.serve_command import serve as serve_command
 from detcore_server.server_database import ServerDatabase
 
@@ -108,7 +108,7 @@ def test_a_public_url_is_missed_where_the_host_names_no_address(
     settings = ServerSettings(
         environment=obj.environment, plugins=obj.plugin_manager(), host=host, public_url=public_url
     )
-    assert any("--public-url" in line for line in startup_warnings(obj, settings)) == is_warned
+    assert any("--public-url" in line for line in _list_warnings(obj, settings)) == is_warned
 
 
 def test_the_settings_have_the_defaults_of_the_command(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_port_that_is_in_use_is_told(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         result = serve(tmp_path, "--port", str(port))
     assert result.exit_code == 1
-    assert f"port {port} of 127.0.0.1 is in use already.\n" in result.output
+    assert f"port {port} of 127.0.0.1 is in use.\n" in result.output
     assert "--port" in result.output
 
 
@@ -146,8 +146,8 @@ def test_a_port_that_is_in_use_is_told(tmp_path: Path) -> None:
         (("--port", "65536"), 2, "65536"),
         (("--public-url", "host:8080"), 2, "has no http:// or https://"),
         (("--public-url", "http://a:b@host"), 2, "holds a user or a password"),
-        (("--token-lifetime", "soon"), 2, "no time such as 90s, 30m, 12h or 7d"),
-        (("--token-lifetime", "0"), 2, "no time such as"),
+        (("--token-lifetime", "soon"), 2, "not a duration such as 90s, 30m, 12h or 7d"),
+        (("--token-lifetime", "0"), 2, "not a duration such as"),
         (("--log-level", "trace"), 2, "trace"),
     ],
 )

@@ -127,8 +127,8 @@ def test_what_cannot_be_used_is_told_before_anything_listens(tmp_path: Path) -> 
     for certificate, key, told in (
         (one.certificate, two.key, "KEY_VALUES_MISMATCH"),
         (hidden.certificate, hidden.key, "openssl pkey -in KEY"),
-        (missing, one.key, f"the file {missing} of --certificate cannot be read: No such file"),
-        (one.certificate, tmp_path, "of --key cannot be read: Is a directory"),
+        (missing, one.key, f"cannot read the file {missing} of --certificate: No such file"),
+        (one.certificate, tmp_path, "of --key: Is a directory"),
         (text, one.key, "Both must be PEM files"),
         (one.key, one.certificate, "Both must be PEM files"),
     ):
@@ -137,4 +137,4 @@ def test_what_cannot_be_used_is_told_before_anything_listens(tmp_path: Path) -> 
         assert told in result.output
         assert (result.exit_code, "detcore serves" in result.output) == (2, False)
     result = CliRunner().invoke(main, ["serve", "--certificate", str(one.certificate)])
-    assert "belong together" in result.output
+    assert "must be used together" in result.output

@@ -100,7 +100,7 @@ def test_the_link_opens_the_page_once_and_nothing_is_kept(own_page: OwnPage) -> 
     assert "mine" in own_page.get("/ui/experiments", Cookie=session)[2]
     status, headers, text = own_page.get(own_page.path)
     assert (status, headers.get("set-cookie")) == (403, None)
-    assert "This link was used already" in text
+    assert "This link was already used" in text
     # The session continues; the routes of a server are not there, whatever comes with a request.
     page = own_page.get("/ui/experiments/1", Cookie=session)[2]
     assert "Log out" not in page
@@ -109,7 +109,7 @@ def test_the_link_opens_the_page_once_and_nothing_is_kept(own_page: OwnPage) -> 
     assert own_page.get("/api/detcore/v1/experiments", **bearer)[0] == 404
     code, out, err = own_page.end()
     assert (code, err) == (0, "")
-    assert out.strip() == "The page has ended."
+    assert out.strip() == "Stopped."
     with ServerDatabase.open(f"sqlite:///{own_page.home / 'detcore.db'}") as database:
         assert database.list_users() == []
         assert database.find_token(token) is None
@@ -120,7 +120,7 @@ def test_another_host_name_is_refused(own_page: OwnPage) -> None:
     for host in ("evil.example", f"evil.example:{own_page.port}", "127.0.0.1", "127.0.0.1:1"):
         status, headers, text = own_page.get(own_page.path, Host=host)
         assert (status, headers.get("set-cookie")) == (421, None), host
-        assert text == "This server answers at 127.0.0.1 and localhost alone.\n"
+        assert text == "This server is available only at 127.0.0.1 and localhost.\n"
     assert own_page.get(own_page.path, Host=f"localhost:{own_page.port}")[0] == 200
 
 

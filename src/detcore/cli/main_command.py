@@ -82,12 +82,12 @@ COMMANDS = {
         "detcore.cli.model_commands:model_group",
         "Register checkpoints as numbered versions of models.",
     ),
-    "ui": Lazy(None, "Open a page of the records in a browser, for you alone."),
-    "serve": Lazy(None, "Serve records and a page over HTTP; run submitted experiments."),
+    "ui": Lazy(None, "Show the records in a browser."),
+    "serve": Lazy(None, "Serve records over HTTP and run submitted experiments."),
     "user": Lazy(
         "detcore.cli.user_commands:user_group", "Manage the users of a server; log in to one."
     ),
-    "database": Lazy(None, "Copy the record store, restore it, bring it up to date."),
+    "database": Lazy(None, "Back up, restore and upgrade the record store."),
     "storage": Lazy(None, "Test a checkpoint storage."),
     "config": Lazy(
         "detcore.cli.config_commands:config_group", "Check, show and describe experiment files."

@@ -49,11 +49,11 @@ Examples:
     "user",
     cls=CommandGroup,
     lazy_commands={
-        "create": Lazy(None, "Add a user; asks for the password."),
-        "list": Lazy(None, "List the users."),
-        "password": Lazy(None, "Give a user another password, who is then logged out everywhere."),
-        "deactivate": Lazy(None, "Stop a user from logging in."),
-        "activate": Lazy(None, "Let a user log in again."),
+        "create": Lazy(None, "Create a user and prompt for the password."),
+        "list": Lazy(None, "List all users."),
+        "password": Lazy(None, "Change a user's password and revoke all tokens."),
+        "deactivate": Lazy(None, "Disable a user."),
+        "activate": Lazy(None, "Enable a user."),
     },
     epilog=_EXAMPLES,
 )

@@ -22,7 +22,7 @@ from running_server import RunningServer
 SLOW_TO_TAKE_IN = """
 import time
 from detcore_server.jobs import submit
-in_time, take_in = submit.in_time, submit.take_in
+in_time, queue_experiment = submit.in_time, submit.queue_experiment
 
 async def in_time_once(*arguments):
     judged = await in_time(*arguments)
@@ -30,7 +30,7 @@ async def in_time_once(*arguments):
     return judged
 
 submit.in_time = in_time_once
-submit.take_in = lambda *args, **given: (time.sleep(1), take_in(*args, **given))[1]
+submit.queue_experiment = lambda *args, **kw: (time.sleep(1), queue_experiment(*args, **kw))[1]
 """
 
 

@@ -1,6 +1,6 @@
-"""The HTTP server of the record store, ``detcore serve``.
+"""HTTP server of the record store (``detcore serve``).
 
-Names are imported on first use: finding the plugin must not cost what using it costs.
+Names are imported on first use, so that plugin discovery stays fast.
 """
 
 from __future__ import annotations

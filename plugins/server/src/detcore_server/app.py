@@ -1,4 +1,4 @@
-"""The application: routes of every part, each behind its guard."""
+"""FastAPI application with all routes and their guards."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 
 def make_app(settings: ServerSettings, *, visit: Visit | None = None) -> FastAPI:
-    """Return the application of a server; its database is open until the application ends.
+    """Create a server's application. Its database stays open until the application ends.
 
     Args:
         settings: The server's settings.
-        visit: The link of the one person who is served: they get the page and no other route, and
-            no submitted experiment is started, because a server that uses the same records may
-            start it. None: users log in.
+        visit: One-time link of ``detcore ui``. Its visitor gets only the page. No submitted
+            experiment is started, because a server with the same records may start it. None: users
+            log in.
 
     Raises:
         DatabaseError: If the database cannot be opened.
-        RunError: If the routes of a plugin cannot be made.
+        RunError: If a plugin's routes cannot be created.
     """
     routers_of_plugins = make_routers(settings.plugins) if visit is None else []
     state = ServerState.open(settings, visit=visit)
@@ -57,7 +57,7 @@ def make_app(settings: ServerSettings, *, visit: Visit | None = None) -> FastAPI
         title="detcore",
         version=__version__,
         lifespan=lifespan,
-        # The document is open only with a token, and its viewers need assets from outside.
+        # The OpenAPI document requires a token, and its viewers would load external assets.
         openapi_url=None,
         responses={
             "4XX": {"model": ErrorAnswer},
@@ -75,7 +75,7 @@ def make_app(settings: ServerSettings, *, visit: Visit | None = None) -> FastAPI
         return app
     for routes in (user_routes, client_routes, job_routes):
         app.include_router(routes.router)
-    # Behind all others, so that they replace none.
+    # Registered last, so that plugin routes cannot replace other routes.
     for router in routers_of_plugins:
         app.include_router(router)
 
@@ -87,30 +87,30 @@ def make_app(settings: ServerSettings, *, visit: Visit | None = None) -> FastAPI
 
 
 def make_routers(plugins: PluginManager) -> list[APIRouter]:
-    """Return the routers of all plugins.
+    """Create the routers of all plugins.
 
     Raises:
-        RunError: If a plugin's router cannot be made.
+        RunError: If a plugin's router cannot be created.
     """
     routers = []
     for name, routes in plugins.routes().items():
         guards = [] if routes.has_guards else [Depends(require_user)]
         router = APIRouter(dependencies=guards)
         try:
-            router.include_router(_load(routes.make_router))
+            router.include_router(_load_router(routes.make_router))
         except Exception as error:
             plugin = plugins.find_routes_provider(name)
             raise RunError(
-                f"the server cannot start: the plugin {plugin.label} fails to make its routes "
+                f"the server cannot start: the plugin {plugin.label} fails to create its routes "
                 f"{name!r} ({routes.make_router}): {describe_error(error)}.\n"
-                f"Start it without them: detcore --no-plugin {plugin.name} serve"
+                f"Start without the plugin: detcore --no-plugin {plugin.name} serve"
             ) from error
         routers.append(router)
     return routers
 
 
-def _load(place: str) -> APIRouter:
+def _load_router(place: str) -> APIRouter:
     router = pkgutil.resolve_name(place)()
     if not isinstance(router, APIRouter):
-        raise TypeError(f"it returned {router!r}, which is no fastapi.APIRouter")
+        raise TypeError(f"expected a fastapi.APIRouter, got {router!r}")
     return router

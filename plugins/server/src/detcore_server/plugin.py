@@ -1,4 +1,4 @@
-"""Hook implementations; imports click when a command is called for, and no HTTP library."""
+"""Hook implementations. This module imports click on demand and no HTTP library."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Give plugins what their routes need besides the public names of `detcore_server`.
+"""Names for the routes of plugins, in addition to the public names of `detcore_server`.
 
-Annotations of a route's parameters (`Admin`, `Id`, `State`, `Token`), users, submissions of
-experiments, and the limits and errors of the server's own routes. It imports FastAPI: a plugin
-imports this module where it makes its router, never where it registers the hook.
+It provides annotations of route parameters (`Admin`, `Id`, `State`, `Token`), users, submissions,
+and the limits and errors of the server's own routes. Because it imports FastAPI, a plugin must
+import it in the function that creates its router and not in the module with the hook.
 """
 
 from detcore_server.api.client_models import MAX_DEPTH, is_too_deep

@@ -1,4 +1,4 @@
-"""The embedded store, with the files that a server sends its clients."""
+"""Embedded transport that also serves files to clients."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class ServedTransport(EmbeddedTransport):
-    """Lists and opens single files of checkpoints and trials; clients check them themselves."""
+    """Lists and opens files of checkpoints and trials. Clients verify the files."""
 
     def list_files(self, uuid: str) -> Document:
-        """Return the stored files of a checkpoint: ``uuid, storage_url, files`` (``name, size``).
+        """Return a checkpoint's stored files as ``uuid, storage_url, files`` (``name, size``).
 
         Raises:
-            CheckpointStateError: If it is not complete, or was deleted.
+            CheckpointStateError: If the checkpoint is incomplete or was deleted.
         """
         with self.open_checkpoint(uuid) as (record, storage):
             start = len(record.uuid) + 1
@@ -36,13 +36,13 @@ class ServedTransport(EmbeddedTransport):
             }
 
     def open_file(self, uuid: str, name: str) -> tuple[BinaryIO, int]:
-        """Open a stored file of a checkpoint, and return it with its size.
+        """Open a stored file of a checkpoint, and return the file and its size.
 
-        Fetch a file that is not on this machine first, into a private temporary file.
+        A file on another machine is first copied to a private temporary file.
 
         Raises:
-            CheckpointStateError: If the checkpoint is not complete, or was deleted.
-            NotFoundError: If it has no such file.
+            CheckpointStateError: If the checkpoint is incomplete or was deleted.
+            NotFoundError: If the file does not exist.
         """
         with self.open_checkpoint(uuid) as (record, storage):
             key = f"{record.uuid}/{name}"
@@ -53,17 +53,18 @@ class ServedTransport(EmbeddedTransport):
                 with tempfile.TemporaryDirectory(prefix="detcore-") as folder:
                     target = Path(folder) / "file"
                     storage.get_tree([(target, key)])
-                    return _open_regular(target)  # which stays, while it is open, without its name
+                    # An open file stays readable after the directory is removed.
+                    return _open_regular(target)
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
                 raise NotFoundError(
                     f"checkpoint {record.uuid} has no file {name!r} in {storage.url}."
                 ) from error
 
     def open_event_file(self, trial_id: int, name: str) -> tuple[BinaryIO, int]:
-        """Open an event file of a trial, and return it with its size.
+        """Open an event file of a trial, and return the file and its size.
 
         Raises:
-            NotFoundError: If it has no such file.
+            NotFoundError: If the file does not exist.
         """
         trial = self.database().get_trial(trial_id)
         missing = NotFoundError(f"trial {trial.id} has no event file {name!r}.")
@@ -71,7 +72,7 @@ class ServedTransport(EmbeddedTransport):
             raise missing
         folder = os.path.realpath(trial.trial_dir)
         path = f"{folder}/{name}"
-        if os.path.realpath(path) != path:  # a link, or a path that leads out of the folder
+        if os.path.realpath(path) != path:  # a link, or a path outside the directory
             raise missing
         try:
             return _open_regular(Path(path))
@@ -80,7 +81,7 @@ class ServedTransport(EmbeddedTransport):
 
 
 def _open_regular(path: Path) -> tuple[BinaryIO, int]:
-    """Open a regular file; anything else (a pipe would wait forever) counts as missing."""
+    """Open a regular file. Other kinds count as missing, because a pipe would block."""
     file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):

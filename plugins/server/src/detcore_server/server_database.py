@@ -1,4 +1,4 @@
-"""The record store of a server: the records, and its users, tokens and submissions."""
+"""Record store of a server, with users, tokens and submissions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from detcore.types import Control, ExperimentState
 experiments, submissions, tokens, users = (
     metadata.tables[name] for name in ("experiments", "submissions", "tokens", "users")
 )
-# Lets tools that search logs and repositories for secrets recognize a token.
+# Prefix by which secret scanners recognize a token.
 _PREFIX = "detcore_"
 _QUEUED = "QUEUED"
 _ENDED = "ENDED"
@@ -45,11 +45,11 @@ class UserRecord:
     """A user of a server.
 
     Attributes:
-        name: Unique.
-        password_hash: The server's hash of the password; None: this user cannot log in.
-        is_admin: Whether this user may manage the others.
-        is_active: Whether this user may log in.
-        created_at: Seconds since 1970.
+        name: Unique name.
+        password_hash: Hash of the password. None: the user cannot log in.
+        is_admin: Whether the user may manage other users.
+        is_active: Whether the user may log in.
+        created_at: Creation time in seconds since 1970.
     """
 
     id: int
@@ -65,7 +65,7 @@ class TokenRecord:
     """The user that a token authenticates.
 
     Attributes:
-        expires_at: Until when; seconds since 1970.
+        expires_at: Expiry time in seconds since 1970.
     """
 
     user_id: int
@@ -76,16 +76,16 @@ class TokenRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionRecord:
-    """An experiment that was submitted to a server, and its state.
+    """State of an experiment that was submitted to a server.
 
     Attributes:
-        user_name: Whose it is.
-        submission_id: The identifier that its user gave it.
-        phase: ``"QUEUED"``: waits for its turn; ``"STARTED"``: a runner works on it, or will;
-            ``"ENDED"``: there is nothing to do for it.
-        test_mode: Whether it is a smoke run.
-        state: The experiment's.
-        control: The request to its runner, or None.
+        user_name: Name of the owner.
+        submission_id: Identifier chosen by the client.
+        phase: ``"QUEUED"`` while the experiment waits, ``"STARTED"`` while a runner works on it or
+            is starting, ``"ENDED"`` afterwards.
+        test_mode: Whether the experiment is a smoke test.
+        state: State of the experiment.
+        control: Pending request to the runner, or None.
     """
 
     experiment_id: int
@@ -99,17 +99,17 @@ class SubmissionRecord:
 
 
 def new_token() -> str:
-    """Return a token that cannot be guessed."""
+    """Create a random token."""
     return _PREFIX + secrets.token_urlsafe(32)
 
 
 def token_digest(token: str) -> str:
-    """Return the digest of a token, as it is stored."""
+    """Return the stored digest of a token."""
     return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
 class ServerDatabase(Database):
-    """The records, with the users of a server, their tokens and the submitted experiments."""
+    """Records with users, tokens and submitted experiments."""
 
     def describe_experiment(
         self,
@@ -122,35 +122,35 @@ class ServerDatabase(Database):
         add_labels: Iterable[str] = (),
         remove_labels: Iterable[str] = (),
     ) -> list[str]:
-        """Change an experiment's name, description, notes or labels; None keeps a value.
+        """Change an experiment's name, description, notes or labels. None keeps a value.
 
-        The configuration changes, too.
+        The configuration changes as well.
 
         Args:
-            experiment_id: Which.
-            name: Its name in lists.
+            experiment_id: Id of the experiment.
+            name: Name of the experiment.
             description: A short description.
-            notes: A longer text about it; not part of the configuration.
-            labels: Replace all that it has.
-            add_labels: It has these afterwards.
-            remove_labels: It does not have these afterwards.
+            notes: Longer notes, which are not part of the configuration.
+            labels: New labels, which replace all existing labels.
+            add_labels: Labels to add.
+            remove_labels: Labels to remove.
 
         Returns:
-            Its labels, sorted.
+            The resulting labels, sorted.
 
         Raises:
             NotFoundError: If no experiment has that id.
-            ConfigError: If the labels are no list of texts.
+            ConfigError: If the labels are not a list of strings.
         """
-        given = {"name": name, "description": description}
-        changed: dict[str, Any] = {key: text for key, text in given.items() if text is not None}
+        fields = {"name": name, "description": description}
+        changes: dict[str, Any] = {key: text for key, text in fields.items() if text is not None}
         added = set(check_strings("labels", add_labels))
         removed = set(check_strings("labels", remove_labels))
-        self.get_experiment(experiment_id)  # or an error that lists the known ones
-        this = experiments.c.id == experiment_id
+        self.get_experiment(experiment_id)  # raises NotFoundError with the known ids
+        is_experiment = experiments.c.id == experiment_id
         with self.transaction(write=True) as connection:
-            query = select(experiments.c.config).where(this).with_for_update()
-            config = {**(connection.execute(query).scalar() or {}), **changed}
+            query = select(experiments.c.config).where(is_experiment).with_for_update()
+            config = {**(connection.execute(query).scalar() or {}), **changes}
             before = config.get("labels") or ()
             if labels is not None:
                 before = check_strings("labels", labels)
@@ -160,7 +160,9 @@ class ServerDatabase(Database):
                 replace_labels(connection, experiment_id, after)
             columns = {"name": name, "notes": notes}
             texts = {key: text for key, text in columns.items() if text is not None}
-            connection.execute(update(experiments).where(this).values(config=config, **texts))
+            connection.execute(
+                update(experiments).where(is_experiment).values(config=config, **texts)
+            )
             return after
 
     def create_user(
@@ -169,12 +171,12 @@ class ServerDatabase(Database):
         """Add a user.
 
         Args:
-            name: Unique.
-            password_hash: Hash of the password; None: this user cannot log in.
-            is_admin: Whether this user may manage the others.
+            name: Unique name.
+            password_hash: Hash of the password. None: the user cannot log in.
+            is_admin: Whether the user may manage other users.
 
         Raises:
-            DatabaseError: If there is a user of that name.
+            DatabaseError: If the name is in use.
         """
         try:
             with self.transaction(write=True) as connection:
@@ -188,7 +190,7 @@ class ServerDatabase(Database):
                 connection.execute(insert(users).values(**values))
         except IntegrityError as error:
             raise DatabaseError(
-                f"there is a user {name!r} already in {self.url}.\nChoose another name."
+                f"the user {name!r} already exists in {self.url}.\nChoose another name."
             ) from error
         return self.get_user(name)
 
@@ -196,14 +198,14 @@ class ServerDatabase(Database):
         """Return a user by name or id.
 
         Raises:
-            NotFoundError: If there is no such user.
+            NotFoundError: If the user does not exist.
         """
         column = users.c.id if isinstance(user, int) else users.c.name
         with self.transaction(write=False) as connection:
             row = connection.execute(select(users).where(column == user)).fetchone()
         if row is None:
             raise NotFoundError(
-                f"no user {user!r} in {self.url}.\nSee who there is: detcore user list"
+                f"no user {user!r} in {self.url}.\nList the users with: detcore user list"
             )
         return UserRecord(**row._mapping)
 
@@ -216,10 +218,10 @@ class ServerDatabase(Database):
     def update_user(self, user: str | int, **changed: Any) -> UserRecord:
         """Change a user's ``password_hash``, ``is_admin`` or ``is_active``.
 
-        A user who gets another password, or is no longer active, loses all tokens.
+        A new password or deactivation revokes all tokens of the user.
 
         Raises:
-            NotFoundError: If there is no such user.
+            NotFoundError: If the user does not exist.
         """
         record = self.get_user(user)
         with self.transaction(write=True) as connection:
@@ -236,18 +238,18 @@ class ServerDatabase(Database):
         expires_at: float,
         password_hash: str | None = None,
     ) -> bool:
-        """Note a token, and forget those that have expired; return whether it was noted.
+        """Store a token and delete expired tokens. Return whether the token was stored.
 
         Args:
             digest: SHA-256 of the token, in hexadecimal digits.
-            user_id: The user that it authenticates.
-            expires_at: Until when; seconds since 1970.
-            password_hash: The hash that the password was compared with: the token is not noted if
-                the user's hash has changed since.
+            user_id: Id of the user.
+            expires_at: Expiry time in seconds since 1970.
+            password_hash: Hash that the password was compared with. The token is not stored if the
+                user's hash has changed since.
         """
         with self.transaction(write=True) as connection:
-            kept = select(users.c.password_hash).where(users.c.id == user_id)
-            if password_hash is not None and connection.scalar(kept) != password_hash:
+            stored_hash = select(users.c.password_hash).where(users.c.id == user_id)
+            if password_hash is not None and connection.scalar(stored_hash) != password_hash:
                 return False
             connection.execute(delete(tokens).where(tokens.c.expires_at < time.time()))
             connection.execute(
@@ -261,9 +263,9 @@ class ServerDatabase(Database):
         return True
 
     def find_token(self, digest: str) -> TokenRecord | None:
-        """Return a token that has not expired, with its user, or None.
+        """Return a valid token with its user, or None.
 
-        Return None also if the user is not active.
+        Tokens of inactive users are not valid.
         """
         query = (
             select(
@@ -281,7 +283,7 @@ class ServerDatabase(Database):
         return None if row is None else TokenRecord(**row._mapping)
 
     def remove_token(self, digest: str) -> None:
-        """Forget a token, or do nothing if it is not known."""
+        """Delete a token if it exists."""
         with self.transaction(write=True) as connection:
             connection.execute(delete(tokens).where(tokens.c.digest == digest))
 
@@ -295,23 +297,23 @@ class ServerDatabase(Database):
         config_text: str,
         place: Callable[[int], str],
     ) -> int:
-        """Record an experiment that waits for its turn, unless it was submitted before.
+        """Queue an experiment, unless it was submitted before.
 
         Args:
-            user_id: Whose it is.
-            submission_id: The user's identifier of it; up to 64 characters.
-            test_mode: Whether it is a smoke run.
-            config: The configuration, defaults applied; JSON values.
-            config_text: The experiment file as it was written.
-            place: Called with the new id, before other processes see the record: puts the code in
-                its place, and returns the folder. If it raises, nothing is recorded.
+            user_id: Id of the owner.
+            submission_id: Identifier chosen by the client, up to 64 characters.
+            test_mode: Whether the experiment is a smoke test.
+            config: Configuration with defaults, as JSON values.
+            config_text: Source of the experiment file.
+            place: Called with the new id before other processes see the record. It moves the code
+                to its directory and returns the directory. If it raises, nothing is recorded.
 
         Returns:
-            The id of the experiment.
+            Id of the experiment.
         """
-        known = self.find_submission(user_id, submission_id)
-        if known is not None:
-            return known
+        existing_id = self.find_submission(user_id, submission_id)
+        if existing_id is not None:
+            return existing_id
 
         def record(connection: Connection, experiment_id: int) -> str:
             connection.execute(
@@ -332,14 +334,14 @@ class ServerDatabase(Database):
                 config=config, config_text=config_text, name=name, place=record
             )
         except IntegrityError:
-            # Two tries of one submission may be under way at once.
-            known = self.find_submission(user_id, submission_id)
-            if known is None:
+            # Two attempts of one submission may run concurrently.
+            existing_id = self.find_submission(user_id, submission_id)
+            if existing_id is None:
                 raise
-            return known
+            return existing_id
 
     def find_submission(self, user_id: int, submission_id: str) -> int | None:
-        """Return the id of the experiment that a user submitted under an identifier, or None."""
+        """Return the id of the experiment with a submission id, or None."""
         query = select(submissions.c.experiment_id).where(
             submissions.c.user_id == user_id, submissions.c.submission_id == submission_id
         )
@@ -347,7 +349,7 @@ class ServerDatabase(Database):
             return connection.scalar(query)
 
     def get_submission(self, experiment_id: int) -> SubmissionRecord | None:
-        """Return the submission of an experiment; None if it was not submitted."""
+        """Return the submission of an experiment, or None if it was not submitted."""
         with self.transaction(write=False) as connection:
             row = connection.execute(
                 _RECORDS.where(submissions.c.experiment_id == experiment_id)
@@ -355,7 +357,7 @@ class ServerDatabase(Database):
         return None if row is None else _read_submission(row._mapping)
 
     def submitters(self, experiment_ids: Sequence[int]) -> dict[int, str]:
-        """Return the names of the users who submitted some experiments, by the experiments' ids."""
+        """Return the names of the submitting users by experiment id."""
         query = select(submissions.c.experiment_id, users.c.name).join(users)
         which = submissions.c.experiment_id.in_(experiment_ids)
         with self.transaction(write=False) as connection:
@@ -364,12 +366,12 @@ class ServerDatabase(Database):
 
     @staticmethod
     def submitted_by(name: str) -> ColumnElement[bool]:
-        """Return the condition ``where`` of `list_experiments`: those that a user submitted."""
-        theirs = select(submissions.c.experiment_id).join(users).where(users.c.name == name)
-        return experiments.c.id.in_(theirs)
+        """Return a condition for ``where`` of `list_experiments`: submitted by a user."""
+        submitted_ids = select(submissions.c.experiment_id).join(users).where(users.c.name == name)
+        return experiments.c.id.in_(submitted_ids)
 
     def list_submissions(self, *, phases: Iterable[str]) -> list[SubmissionRecord]:
-        """Return the submissions in one of some phases, by the experiments' ids."""
+        """Return the submissions in any of the phases, ordered by experiment id."""
         query = _RECORDS.where(submissions.c.phase.in_(list(phases)))
         with self.transaction(write=False) as connection:
             rows = connection.execute(query.order_by(submissions.c.experiment_id))
@@ -378,7 +380,7 @@ class ServerDatabase(Database):
     def set_submission_phase(self, experiment_id: int, phase: str) -> None:
         """Record the phase of a submitted experiment.
 
-        ENDED is recorded only if it does not run: it may have been resumed.
+        ENDED is recorded only if the experiment does not run, because it may have been resumed.
         """
         which = [submissions.c.experiment_id == experiment_id]
         if phase == _ENDED:
@@ -391,10 +393,10 @@ class ServerDatabase(Database):
             connection.execute(update(submissions).where(*which).values(phase=phase))
 
     def queue_again(self, experiment_id: int) -> bool:
-        """Let a submitted experiment that does not run wait for its turn once more.
+        """Queue a submitted experiment again.
 
         Returns:
-            False if it runs, waits or is complete, or was not submitted.
+            False if the experiment runs, waits, is complete, or was not submitted.
         """
         if self.get_submission(experiment_id) is None:
             return False

@@ -1,4 +1,4 @@
-"""The settings of a server."""
+"""Settings of a server."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """The settings of a server.
+    """Settings of a server.
 
     Attributes:
-        environment: Where its records and files are.
-        plugins: The plugins that it may use.
-        host: Interface to listen on; the default is this machine alone.
-        port: Port to listen on; 0: a free one.
-        certificate: File of the TLS certificate chain (PEM); None: plain HTTP.
-        key: File of its private key (PEM).
-        token_lifetime_s: How long the token of a log-in is valid.
-        max_body_bytes: The largest body of a request, except for uploads of code.
-        public_url: URL for trials and users; default: ``http(s)://host:port``.
-        proxy: Address of the reverse proxy whose headers about the client are trusted.
-        max_connections: How many connections may be open; more are refused.
-        log_level: Level of the server's own log; see ``detcore serve --help``.
-        max_experiments: How many submitted experiments run at once; others wait.
-        launcher: Launcher for the workers of submitted experiments that name none; None: this
-            machine.
+        environment: Location of records and files.
+        plugins: Available plugins.
+        host: Interface to listen on. The default is reachable only from this machine.
+        port: Port to listen on. 0: a free port.
+        certificate: TLS certificate chain file (PEM). None: plain HTTP.
+        key: Private key file (PEM).
+        token_lifetime_s: Lifetime of a login token in seconds.
+        max_body_bytes: Maximum size of a request body, except for code uploads.
+        public_url: URL for trials and users. The default is ``http(s)://host:port``.
+        proxy: Address of the reverse proxy whose client headers are trusted.
+        max_connections: Maximum number of open connections. Further connections are rejected.
+        log_level: Log level of the server. See ``detcore serve --help``.
+        max_experiments: Maximum number of submitted experiments that run concurrently.
+        launcher: Default launcher of submitted experiments. None: the local launcher.
     """
 
     environment: Environment
@@ -54,7 +53,7 @@ class ServerSettings:
         if self.public_url is not None:
             return self.public_url.rstrip("/")
         scheme = "http" if self.certificate is None else "https"
-        # All interfaces have no name; this one of them is always there.
+        # "All interfaces" is not an address, but the loopback interface always exists.
         host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         host = f"[{host}]" if ":" in host else host
         return f"{scheme}://{host}:{self.port}"

@@ -1,4 +1,4 @@
-"""The state that the routes of one server share."""
+"""State shared by the routes of a server."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
     from detcore_server.users.one_time_link import Visit
 
 
-# A hash of a password takes 64 MiB and all of a core.
+# Hashing a password requires 64 MiB of memory and one core.
 _HASHES_AT_ONCE = 2
-# Further submissions wait, and leave the threads that answer the other routes free.
+# Further submissions wait without blocking the threads of other routes.
 _MAX_CONCURRENT_SUBMISSIONS = 4
-# A request with the code in it may take hundreds of megabytes of memory while it is read.
+# Reading a request that contains code may require hundreds of megabytes of memory.
 _CODES_AT_ONCE = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """The state that the routes of one server share.
+    """State shared by the routes of a server.
 
     Attributes:
-        settings: Its settings.
-        database: Its record store.
-        transport: Answers the client's requests.
-        jobs: Runs submitted experiments.
-        throttle: Limits attempts to log in.
-        hashing: Held while a password is hashed.
-        submission_limiter: Held while an experiment is checked, and its code unpacked.
-        reading_code: Held instead if the code is in the request.
-        ending: Set when the server receives a signal to end: requests that follow a log stop then.
-        verifier: Verifies checkpoints.
-        visit: The link of the one person who is served (``detcore ui``); None: users log in.
+        settings: Settings of the server.
+        database: Record store.
+        transport: Handles client requests.
+        jobs: Queue of submitted experiments.
+        throttle: Limits login attempts.
+        hashing: Limiter held while a password is hashed.
+        submission_limiter: Limiter held while an experiment is checked and its code unpacked.
+        reading_code: Limiter held instead if the request contains the code.
+        ending: Set when the server receives a signal to end. Requests that follow a log then stop.
+        verifier: Verifies checkpoint files.
+        visit: One-time link of ``detcore ui``. None: users log in.
     """
 
     settings: ServerSettings
@@ -60,11 +60,11 @@ class ServerState:
 
     @classmethod
     def open(cls, settings: ServerSettings, *, visit: Visit | None = None) -> ServerState:
-        """Open the records; `close` closes them.
+        """Open the records. Close them with `close`.
 
         Args:
-            settings: The server's settings.
-            visit: The link of the one person who is served; None: users log in.
+            settings: Settings of the server.
+            visit: One-time link of ``detcore ui``. None: users log in.
 
         Raises:
             DatabaseError: If the database cannot be opened.
@@ -84,7 +84,7 @@ class ServerState:
         )
 
     def ingest_reports(self, experiment_id: int, trial_id: int | None = None) -> None:
-        """Move reports into the records that workers could not move themselves."""
+        """Ingest reports that workers could not store in the records."""
         home = self.settings.environment.home
         ingest_reports(self.database, home, experiment_id=experiment_id, trial_id=trial_id)
 

@@ -102,7 +102,7 @@ def test_no_barrier_at_the_log_in(site: Site, window: Window) -> None:
     page.get_by_label("Name").fill("eve")
     page.get_by_label("Password").fill("guess")
     page.get_by_role("button", name="Log in").click()
-    expect(page.get_by_role("alert")).to_have_text("That is not a user and the password of it.")
+    expect(page.get_by_role("alert")).to_have_text("The name or the password is wrong.")
     assert barriers(page) == []
     assert [fault for fault in window.faults if "403" not in fault] == []
     window.faults.clear()
@@ -245,11 +245,11 @@ def test_trials_are_put_side_by_side_by_keyboard(site: Site, window: Window) -> 
     for index in (0, 2):
         boxes.nth(index).focus()
         page.keyboard.press("Space")
-    page.get_by_role("button", name="Show the chosen side by side").focus()
+    page.get_by_role("button", name="Compare selected trials").focus()
     page.keyboard.press("Enter")
     page.wait_for_url("**/compare?trial=*&trial=*")
     assert page.title() == f"Side by side · experiment {site.searched} · detcore"
-    table = page.get_by_role("table", name="Hyperparameters, those that differ first")
+    table = page.get_by_role("table", name="Hyperparameters, differing values first")
     assert table.get_by_role("columnheader").count() == 2
     assert table.get_by_role("rowheader", name="units differs").count() == 1
     chart = page.get_by_role(
@@ -423,7 +423,7 @@ def test_an_outage_of_the_server_is_said_and_survived(site: Site, window: Window
     page = window.open(f"/ui/experiments/{site.running}")
     site.server.kill()
     note = page.locator("#updated")
-    expect(note).to_have_text("The server does not answer; trying again …", timeout=20_000)
+    expect(note).to_have_text("The server does not answer. Retrying …", timeout=20_000)
     report(site, 1200, 0.05)
     site.server.start()
     expect(page.locator("#chart-0 figcaption")).to_contain_text("over 1200 steps", timeout=30_000)
@@ -443,7 +443,7 @@ def test_who_is_logged_out_meanwhile_is_told(site: Site, window: Window) -> None
 def test_a_checkpoint_is_verified(site: Site, window: Window) -> None:
     page = window.open(f"/ui/checkpoints/{site.damaged}")
     page.get_by_role("button", name="Check all files").press("Enter")
-    expect(page.locator("#verification")).to_contain_text("✗ not as saved", timeout=20_000)
+    expect(page.locator("#verification")).to_contain_text("✗ damaged", timeout=20_000)
     expect(page.locator("#verification")).to_contain_text("weights.bin: has changed")
 
 

@@ -1,1 +1,1 @@
-"""The routes of the client, ``/api/...``: each a function that answers with a document."""
+"""Routes of the client API (``/api/...``)."""

@@ -1,6 +1,6 @@
-"""Requests and answers of the client's routes, as the OpenAPI document describes them.
+"""Requests and responses of the client's routes for the OpenAPI document.
 
-Answers are the documents of `detcore.client.Transport` as they are, and are not checked.
+Responses are the documents of `detcore.client.Transport`, without validation.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ SortBy = Annotated[
 OrderBy = Annotated[ModelOrderBy, Field(description="0 and 1: ascending, 2: descending.")]
 
 
-Limit = Annotated[int, Query(ge=1, le=MAX_ENTRIES, description="Entries at most.")]
-Offset = Annotated[int, Query(ge=0, le=2**31 - 1, description="Entries to leave out.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_ENTRIES, description="Maximum number of entries.")]
+Offset = Annotated[int, Query(ge=0, le=2**31 - 1, description="Number of entries to skip.")]
 
 
 async def _read_page(limit: Limit = MAX_ENTRIES, offset: Offset = 0) -> dict[str, Any]:
     return {"limit": limit, "offset": offset}
 
 
-# The part of a list that a request wants.
+# Requested part of a list.
 Page = Annotated[dict[str, Any], Depends(_read_page)]
 
 
 def is_too_deep(value: object) -> bool:
-    """Return whether a value is nested too deep for an answer with a list of such values."""
+    """Whether a value is nested too deep for a response that contains a list of such values."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         level = [
@@ -55,9 +55,9 @@ def is_too_deep(value: object) -> bool:
 
 
 def _is_json(value: dict[str, Any]) -> dict[str, Any]:
-    """Refuse numbers that JSON does not have, which Python's parser takes, and endless nesting."""
+    """Reject NaN and infinities, which Python's JSON parser accepts, and deep nesting."""
     if is_too_deep(value):
-        raise ValueError(f"it is nested more than {MAX_DEPTH} times")
+        raise ValueError(f"the value is nested more than {MAX_DEPTH} levels deep")
     json.dumps(value, allow_nan=False)
     return value
 
@@ -65,7 +65,7 @@ def _is_json(value: dict[str, Any]) -> dict[str, Any]:
 Metadata = Annotated[
     dict[str, Any],
     AfterValidator(_is_json),
-    Field(description="The user's own, by name; JSON values."),
+    Field(description="Custom metadata as JSON values by name."),
 ]
 
 
@@ -80,13 +80,13 @@ class ControlRequest(_Request):
 
 
 class TrialControlRequest(_Request):
-    """The way to end a trial: with a checkpoint, or at once."""
+    """How a trial ends: after saving a checkpoint, or immediately."""
 
     action: Literal["cancel", "kill"]
 
 
 class TrialChange(_Request):
-    """Changes to a trial; a field that is null stays as it is."""
+    """Changes to a trial. A null field stays unchanged."""
 
     notes: str | None = None
     labels: list[str] | None = None
@@ -95,13 +95,13 @@ class TrialChange(_Request):
 
 
 class KeysRequest(_Request):
-    """Keys to remove; missing ones are skipped."""
+    """Keys to remove. Missing keys are skipped."""
 
     keys: list[str]
 
 
 class GlobsRequest(_Request):
-    """Patterns of files, as of `pathlib.Path.glob`."""
+    """File patterns as in `pathlib.Path.glob`."""
 
     globs: list[str]
 
@@ -109,7 +109,7 @@ class GlobsRequest(_Request):
 class ModelRequest(_Request):
     """A new model."""
 
-    # Not checked here but by the registry, whose message the client shows.
+    # Validated by the registry, whose message the client shows.
     name: Annotated[
         str, Field(json_schema_extra={"minLength": 1, "maxLength": 512, "pattern": r"\S"})
     ]
@@ -119,14 +119,14 @@ class ModelRequest(_Request):
 
 
 class ModelChange(_Request):
-    """Changes to a model; a field that is null stays as it is."""
+    """Changes to a model. A null field stays unchanged."""
 
     description: str | None = None
     labels: list[str] | None = None
 
 
 class VersionRequest(_Request):
-    """The checkpoint that becomes the next version of a model, and a description of it."""
+    """Checkpoint for the next model version, with a description."""
 
     checkpoint_uuid: str
     name: str = ""
@@ -136,5 +136,5 @@ class VersionRequest(_Request):
 
 
 def list_of(kind: str) -> Any:
-    """Return the model of an answer that is a list of documents of a kind."""
+    """Return the response model for a list of documents."""
     return GenericAlias(list, (DOCUMENTS[kind],))

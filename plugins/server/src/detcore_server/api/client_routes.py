@@ -1,4 +1,4 @@
-"""The client's routes: one for each method of `detcore.client.Transport`."""
+"""Client routes, one for each method of `detcore.client.Transport`."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ from detcore_server.api.client_models import (
 from detcore_server.http.responses import FILE_CONTENT, AsciiJson, answer_file
 from detcore_server.users.authentication import Requester, State, require_user
 
-# Of any size: a number that no record can have is answered as not found.
-ExperimentId = Annotated[int, Path(description="Number of the experiment.")]
-TrialId = Annotated[int, Path(description="Number of the trial.")]
-Metric = Annotated[str | None, Query(description="A validation metric; default: the searcher's.")]
-Smaller = Annotated[bool | None, Query(description="Default: as the searcher says.")]
-Distinct = Annotated[bool, Query(description="Only the best one of each trial.")]
-Question = Annotated[str, Path(description="A method of Database that reads.", max_length=64)]
-Uuid = Annotated[str, Path(description="The checkpoint's UUID, the whole of it.")]
+# Numbers of any size. A number that no record can have is answered as not found.
+ExperimentId = Annotated[int, Path(description="Id of the experiment.")]
+TrialId = Annotated[int, Path(description="Id of the trial.")]
+Metric = Annotated[
+    str | None, Query(description="Validation metric. Default: the searcher's metric.")
+]
+Smaller = Annotated[bool | None, Query(description="Default: the searcher's setting.")]
+Distinct = Annotated[bool, Query(description="Only the best checkpoint of each trial.")]
+Question = Annotated[str, Path(description="Name of a reading method of Database.", max_length=64)]
+Uuid = Annotated[str, Path(description="Complete UUID of the checkpoint.")]
 CHECKPOINT = DOCUMENTS["checkpoint"]
 
 experiments = APIRouter(prefix="/experiments", tags=["experiments"])
@@ -46,7 +48,7 @@ router = APIRouter(prefix="/api/detcore/v1", dependencies=[Depends(require_user)
 
 
 class Read(BaseModel):
-    """The arguments of a question, by name."""
+    """Arguments of the method, by name."""
 
     arguments: dict[str, Any] = Field(default_factory=dict, max_length=20)
 
@@ -57,14 +59,14 @@ def list_experiments(
     page: Page,
     state_is: Annotated[
         list[ExperimentState],
-        Query(alias="state", description="Where they stand; default: anywhere."),
+        Query(alias="state", description="States. Default: any state."),
     ] = [],  # noqa: B006  (FastAPI copies it)
-    label: Annotated[list[str], Query(description="Labels that all of them have.")] = [],  # noqa: B006
-    name: Annotated[str, Query(description="What their names hold.")] = "",
+    label: Annotated[list[str], Query(description="Labels that an experiment must have.")] = [],  # noqa: B006
+    name: Annotated[str, Query(description="Text that a name must contain.")] = "",
     archived: Annotated[bool | None, Query(description="Default: both.")] = None,
-    newest_first: Annotated[bool, Query(description="Default: the oldest first.")] = False,
+    newest_first: Annotated[bool, Query(description="Default: oldest first.")] = False,
 ) -> AsciiJson:
-    """Return experiments, by number."""
+    """Return experiments, ordered by id."""
     return AsciiJson(
         state.transport.list_experiments(
             states=state_is or None,
@@ -79,7 +81,7 @@ def list_experiments(
 
 @experiments.get("/{experiment_id}", response_model=DOCUMENTS["experiment"])
 def get_experiment(state: State, experiment_id: ExperimentId) -> AsciiJson:
-    """Return an experiment; secrets in its configuration are shown as asterisks."""
+    """Return an experiment. Secrets in its configuration are masked."""
     return AsciiJson(state.transport.get_experiment(experiment_id))
 
 
@@ -87,13 +89,13 @@ def get_experiment(state: State, experiment_id: ExperimentId) -> AsciiJson:
 def control_experiment(
     state: State, requester: Requester, experiment_id: ExperimentId, request: ControlRequest
 ) -> None:
-    """Start, end or archive an experiment: only its owner and administrators may."""
+    """Start, end or archive an experiment. Only its owner and administrators may do this."""
     state.jobs.control(requester, experiment_id, request.action)
 
 
 @experiments.delete("/{experiment_id}", status_code=204)
 def delete_experiment(state: State, requester: Requester, experiment_id: ExperimentId) -> None:
-    """Delete an experiment: its checkpoints' files, its trials, their metrics and logs."""
+    """Delete an experiment with its trials, metrics, logs and checkpoint files."""
     state.jobs.control(requester, experiment_id, "delete")
 
 
@@ -103,7 +105,7 @@ def list_trials(
     page: Page,
     experiment_id: ExperimentId,
 ) -> AsciiJson:
-    """Return the trials of an experiment, by number."""
+    """Return the trials of an experiment, ordered by id."""
     return AsciiJson(state.transport.list_trials(experiment_id, **page))
 
 
@@ -116,7 +118,7 @@ def top_of_experiment(
     smaller_is_better: Smaller = None,
     distinct_trials: Distinct = False,
 ) -> AsciiJson:
-    """Return the complete checkpoints of an experiment, the best first."""
+    """Return the complete checkpoints of an experiment, best first."""
     return _list_top(
         state,
         page,
@@ -138,7 +140,7 @@ def get_trial(state: State, trial_id: TrialId) -> AsciiJson:
 def update_trial(
     state: State, requester: Requester, trial_id: TrialId, request: TrialChange
 ) -> AsciiJson:
-    """Change the notes or labels of a trial: only its owner and administrators may."""
+    """Change the notes or labels of a trial. Only its owner and administrators may do this."""
     state.jobs.require_owner(requester, state.database.get_trial(trial_id).experiment_id)
     return AsciiJson(state.transport.update_trial(trial_id, **request.model_dump()))
 
@@ -147,7 +149,7 @@ def update_trial(
 def control_trial(
     state: State, requester: Requester, trial_id: TrialId, request: TrialControlRequest
 ) -> None:
-    """End a trial for good, while others of its search continue: its owner may."""
+    """End a trial permanently while its search continues. Only its owner may do this."""
     state.jobs.control_trial(requester, trial_id, request.action)
 
 
@@ -158,19 +160,21 @@ def list_metrics(
     trial_id: TrialId,
     kind: Kind,
 ) -> AsciiJson:
-    """Return the reports of a trial, by steps; of a step that several runs did, the last."""
-    found = state.transport.list_metrics(trial_id, kind, **page)
-    return AsciiJson(found)
+    """Return the reports of a trial by step. Of repeated steps, the last run's report counts."""
+    rows = state.transport.list_metrics(trial_id, kind, **page)
+    return AsciiJson(rows)
 
 
 @trials.get("/{trial_id}/log", response_model=DOCUMENTS["log"])
 def read_log(
     state: State,
     trial_id: TrialId,
-    position: Annotated[int, Query(ge=0, le=2**62, description="As a part before told.")] = 0,
+    position: Annotated[
+        int, Query(ge=0, le=2**62, description="Position from a previous response.")
+    ] = 0,
     limit: Limit = MAX_ENTRIES,
 ) -> AsciiJson:
-    """Return lines that the workers of a trial printed."""
+    """Return output lines of a trial's workers."""
     return AsciiJson(state.transport.read_log(trial_id, position=position, limit=limit))
 
 
@@ -186,7 +190,7 @@ def list_checkpoints(
 
 @trials.get("/{trial_id}/latest-checkpoint", response_model=DOCUMENTS["checkpoint"] | None)
 def latest_checkpoint(state: State, trial_id: TrialId) -> AsciiJson:
-    """Return the complete checkpoint of a trial with the most steps, or null."""
+    """Return the latest complete checkpoint of a trial, or null."""
     return AsciiJson(state.transport.latest_checkpoint(trial_id))
 
 
@@ -198,7 +202,7 @@ def top_of_trial(
     metric: Metric = None,
     smaller_is_better: Smaller = None,
 ) -> AsciiJson:
-    """Return the complete checkpoints of a trial, the best first."""
+    """Return the complete checkpoints of a trial, best first."""
     return _list_top(
         state,
         page,
@@ -216,7 +220,7 @@ def list_event_files(
     page: Page,
     trial_id: TrialId,
 ) -> AsciiJson:
-    """Return the event files of a trial that ran on this machine, by name."""
+    """Return the event files of a trial on this machine, ordered by name."""
     return AsciiJson(state.transport.list_event_files(trial_id)[page["offset"] :][: page["limit"]])
 
 
@@ -226,10 +230,10 @@ def list_event_files(
 def get_event_file(
     state: State,
     trial_id: TrialId,
-    name: Annotated[str, Query(description="Of the file, below the trial's folder.")],
-    offset: Annotated[int, Query(ge=0, le=2**62, description="Bytes to leave out.")] = 0,
+    name: Annotated[str, Query(description="File name relative to the trial's directory.")],
+    offset: Annotated[int, Query(ge=0, le=2**62, description="Number of bytes to skip.")] = 0,
 ) -> StreamingResponse:
-    """Return an event file of a trial; it grows while the trial runs."""
+    """Return an event file of a trial. The file grows while the trial runs."""
     file, size = state.transport.open_event_file(trial_id, name)
     return answer_file(file, size, offset)
 
@@ -237,15 +241,15 @@ def get_event_file(
 @checkpoints.get("", response_model=CHECKPOINT)
 def find_checkpoint(
     state: State,
-    uuid: Annotated[str, Query(description="A UUID, or a beginning that only one has.")],
+    uuid: Annotated[str, Query(description="UUID or a unique prefix.")],
 ) -> AsciiJson:
-    """Return the checkpoint whose UUID is, or begins with, a text."""
+    """Return the checkpoint with a UUID or a unique UUID prefix."""
     return AsciiJson(state.transport.get_checkpoint(uuid))
 
 
 @checkpoints.patch("/{uuid}/metadata", response_model=CHECKPOINT)
 def add_metadata(state: State, uuid: Uuid, request: Metadata) -> AsciiJson:
-    """Add to a checkpoint's metadata; values of existing keys are replaced."""
+    """Add or replace entries in a checkpoint's metadata."""
     return AsciiJson(state.transport.add_checkpoint_metadata(uuid, request))
 
 
@@ -257,14 +261,14 @@ def remove_metadata(state: State, uuid: Uuid, request: KeysRequest) -> AsciiJson
 
 @checkpoints.delete("/{uuid}", response_model=CHECKPOINT)
 def delete_checkpoint(state: State, requester: Requester, uuid: Uuid) -> AsciiJson:
-    """Delete a checkpoint's files, not its record: only the owner and administrators may."""
+    """Delete a checkpoint's files and keep its record. Only the owner and administrators may."""
     _require_owner(state, requester, uuid)
     return AsciiJson(state.transport.delete_checkpoint(uuid, None))
 
 
 @checkpoints.get("/{uuid}/files", response_model=DOCUMENTS["files"])
 def list_files(state: State, uuid: Uuid) -> AsciiJson:
-    """Return the stored files of a checkpoint that can be read, its manifest included."""
+    """Return the stored files of a checkpoint, including its manifest."""
     return AsciiJson(state.transport.list_files(uuid))
 
 
@@ -272,7 +276,7 @@ def list_files(state: State, uuid: Uuid) -> AsciiJson:
 def remove_files(
     state: State, requester: Requester, uuid: Uuid, request: GlobsRequest
 ) -> AsciiJson:
-    """Delete the files of a checkpoint that match: only the owner and administrators may."""
+    """Delete matching files of a checkpoint. Only the owner and administrators may do this."""
     _require_owner(state, requester, uuid)
     return AsciiJson(state.transport.delete_checkpoint(uuid, request.globs))
 
@@ -285,17 +289,17 @@ def remove_files(
 def get_file(
     state: State,
     uuid: Uuid,
-    name: Annotated[str, Query(description="Of the file, below the checkpoint.")],
-    offset: Annotated[int, Query(ge=0, le=2**62, description="Bytes to leave out.")] = 0,
+    name: Annotated[str, Query(description="File name relative to the checkpoint.")],
+    offset: Annotated[int, Query(ge=0, le=2**62, description="Number of bytes to skip.")] = 0,
 ) -> StreamingResponse:
-    """Return a file of a checkpoint; the manifest says which digest it must have."""
+    """Return a file of a checkpoint. The manifest contains its digest."""
     file, size = state.transport.open_file(uuid, name)
     return answer_file(file, size, offset)
 
 
 @router.post("/read/{name}", tags=["records"], response_model=Any)
 def read(state: State, name: Question, request: Read) -> Response:
-    """Call a method of the database that reads, as the commands that show records do."""
+    """Call a reading method of the database, for commands that show records."""
     answer = answer_read(state.database, name, request.arguments)
     return Response(json.dumps(encode_value(answer)), media_type="application/json")
 

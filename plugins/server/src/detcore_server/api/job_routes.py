@@ -1,4 +1,4 @@
-"""Routes to submit experiments, and to follow them."""
+"""Routes that submit and follow experiments."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _OCTETS = {
     }
 }
 
-Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of the whole archive.")]
+Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of the archive.")]
 
 
 class Uploaded(BaseModel):
-    """How many bytes of an archive are on the server."""
+    """Number of bytes of an archive on the server."""
 
     size: int
 
@@ -43,14 +43,14 @@ class Submission(BaseModel):
     """A submission of an experiment.
 
     Attributes:
-        submission_id: Made by the client, new for each experiment and the same for each try.
-        config: The experiment file (YAML).
-        name: The name of that file, for messages.
-        overrides: Settings by dotted name; texts are YAML.
-        environment: Variables ``DETCORE_CONFIG__...`` of the user.
-        test: One batch, one validation, one checkpoint.
-        archive: SHA-256 of the code (tar, gzip), which is uploaded.
-        archive_size: Its size in bytes.
+        submission_id: Identifier chosen by the client, the same for all attempts.
+        config: Experiment file (YAML).
+        name: File name for messages.
+        overrides: Settings by dotted name. Strings are parsed as YAML.
+        environment: The user's ``DETCORE_CONFIG__...`` variables.
+        test: Whether to run a smoke test with one batch, one validation and one checkpoint.
+        archive: SHA-256 of the uploaded code archive (tar, gzip).
+        archive_size: Size of the archive in bytes.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -69,8 +69,8 @@ class Submitted(BaseModel):
     """The result of a submission.
 
     Attributes:
-        experiment_id: The experiment; None: its code must be uploaded first.
-        uploaded: How many bytes of the code the server has.
+        experiment_id: Id of the experiment. None: the code must be uploaded first.
+        uploaded: Number of code bytes on the server.
         notices: Messages about settings and hyperparameters without effect.
     """
 
@@ -83,11 +83,11 @@ class Events(BaseModel):
     """The events of an experiment.
 
     Attributes:
-        lines: Events of its runner: a JSON object in each, which may hold NaN and infinities.
-        position: Where to continue reading.
-        state: The state of the experiment.
-        is_over: Whether no more events will come, unless a user activates the experiment again.
-        num_before: How many experiments it waits for; None: it has begun.
+        lines: Runner events as JSON objects, which may contain NaN and infinities.
+        position: Position of the next event.
+        state: State of the experiment.
+        is_over: Whether the experiment has ended, unless a user activates it again.
+        num_before: Number of experiments ahead in the queue. None: it has started.
     """
 
     lines: list[str]
@@ -101,7 +101,7 @@ class Events(BaseModel):
 class Outcome(BaseModel):
     """The state of an experiment, and the outcomes of its trials.
 
-    Numbers that JSON does not have are ``{"$number": "NaN"}``.
+    NaN and infinities are encoded as ``{"$number": "NaN"}``.
     """
 
     experiment_id: int
@@ -117,7 +117,7 @@ router = APIRouter(prefix="/api/detcore/v1", tags=["experiments"])
 
 @router.get("/uploads/{digest}")
 def get_upload(state: State, requester: Requester, digest: Digest) -> Uploaded:
-    return Uploaded(size=_uploads(state, requester).size(digest))
+    return Uploaded(size=_open_uploads(state, requester).size(digest))
 
 
 @router.put("/uploads/{digest}", openapi_extra=_OCTETS)
@@ -128,11 +128,13 @@ async def put_upload(
     digest: Digest,
     offset: Annotated[int, Query(ge=0, le=MAX_UPLOAD_BYTES)],
 ) -> Uploaded:
-    """Add a part of an archive; if another part is next, return where that begins."""
+    """Append a part of an archive, and return the resulting size."""
     data = await request.body()
     if not data:
-        raise InvalidArgumentError("the body is empty; it is a part of the archive")
-    size = await anyio.to_thread.run_sync(_uploads(state, requester).append, digest, offset, data)
+        raise InvalidArgumentError("the body is empty; expected a part of the archive")
+    size = await anyio.to_thread.run_sync(
+        _open_uploads(state, requester).append, digest, offset, data
+    )
     return Uploaded(size=size)
 
 
@@ -140,8 +142,8 @@ async def put_upload(
 async def accept_submission(
     state: State, requester: Requester, submission: Submission
 ) -> Submitted:
-    """Accept an experiment whose code was uploaded; several tries record it once."""
-    work = functools.partial(_take, state, requester, submission)
+    """Accept an experiment with uploaded code. Repeated submissions are recorded once."""
+    work = functools.partial(_accept, state, requester, submission)
     return await submit.in_time(work, state.submission_limiter)
 
 
@@ -152,38 +154,38 @@ def get_events(
     experiment_id: Id,
     position: Annotated[int, Query(ge=0, le=2**62)] = 0,
 ) -> AsciiJson:
-    """Return the events of an experiment's runner from a position on."""
+    """Return the runner events from a position."""
     return AsciiJson(_read_events(state, experiment_id, position))
 
 
 @router.get("/experiments/{experiment_id}/outcome", response_model=Outcome)
 def get_outcome(state: State, _: Requester, experiment_id: Id) -> AsciiJson:
-    """Return the state of an experiment, and the outcomes of its trials."""
+    """Return the state of an experiment and the outcomes of its trials."""
     return AsciiJson(_read_outcome(state, experiment_id))
 
 
-def _uploads(state: ServerState, requester: TokenRecord) -> Uploads:
+def _open_uploads(state: ServerState, requester: TokenRecord) -> Uploads:
     return Uploads(state.settings.environment, requester.user_id)
 
 
-def _take(state: ServerState, requester: TokenRecord, submission: Submission) -> Submitted:
-    known = state.database.find_submission(requester.user_id, submission.submission_id)
-    if known is not None:
-        return Submitted(experiment_id=known)
-    given = submit.Submission(
+def _accept(state: ServerState, requester: TokenRecord, submission: Submission) -> Submitted:
+    existing_id = state.database.find_submission(requester.user_id, submission.submission_id)
+    if existing_id is not None:
+        return Submitted(experiment_id=existing_id)
+    request = submit.Submission(
         text=submission.config,
         name=submission.name,
         overrides=submission.overrides,
         environment=submission.environment,
         test_mode=submission.test,
     )
-    loaded, config = submit.check(given, state.settings)
-    uploads = _uploads(state, requester)
-    archive = uploads.finished(submission.archive, submission.archive_size)
+    loaded, config = submit.check(request, state.settings)
+    uploads = _open_uploads(state, requester)
+    archive = uploads.find_finished(submission.archive, submission.archive_size)
     if archive is None:
         return Submitted(experiment_id=None, uploaded=uploads.size(submission.archive))
     try:
-        experiment_id = submit.take_in(
+        experiment_id = submit.queue_experiment(
             archive,
             loaded=loaded,
             config=config,
@@ -193,15 +195,15 @@ def _take(state: ServerState, requester: TokenRecord, submission: Submission) ->
             state=state,
         )
     except FileNotFoundError:
-        known = state.database.find_submission(requester.user_id, submission.submission_id)
-        return Submitted(experiment_id=known, uploaded=uploads.size(submission.archive))
+        existing_id = state.database.find_submission(requester.user_id, submission.submission_id)
+        return Submitted(experiment_id=existing_id, uploaded=uploads.size(submission.archive))
     uploads.remove(submission.archive)
     return Submitted(experiment_id=experiment_id, notices=list(loaded.notices))
 
 
 def _read_events(state: ServerState, experiment_id: int, position: int) -> dict[str, Any]:
     database = state.database
-    # Read before the lines, so that no line from before the end is missed.
+    # Read the state first, so that no line before the end is missed.
     record, is_alive = database.observe_experiment(experiment_id)
     is_running = record.state is ExperimentState.RUNNING
     num_before = None

@@ -1,4 +1,4 @@
-"""The model registry over HTTP. In paths models have their numbers: a name may hold anything."""
+"""Model registry over HTTP. Paths contain model ids, because names may contain any character."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from detcore_server.api.client_models import (
 from detcore_server.http.responses import AsciiJson
 from detcore_server.users.authentication import State
 
-ModelId = Annotated[int, Path(description="Number of the model.")]
-Number = Annotated[int, Path(description="Number of the version; 0: the latest.")]
+ModelId = Annotated[int, Path(description="Id of the model.")]
+Number = Annotated[int, Path(description="Version number. 0 = latest.")]
 
 router = APIRouter(tags=["models"])
 
@@ -34,9 +34,9 @@ def list_models(
     page: Page,
     sort_by: SortBy = ModelSortBy.NAME,
     order_by: OrderBy = ModelOrderBy.ASCENDING,
-    name: Annotated[str, Query(description="What their names hold.")] = "",
-    description: Annotated[str, Query(description="What their descriptions hold.")] = "",
-    label: Annotated[list[str], Query(description="Labels that all of them have.")] = [],  # noqa: B006  (FastAPI copies it)
+    name: Annotated[str, Query(description="Text that a name must contain.")] = "",
+    description: Annotated[str, Query(description="Text that a description must contain.")] = "",
+    label: Annotated[list[str], Query(description="Labels that a model must have.")] = [],  # noqa: B006  (FastAPI copies it)
     archived: Annotated[bool | None, Query(description="Default: both.")] = None,
 ) -> AsciiJson:
     """Return models."""
@@ -55,9 +55,9 @@ def list_models(
 
 @router.get("/model", response_model=DOCUMENTS["model"])
 def find_model(
-    state: State, name: Annotated[str, Query(description="The whole name.")]
+    state: State, name: Annotated[str, Query(description="Complete name.")]
 ) -> AsciiJson:
-    """Return the model of a name."""
+    """Return the model with a name."""
     return AsciiJson(state.transport.get_model(name))
 
 
@@ -81,7 +81,7 @@ def update_model(state: State, model_id: ModelId, request: ModelChange) -> Ascii
 
 @router.post("/models/{model_id}/archive", response_model=DOCUMENTS["model"])
 def archive_model(state: State, model_id: ModelId) -> AsciiJson:
-    """Archive a model: it is shown, but cannot be changed."""
+    """Archive a model, which prevents changes."""
     return AsciiJson(state.transport.set_model_archived(model_id, True))
 
 
@@ -93,7 +93,7 @@ def unarchive_model(state: State, model_id: ModelId) -> AsciiJson:
 
 @router.patch("/models/{model_id}/metadata", response_model=DOCUMENTS["model"])
 def add_metadata(state: State, model_id: ModelId, request: Metadata) -> AsciiJson:
-    """Add to a model's metadata; values of existing keys are replaced."""
+    """Add or replace entries in a model's metadata."""
     return AsciiJson(state.transport.add_model_metadata(model_id, request))
 
 
@@ -105,7 +105,7 @@ def remove_metadata(state: State, model_id: ModelId, request: KeysRequest) -> As
 
 @router.delete("/models/{model_id}", status_code=204)
 def delete_model(state: State, model_id: ModelId) -> None:
-    """Delete a model and its versions; checkpoints stay."""
+    """Delete a model and its versions, but not the checkpoints."""
     state.transport.delete_model(model_id)
 
 
@@ -116,23 +116,23 @@ def list_versions(
     model_id: ModelId,
     order_by: OrderBy = ModelOrderBy.DESCENDING,
 ) -> AsciiJson:
-    """Return the versions of a model, by number."""
+    """Return the versions of a model, ordered by number."""
     return AsciiJson(state.transport.list_versions(model_id, order_by=order_by, **page))
 
 
 @router.post("/models/{model_id}/versions", response_model=DOCUMENTS["version"])
 def register_version(state: State, model_id: ModelId, request: VersionRequest) -> AsciiJson:
-    """Make a checkpoint the next version of a model."""
+    """Register a checkpoint as the next version of a model."""
     return AsciiJson(state.transport.register_version(model_id, **request.model_dump()))
 
 
 @router.get("/models/{model_id}/versions/{number}", response_model=DOCUMENTS["version"] | None)
 def get_version(state: State, model_id: ModelId, number: Number) -> AsciiJson:
-    """Return a version of a model; null if it does not exist."""
+    """Return a version of a model, or null if it does not exist."""
     return AsciiJson(state.transport.get_version(model_id, number))
 
 
 @router.delete("/models/{model_id}/versions/{number}", status_code=204)
 def delete_version(state: State, model_id: ModelId, number: Number) -> None:
-    """Delete a version of a model; its checkpoint stays."""
+    """Delete a version of a model, but not its checkpoint."""
     state.transport.delete_version(model_id, number)

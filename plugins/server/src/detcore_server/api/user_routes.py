@@ -1,4 +1,4 @@
-"""Routes for users: logging in and out, and user management."""
+"""Routes for login, logout and user management."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NewUser(_Body):
 
 
 class UserChange(_Body):
-    """An administrator's changes to a user; a missing field stays as it is."""
+    """An administrator's changes to a user. A missing field stays unchanged."""
 
     password: str | None = Field(default=None, repr=False)
     is_active: bool | None = None
@@ -57,7 +57,7 @@ class PasswordChange(_Body):
 
 
 class Me(BaseModel):
-    """The current user, when the token expires (seconds since 1970), and the server's release."""
+    """Current user, token expiry (seconds since 1970) and server version."""
 
     name: str
     is_admin: bool
@@ -66,7 +66,7 @@ class Me(BaseModel):
 
 
 class User(BaseModel, from_attributes=True):
-    """A user, who may log in if active; `created_at` is in seconds since 1970."""
+    """A user. Only active users can log in. `created_at` is in seconds since 1970."""
 
     id: int
     name: str
@@ -80,7 +80,7 @@ router = APIRouter(prefix="/api/detcore/v1", tags=["users"])
 
 @router.post("/login")
 async def post_login(request: Request, state: State, login: Login) -> LoggedIn:
-    """Return a token for a name and a password."""
+    """Create a token for a name and password."""
     return await log_in(
         state,
         login.username,
@@ -111,7 +111,7 @@ async def get_me(requester: Requester) -> Me:
 async def post_password(
     request: Request, state: State, requester: Requester, change: PasswordChange
 ) -> LoggedIn:
-    """Change one's own password, which revokes all tokens; return a new token."""
+    """Change the current user's password, revoke all tokens and return a new token."""
     address = address_of(request)
     check_new_password(change.new)
     await check_password(
@@ -123,19 +123,19 @@ async def post_password(
 
 @router.get("/users", response_model=list[User])
 def get_users(state: State, _: Admin) -> list[UserRecord]:
-    """Return all users; only an administrator may."""
+    """Return all users. Only administrators may do this."""
     return state.database.list_users()
 
 
 @router.post("/users", status_code=201, response_model=User)
 async def post_user(state: State, _: Admin, new: NewUser) -> UserRecord:
-    """Add a user; only an administrator may."""
+    """Create a user. Only administrators may do this."""
     return await add_user(state, new.username, new.password, is_admin=new.is_admin)
 
 
 @router.patch("/users/{user_id}", response_model=User)
 async def patch_user(state: State, admin: Admin, user_id: Id, change: UserChange) -> UserRecord:
-    """Change a user; a new password revokes all tokens. Only an administrator may."""
+    """Change a user. A new password revokes all tokens. Only administrators may do this."""
     if not change.model_fields_set:
-        raise InvalidArgumentError("nothing to change: give password, is_active or is_admin")
+        raise InvalidArgumentError("nothing to change; set password, is_active or is_admin")
     return await change_user(state, admin, user_id, **change.model_dump())

@@ -1,1 +1,1 @@
-"""The commands ``detcore serve``, ``ui``, ``user`` and ``database``."""
+"""Commands ``detcore serve``, ``ui``, ``user`` and ``database``."""

@@ -1,7 +1,7 @@
-"""Copies of the record store: made while it is written, looked at, and put back.
+"""Back up, inspect and restore the record store while it is in use.
 
-Uses SQLite's backup API: it copies the data committed at one moment, including the write-ahead
-log, which copying the file would miss.
+The SQLite backup API copies a consistent state, including the write-ahead log, which a file copy
+would miss.
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ from detcore.records import list_revisions, make_engine, mask_url
 from detcore_server.jobs.unpack import sync_path
 
 _TABLES = ("experiments", "trials", "checkpoints", "models", "users")
-# Where Alembic keeps the version of the tables.
+# Table in which Alembic stores the schema version.
 _VERSION = "alembic_version"
 _WAIT_S = 30.0
 
 
 def describe_database(url: str) -> dict[str, Any]:
-    """Return facts about a record store, as old as it may be, and change nothing.
+    """Describe a record store of any schema version, without changing it.
 
     Returns:
-        ``url`` (its secrets are shown as ``***``); ``schema``, the version of its tables, None if
-        it has none yet; ``newest_schema``, the version that it has once it is opened; ``counts``,
-        rows of some tables by name.
+        ``url`` with masked secrets, ``schema`` (the schema version, or None for an empty database),
+        ``newest_schema`` (the version after opening it), and ``counts`` (rows by table).
 
     Raises:
-        DatabaseError: If it cannot be read.
+        DatabaseError: If the database cannot be read.
     """
     parsed = make_url(url)
     info = {"url": mask_url(parsed), "newest_schema": list_revisions()[-1]}
@@ -56,7 +55,7 @@ def describe_database(url: str) -> dict[str, Any]:
                 schema = str(connection.scalar(text(f"SELECT version_num FROM {_VERSION}")))
     except (SQLAlchemyError, UnicodeDecodeError) as error:
         raise DatabaseError(
-            f"the database {mask_url(parsed)} cannot be read: {getattr(error, 'orig', error)}"
+            f"cannot read the database {mask_url(parsed)}: {getattr(error, 'orig', error)}"
         ) from error
     finally:
         guard.dispose()
@@ -64,114 +63,112 @@ def describe_database(url: str) -> dict[str, Any]:
 
 
 def back_up(url: str, target: Path) -> int:
-    """Copy a record store, as it is at one moment, to a new file; others may keep writing.
+    """Copy a consistent state of a record store to a new file, even while it is written.
 
-    The file is there once the copy is whole, checked, and on the disk.
+    The file appears only after the copy is complete, checked and flushed to disk.
 
     Args:
-        url: The record store; SQLite.
-        target: The file; there must be none.
+        url: URL of the SQLite record store.
+        target: Path of the new file.
 
     Returns:
-        Its size in bytes.
+        Size of the file in bytes.
 
     Raises:
-        ConfigError: If `target` exists, or the database is not SQLite; others have their own tools.
-        DatabaseError: If there is no such database, or it is damaged.
-        StorageFullError: If there is no room.
+        ConfigError: If `target` exists, or the database is not SQLite.
+        DatabaseError: If the database does not exist or is damaged.
+        StorageFullError: If there is no space.
     """
-    source = _file_of(url)
+    source = _find_file(url)
     if not source.exists():
-        raise DatabaseError(f"there is no database {source}, so there is nothing to copy")
+        raise DatabaseError(f"the database {source} does not exist")
     target = target.absolute()
     if os.path.lexists(target):
         raise _exists_already(target)
     try:
-        # In a folder for this user alone: experiment files and hashes of passwords are in a copy.
+        # The directory is private, because a copy contains experiment files and password hashes.
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
             copy = Path(folder, "copy")
-            with _translated(source, target):
+            with _translate_errors(source, target):
                 _copy_file(source, copy)
                 _check_file(copy)
                 _make_single(copy)
             copy.chmod(0o600)
             sync_path(copy)
-            os.link(copy, target)  # unlike renaming, it replaces nothing
+            os.link(copy, target)  # unlike a rename, a link does not replace an existing file
     except StorageFullError:
         raise
     except FileExistsError as error:
         raise _exists_already(target) from error
     except OSError as error:
         raise ConfigError(
-            f"the copy {target} cannot be written: {error.strerror}.\n"
-            "Name a file where this user may write."
+            f"cannot write the backup {target}: {error.strerror}.\n"
+            "Choose a file in a directory where you may write."
         ) from error
     sync_path(target.parent)
     return target.stat().st_size
 
 
 def _exists_already(target: Path) -> ConfigError:
-    return ConfigError(f"{target} is there already.\nName another file, or move it away.")
+    return ConfigError(f"{target} already exists.\nChoose another file, or move it away.")
 
 
-def put_back(source: Path, url: str, *, replace: bool = False) -> None:
-    """Make a copy from `back_up` the record store.
+def restore_backup(source: Path, url: str, *, replace: bool = False) -> None:
+    """Replace the record store by a backup from `back_up`.
 
-    It is one transaction: after a crash the old records are there, or the new ones. No server and
-    no run should use the database meanwhile: records written since the copy are lost.
+    The replacement is one transaction: after a crash the database contains the old or the new
+    records. Stop servers and runs first. Records written since the backup are lost.
 
     Args:
-        source: The copy.
-        url: The record store; SQLite.
-        replace: Whether it may replace a database that is there.
+        source: Path of the backup.
+        url: URL of the SQLite record store.
+        replace: Whether an existing database may be replaced.
 
     Raises:
-        ConfigError: If there is a database and `replace` is False, or it is not SQLite.
-        DatabaseError: If the copy is damaged, or no record store.
+        ConfigError: If a database exists and `replace` is False, or the database is not SQLite.
+        DatabaseError: If the backup is damaged or is not a record store.
     """
-    source, target = source.absolute(), _file_of(url)
+    source, target = source.absolute(), _find_file(url)
     if not source.is_file():
-        raise ConfigError(f"there is no file {source} to restore from")
+        raise ConfigError(f"the file {source} does not exist")
     if target.exists() and not replace:
         raise ConfigError(
-            f"there is a database {target} already, whose records would be lost.\n"
-            "Copy it with 'detcore database backup' if they matter, then repeat with --replace."
+            f"the database {target} already exists, and its records would be lost.\n"
+            "Back it up if you need the records: detcore database backup FILE\n"
+            "Then repeat the command with --replace."
         )
-    with _translated(source, target):
+    with _translate_errors(source, target):
         _check_file(source)
         target.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        # Nothing but SQLite may open the file: closing it would drop the locks that this process
-        # has on it, and others would take away the log under its connections.
+        # Only SQLite may open the file: closing another descriptor would drop this process's locks,
+        # and other processes could remove the log under its connections.
         _copy_file(source, target)
 
 
-def _file_of(url: str) -> Path:
+def _find_file(url: str) -> Path:
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
         raise ConfigError(
-            f"the record store {mask_url(parsed)} is no file.\n"
-            "PostgreSQL copies and restores its databases itself, also while they are written: "
-            "pg_dump and pg_restore."
+            f"the record store {mask_url(parsed)} is not a file.\n"
+            "Back up and restore a PostgreSQL database with pg_dump and pg_restore."
         )
     return Path(parsed.database or "").absolute()
 
 
 @contextlib.contextmanager
-def _translated(source: Path, target: Path) -> Iterator[None]:
+def _translate_errors(source: Path, target: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
         if "full" in str(error):
-            raise StorageFullError(
-                f"no room for the copy of {source} at {target}: {error}"
-            ) from error
-        raise DatabaseError(f"{source} cannot be copied to {target}: {error}") from error
+            raise StorageFullError(f"no space to copy {source} to {target}: {error}") from error
+        raise DatabaseError(f"cannot copy {source} to {target}: {error}") from error
 
 
 @contextlib.contextmanager
-def _connected(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
+def _connect(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
     link = sqlite3.connect(
         f"{path.as_uri()}?mode={mode}", uri=True, timeout=_WAIT_S, isolation_level=None
     )
@@ -180,29 +177,29 @@ def _connected(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    """Copy the data committed at one moment, even while other processes write."""
-    with _connected(source, "ro") as reading, _connected(target, "rwc") as writing:
+    """Copy a consistent state, even while other processes write."""
+    with _connect(source, "ro") as reading, _connect(target, "rwc") as writing:
         writing.execute("PRAGMA synchronous = FULL")
-        # In one step: in several it restarts whenever another process writes, perhaps forever.
+        # One step, because a copy in several steps restarts at every write of another process.
         reading.backup(writing, pages=-1)
 
 
 def _check_file(path: Path) -> None:
-    """Raise unless a file is a whole record store."""
-    with _connected(path, "ro") as connection:
-        said = connection.execute("PRAGMA integrity_check(3)").fetchall()
-        if said != [("ok",)]:
+    """Check that a file is a complete record store."""
+    with _connect(path, "ro") as connection:
+        messages = connection.execute("PRAGMA integrity_check(3)").fetchall()
+        if messages != [("ok",)]:
             raise DatabaseError(
-                f"the database {path} is damaged: {'; '.join(row[0] for row in said)}"
+                f"the database {path} is damaged: {'; '.join(row[0] for row in messages)}"
             )
-        known = connection.execute(
+        num_tables = connection.execute(
             "SELECT count(*) FROM sqlite_master WHERE name IN ('alembic_version', 'experiments')"
         ).fetchone()
-        if known != (2,):
-            raise DatabaseError(f"{path} is no record store of detcore: its tables are missing")
+        if num_tables != (2,):
+            raise DatabaseError(f"{path} is not a detcore record store: its tables are missing")
 
 
 def _make_single(path: Path) -> None:
-    """Let a copy be one file, that can be moved and read alone; opening it later undoes this."""
-    with _connected(path, "rw") as connection:
+    """Turn off the write-ahead log, so that the backup is a single file."""
+    with _connect(path, "rw") as connection:
         connection.execute("PRAGMA journal_mode = DELETE")

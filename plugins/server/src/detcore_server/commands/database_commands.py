@@ -1,4 +1,4 @@
-"""``detcore database``: the record store itself."""
+"""Command group ``detcore database``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.group("database", cls=CommandGroup)
 def database_group() -> None:
-    """Copy the record store, restore it, bring it up to date."""
+    """Back up, restore and upgrade the record store."""
 
 
 @database_group.command("info")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def show_info(obj: CliContext, as_json: bool) -> None:
-    """Say where the record store is, and which version it has. Nothing is changed."""
+    """Show the location and schema version of the record store, without changing it."""
     from detcore_server.commands.backup import describe_database
 
     info = describe_database(obj.environment.database_url)
@@ -47,10 +47,10 @@ def show_info(obj: CliContext, as_json: bool) -> None:
 @database_group.command("upgrade")
 @click.pass_obj
 def upgrade(obj: CliContext) -> None:
-    """Bring the record store to the schema of this release, or create it.
+    """Upgrade the record store to the schema of this release, or create it.
 
-    Every command and every server does so automatically; this command lets you choose the time.
-    Copy the record store first: an older release refuses it afterwards.
+    Every command and server upgrades it automatically. This command lets you choose the time. Back
+    up the record store first, because older releases cannot read it afterwards.
     """
     from detcore.records import Database
     from detcore_server.commands.backup import describe_database
@@ -69,10 +69,10 @@ def upgrade(obj: CliContext) -> None:
 @click.argument("file", type=_FILE)
 @click.pass_obj
 def backup(obj: CliContext, file: Path) -> None:
-    """Copy the record store to FILE, as it is now, while runs and servers continue.
+    """Back up the record store to FILE while runs and servers continue.
 
-    FILE must not exist; it is there once the copy is whole and was checked. For PostgreSQL use
-    pg_dump.
+    FILE must not exist. It appears only after the backup is complete and checked. For PostgreSQL
+    use pg_dump.
     """
     from detcore_server.commands.backup import back_up
 
@@ -82,14 +82,14 @@ def backup(obj: CliContext, file: Path) -> None:
 
 @database_group.command("restore")
 @click.argument("file", type=_FILE)
-@click.option("--replace", is_flag=True, help="Replace the records that are there.")
+@click.option("--replace", is_flag=True, help="Replace the existing records.")
 @click.pass_obj
 def restore(obj: CliContext, file: Path, replace: bool) -> None:
-    """Make FILE, a copy made by 'backup', the record store.
+    """Restore the record store from FILE, a backup from 'detcore database backup'.
 
-    End servers and runs first: they would write to the record store that is being replaced.
+    Stop servers and runs first, because they would write to the record store during the restore.
     """
-    from detcore_server.commands.backup import put_back
+    from detcore_server.commands.backup import restore_backup
 
-    put_back(file, obj.environment.database_url, replace=replace)
+    restore_backup(file, obj.environment.database_url, replace=replace)
     click.echo(f"restored from {file}")

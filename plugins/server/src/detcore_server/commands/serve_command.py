@@ -1,4 +1,4 @@
-"""``detcore serve``: the HTTP server of the record store."""
+"""Command ``detcore serve``."""
 
 from __future__ import annotations
 
@@ -31,63 +31,69 @@ Examples:
 """
 
 
-def _seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", value.strip())
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+def _parse_duration(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", value.strip())
+    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if not 1.0 <= seconds <= 3650 * 86400.0:
-        raise click.BadParameter(f"{value!r} is no time such as 90s, 30m, 12h or 7d (to 3650d).")
+        raise click.BadParameter(
+            f"{value!r} is not a duration such as 90s, 30m, 12h or 7d (maximum 3650d)."
+        )
     return seconds
 
 
 @click.command(epilog=_EXAMPLES)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Interface to listen on.")
 @click.option(
-    "--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0: a free one."
+    "--port",
+    default=8080,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port. 0 = a free port.",
 )
 @click.option("--certificate", type=_FILE, metavar="FILE", help="TLS certificate chain (PEM).")
 @click.option("--key", type=_FILE, metavar="FILE", help="Private key of the certificate (PEM).")
-@click.option("--public-url", metavar="URL", help="How trials and people reach the server.")
+@click.option("--public-url", metavar="URL", help="URL at which trials and users reach the server.")
 @click.option(
     "--proxy",
     metavar="ADDRESS",
-    help="Address of a reverse proxy: its X-Forwarded-For and -Proto are believed.",
+    help="Reverse proxy whose X-Forwarded-For and -Proto headers are trusted.",
 )
 @click.option(
     "--token-lifetime",
     default="7d",
     show_default=True,
-    callback=_seconds,
+    callback=_parse_duration,
     metavar="TIME",
-    help="How long a log-in is good for: 90s, 30m, 12h, 7d.",
+    help="Lifetime of a login, such as 90s, 30m, 12h or 7d.",
 )
 @click.option(
     "--max-body-mb",
     default=8,
     show_default=True,
     type=click.IntRange(1, 1024),
-    help="Largest body of a request, but for uploads of code.",
+    help="Maximum size of a request body, except for code uploads.",
 )
 @click.option(
     "--max-connections",
     default=1000,
     show_default=True,
     type=click.IntRange(10, 100_000),
-    help="More connections at once are refused.",
+    help="Maximum number of open connections.",
 )
 @click.option(
     "--max-experiments",
     default=1,
     show_default=True,
     type=click.IntRange(1),
-    help="Handed-in experiments that run at once.",
+    help="Maximum number of submitted experiments that run concurrently.",
 )
-@click.option("--launcher", metavar="NAME", help="Starts the workers of handed-in experiments.")
+@click.option("--launcher", metavar="NAME", help="Default launcher of submitted experiments.")
 @click.option(
     "--log-level",
     default="info",
     show_default=True,
     type=click.Choice(["debug", "info", "warning", "error"]),
-    help="What to log on stderr; requests are listed from info on.",
+    help="Log level on stderr. Requests are logged at level info.",
 )
 @click.pass_obj
 def serve(
@@ -100,10 +106,10 @@ def serve(
     public_url: str | None,
     **options: Any,
 ) -> None:
-    """Serve records and a page over HTTP, and run experiments that are submitted.
+    """Serve records and web pages over HTTP, and run submitted experiments.
 
-    It listens on this machine alone unless --host says otherwise. At SIGTERM or Ctrl-C it answers
-    the requests in progress and ends.
+    The server is reachable only from this machine unless you set --host. SIGTERM or Ctrl-C ends it
+    after the requests in progress.
     """
     from detcore_server.commands.server_process import serve as run
     from detcore_server.server_settings import ServerSettings
@@ -111,14 +117,13 @@ def serve(
     if certificate is not None and key is not None:
         check_certificate(certificate, key)
     elif certificate is not None or key is not None:
-        raise ConfigError("--certificate and --key belong together: give both, or none")
+        raise ConfigError("--certificate and --key must be used together")
     plugins = obj.plugin_manager()
-    launcher, known = options["launcher"], plugins.launchers()
-    if launcher is not None and launcher not in known:
+    launcher, launchers = options["launcher"], plugins.launchers()
+    if launcher is not None and launcher not in launchers:
         raise ConfigError(
-            f"--launcher is {launcher!r}, and nothing installed provides that.\n"
-            f"Launchers here: {', '.join(sorted(known))}.\n"
-            "Others come with plugins: detcore plugins list."
+            f"unknown launcher {launcher!r}; installed: {', '.join(sorted(launchers))}.\n"
+            "Plugins provide other launchers. List the plugins with: detcore plugins list"
         )
     settings = ServerSettings(
         environment=obj.environment,
@@ -127,71 +132,73 @@ def serve(
         key=key,
         token_lifetime_s=token_lifetime,
         max_body_bytes=max_body_mb * _MB,
-        public_url=None if public_url is None else _checked_url(public_url),
+        public_url=None if public_url is None else _check_url(public_url),
         **options,
     )
-    with _listen(settings.host, settings.port) as listener:
+    with _open_listener(settings.host, settings.port) as listener:
         settings = dataclasses.replace(settings, port=listener.getsockname()[1])
-        for line in _warnings(obj, settings):
+        for line in _list_warnings(obj, settings):
             click.echo(line, err=True)
         run(settings, listener, lambda: click.echo(f"detcore serves at {settings.url}"))
 
 
-def _checked_url(url: str) -> str:
+def _check_url(url: str) -> str:
     from detcore.client.http import normalize_url
 
     if "://" not in url:
         raise ConfigError(
-            f"--public-url {url!r} has no http:// or https://: browsers and trials are told it as "
-            "it is.\nIt looks like https://host:8080"
+            f"--public-url {url!r} must start with http:// or https://. Browsers and trials use it "
+            "unchanged.\nExample: --public-url https://host:8080"
         )
     return normalize_url(url)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _open_listener(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
-        where = f"port {port} of {host}"
+        endpoint = f"port {port} of {host}"
         if error.errno == errno.EADDRINUSE:
-            reason = f"{where} is in use already.\nEnd what uses it, or choose another: --port"
+            reason = (
+                f"{endpoint} is in use.\nStop the process that uses it, or choose another --port"
+            )
         elif error.errno == errno.EACCES:
             reason = (
-                f"{where} needs rights that this process has not.\n"
-                "Choose a port above 1023, and let a reverse proxy have the low one."
+                f"{endpoint} requires privileges that this process does not have.\n"
+                "Choose a port above 1023 and put a reverse proxy in front of the server."
             )
-        elif (error.errno or 0) < 0 or error.errno == errno.EADDRNOTAVAIL:  # < 0: no such name
+        elif (error.errno or 0) < 0 or error.errno == errno.EADDRNOTAVAIL:  # < 0: unknown host name
             reason = (
-                f"{host!r} is no address of this machine.\n"
-                "Give one of its own: 127.0.0.1 for itself alone, 0.0.0.0 for all that it has."
+                f"{host!r} is not an address of this machine.\n"
+                "Use 127.0.0.1 for access from this machine only, or 0.0.0.0 for all interfaces."
             )
         else:
-            reason = f"{where} cannot be listened on: {error}"
+            reason = f"cannot listen on {endpoint}: {error}"
         raise RunError(f"the server cannot start: {reason}") from error
 
 
-def _warnings(obj: CliContext, settings: ServerSettings) -> list[str]:
-    """Return the warnings to print before the first request."""
+def _list_warnings(obj: CliContext, settings: ServerSettings) -> list[str]:
+    """Return the warnings to print at the start."""
     lines = []
     if not settings.host.startswith("127.") and settings.host not in ("localhost", "::1"):
         if settings.certificate is None:
             lines.append(
-                f"warning: {settings.host} can be reached from other machines, and there is no "
-                "TLS: passwords, tokens and records can be read on their way. Give --certificate "
-                "and --key, or listen on 127.0.0.1 behind a reverse proxy that has them."
+                f"warning: {settings.host} is reachable from other machines without TLS, so others "
+                "can read passwords, tokens and records. Use --certificate and --key, "
+                "or listen on 127.0.0.1 behind a reverse proxy with TLS."
             )
         if settings.public_url is None and settings.host in ("", "0.0.0.0", "::"):
             lines.append(
-                "warning: without --public-url trials on other machines are not told where the "
-                "server is."
+                "warning: trials on other machines do not know the server's URL. Set it with "
+                "--public-url."
             )
     from detcore_server.server_database import ServerDatabase
 
     with ServerDatabase.open(obj.environment.database_url) as database:
         if not any(user.is_active for user in database.list_users()):
             lines.append(
-                "nobody may log in yet. Make a user, with the same DETCORE_HOME and DETCORE_DB: "
+                "There are no users yet. Create one with the same DETCORE_HOME and DETCORE_DB: "
                 "detcore user create NAME --admin"
             )
     return lines
@@ -201,36 +208,36 @@ def check_certificate(certificate: Path, key: Path) -> None:
     """Check that a server can use a certificate.
 
     Args:
-        certificate: File of the chain (PEM), the server's own certificate first.
-        key: File of the private key (PEM).
+        certificate: Certificate chain file (PEM) that starts with the server's certificate.
+        key: Private key file (PEM).
 
     Raises:
-        ConfigError: If it cannot, with the reason.
+        ConfigError: If the certificate or key is invalid.
     """
     for option, path in (("--certificate", certificate), ("--key", key)):
         try:
             path.read_bytes()
         except OSError as error:
             raise ConfigError(
-                f"the file {path} of {option} cannot be read: {error.strerror}.\n"
-                "The user that runs the server must be able to read it."
+                f"cannot read the file {path} of {option}: {error.strerror}.\n"
+                "The user that runs the server must be able to read the file."
             ) from error
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, _no_password)
     except ssl.SSLError as error:
         raise ConfigError(
-            f"the certificate {certificate} and the private key {key} cannot be used: "
+            f"cannot use the certificate {certificate} with the private key {key}: "
             f"{error.reason or error}.\n"
-            "Both must be PEM files that were made together, the certificate with -----BEGIN "
+            "Both must be PEM files that belong together: the certificate with -----BEGIN "
             "CERTIFICATE----- and the key with -----BEGIN PRIVATE KEY----- (or RSA, or EC PRIVATE "
-            "KEY). In a chain the server's own certificate is the first one."
+            "KEY). A chain must start with the server's certificate."
         ) from error
 
 
 def _no_password() -> str:
-    # Without it OpenSSL would ask on the terminal.
+    # Otherwise OpenSSL would prompt for the password on the terminal.
     raise ConfigError(
-        "the private key of --key is encrypted, and a server has nobody to ask for the password.\n"
-        "Write it without one, in a file that only the server's user can read: "
+        "the private key of --key is encrypted, and the server cannot prompt for the password.\n"
+        "Write an unencrypted key to a file that only the server's user can read: "
         "openssl pkey -in KEY -out PLAIN_KEY"
     )

@@ -1,4 +1,4 @@
-"""Run the application in a process."""
+"""Run the application in this process."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from detcore_server.users.one_time_link import Visit
 
 
-# For requests in progress when the server receives a signal to end.
+# Grace period for requests in progress after a signal to end.
 _END_S = 10
-# Longer than the pools of clients keep a connection that they do not use.
+# Longer than client pools keep idle connections.
 _KEEP_ALIVE_S = 75
-# Besides connections: of the database, of checkpoints, of experiments.
+# Files of the database, checkpoints and experiments, in addition to connections.
 _OTHER_FILES = 1000
 
 
@@ -38,15 +38,15 @@ def serve(
     *,
     visit: Visit | None = None,
 ) -> None:
-    """Serve until SIGINT, SIGTERM or SIGHUP arrives; requests in progress are still answered.
+    """Serve until SIGINT, SIGTERM or SIGHUP, and finish the requests in progress.
 
-    SIGHUP stays ignored if it was (nohup).
+    SIGHUP stays ignored under nohup.
 
     Args:
         settings: Settings of the server.
-        listener: Socket to serve on; it listens already.
-        announce: Called when the server can answer, and handles signals.
-        visit: The link of the one person who is served; None: users log in.
+        listener: Listening socket.
+        announce: Called when the server is ready and handles signals.
+        visit: One-time link of ``detcore ui``. None: users log in.
 
     Raises:
         KeyboardInterrupt: After SIGINT.
@@ -54,7 +54,7 @@ def serve(
         DatabaseError: If the database cannot be opened.
     """
     configure_logging(settings.log_level)
-    _allow_files(settings.max_connections + _OTHER_FILES)
+    _raise_file_limit(settings.max_connections + _OTHER_FILES)
     app = make_app(settings, visit=visit)
     config = uvicorn.Config(
         app,
@@ -70,7 +70,7 @@ def serve(
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_END_S,
     )
-    # uvicorn sends the signal again after its shutdown: to end by SIGTERM is no failure.
+    # uvicorn raises the signal again after its shutdown, but ending by SIGTERM is not a failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
@@ -79,8 +79,8 @@ def serve(
     _Server(config, app.state.detcore.ending).run(sockets=[listener])
 
 
-def _allow_files(count: int) -> None:
-    """Let this process open `count` files and connections, or as many as the system allows."""
+def _raise_file_limit(count: int) -> None:
+    """Raise the limit of open files to `count`, or to the system's maximum."""
     if os.name == "posix":
         import resource
 

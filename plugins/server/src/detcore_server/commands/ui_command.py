@@ -1,4 +1,4 @@
-"""``detcore ui``: the page, for the person who typed the command."""
+"""Command ``detcore ui``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from detcore.cli import CliContext
 
 
-# `webbrowser` offers them where there is no desktop; they would take the terminal.
+# Text browsers that `webbrowser` offers without a desktop. They would occupy the terminal.
 _IN_A_TERMINAL = frozenset({"www-browser", "w3m", "lynx", "links", "elinks"})
 _EXAMPLES = """
 \b
@@ -30,14 +30,14 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--no-browser", is_flag=True, help="Print the link, and open no browser.")
+@click.option("--no-browser", is_flag=True, help="Print the link without opening a browser.")
 @click.pass_obj
 def ui(obj: CliContext, /, no_browser: bool) -> None:
-    """Open the page of the records of this home in a browser.
+    """Show the records of this home in a browser.
 
-    The page is for you alone: it listens on this machine, on a free port, and opens with a link
-    that is good once. There is no user to create; Ctrl-C ends it, and nothing of it is kept. For
-    other people, or other machines, there is detcore serve.
+    The pages are only for you. They are served on a free port of this machine and open with a
+    one-time link. You do not need to create a user. Ctrl-C ends the command and leaves nothing
+    behind. For other users or machines, use detcore serve.
     """
     from detcore_server.commands.server_process import serve
     from detcore_server.server_settings import ServerSettings
@@ -55,22 +55,22 @@ def ui(obj: CliContext, /, no_browser: bool) -> None:
         link = f"{settings.url}/ui/open?link={visit.link}"
 
         def announce() -> None:
-            click.echo(f"The page of the records in {obj.environment.home}, for one browser:\n")
-            click.echo(f"  {link}\n\nPress Ctrl-C to end it.")
+            click.echo(f"Open the records in {obj.environment.home} with this one-time link:\n")
+            click.echo(f"  {link}\n\nPress Ctrl-C to stop.")
             if not no_browser:
-                _open_browser(stack.enter_context(_kept_in_file(link)))
+                _open_browser(stack.enter_context(_write_link_file(link)))
 
         with contextlib.suppress(KeyboardInterrupt):
             serve(settings, listener, announce, visit=visit)
-        click.echo("The page has ended.")
+        click.echo("Stopped.")
 
 
 @contextlib.contextmanager
-def _kept_in_file(link: str) -> Iterator[Path]:
-    """Write a file that leads to the link, which only this user can read.
+def _write_link_file(link: str) -> Iterator[Path]:
+    """Write a file that redirects to the link and that only this user can read.
 
-    Other users of the machine can see the arguments of a browser's process: they get the file's
-    name, not the link.
+    Other users of the machine can see the arguments of the browser process. They see the file name
+    instead of the link.
     """
     with tempfile.TemporaryDirectory(prefix="detcore-ui-") as folder:
         path = Path(folder) / "open.html"
@@ -87,6 +87,6 @@ def _open_browser(path: Path) -> None:
     try:
         browser = webbrowser.get()
     except webbrowser.Error:
-        return  # the link is in the terminal
+        return  # the terminal shows the link
     if getattr(browser, "basename", "") not in _IN_A_TERMINAL:
         threading.Thread(target=browser.open, args=[path.as_uri()], daemon=True).start()

@@ -1,4 +1,4 @@
-"""The commands of ``detcore user`` that work on the records of a server."""
+"""Commands of ``detcore user`` that change a server's records."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ _COLUMNS = ("id", "name", "is_admin", "is_active", "created_at")
 
 @click.group("user")
 def user_group() -> None:
-    """Commands of ``detcore user``."""
+    """Manage the users of a server."""
 
 
 @user_group.command("create")
 @click.argument("name")
-@click.option("--admin", is_flag=True, help="May manage the others.")
+@click.option("--admin", is_flag=True, help="Allow this user to manage other users.")
 @password_option
 @click.pass_obj
 def create(obj: CliContext, name: str, admin: bool, password_stdin: bool) -> None:
-    """Add a user; asks for the password."""
+    """Create a user and prompt for the password."""
     from detcore_server.users.accounts import check_name, check_new_password, hash_password
 
     check_name(name)
     password = check_new_password(read_new_password(password_stdin))
     with _open(obj) as database:
         database.create_user(name, password_hash=hash_password(password), is_admin=admin)
-    click.echo(f"user {name} may log in")
+    click.echo(f"user {name} can log in")
 
 
 @user_group.command("password")
@@ -52,21 +52,21 @@ def create(obj: CliContext, name: str, admin: bool, password_stdin: bool) -> Non
 @password_option
 @click.pass_obj
 def set_password(obj: CliContext, name: str, password_stdin: bool) -> None:
-    """Give a user another password, who is then logged out everywhere."""
+    """Change a user's password and revoke all tokens of the user."""
     from detcore_server.users.accounts import check_new_password, hash_password
 
     with _open(obj) as database:
         user = database.get_user(name)
         password = check_new_password(read_new_password(password_stdin))
         database.update_user(user.id, password_hash=hash_password(password))
-    click.echo(f"user {name} has another password, and no token")
+    click.echo(f"changed the password of user {name} and revoked all tokens")
 
 
 @user_group.command("list")
 @format_options
 @click.pass_obj
 def list_users(obj: CliContext, form: str) -> None:
-    """List the users."""
+    """List all users."""
     with _open(obj) as database:
         users = database.list_users()
     rows = [{name: getattr(user, name) for name in _COLUMNS} for user in users]
@@ -94,20 +94,20 @@ def list_users(obj: CliContext, form: str) -> None:
 @click.argument("name")
 @click.pass_obj
 def deactivate(obj: CliContext, name: str) -> None:
-    """Stop a user from logging in; a running server notices within seconds."""
+    """Disable a user. A running server applies this within seconds."""
     with _open(obj) as database:
         database.update_user(name, is_active=False)
-    click.echo(f"user {name} may not log in, and has no token")
+    click.echo(f"disabled user {name} and revoked all tokens")
 
 
 @user_group.command("activate")
 @click.argument("name")
 @click.pass_obj
 def activate(obj: CliContext, name: str) -> None:
-    """Let a user log in again."""
+    """Enable a user."""
     with _open(obj) as database:
         database.update_user(name, is_active=True)
-    click.echo(f"user {name} may log in")
+    click.echo(f"user {name} can log in")
 
 
 def _open(obj: CliContext) -> ServerDatabase:

@@ -1,1 +1,1 @@
-"""Layers around every request: connections, limits, headers, errors and the log."""
+"""HTTP layers: connections, limits, headers, errors and the log."""

@@ -1,4 +1,4 @@
-"""Limit the size of request bodies. `connection_limits` limits their speed."""
+"""Limits on the size of request bodies. `connection_limits` limits their duration."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 _LIMIT = "detcore.limit"
-# Enough for a name and a password.
+# Sufficient for a name and a password.
 _STRANGERS_BYTES = 64 * 2**10
 
 
 def allow_body(request: Request, size_bytes: int) -> None:
-    """Allow a larger body than others; call it before any part of the body is read."""
+    """Allow a larger body. Call this before reading any part of the body."""
     request.scope[_LIMIT]["size_bytes"] = size_bytes
 
 
 class BodyLimits:
-    """Refuses bodies that are too large (413).
+    """Rejects bodies that are too large (413).
 
-    Without a valid token, only as many bytes as a log-in needs are read: bodies are read before the
-    routes' guards run.
+    Without a valid token, only as many bytes as a login requires are read, because bodies are read
+    before the routes' guards run.
     """
 
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
@@ -38,7 +38,7 @@ class BodyLimits:
         self._state = state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
+        """Forward a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -58,7 +58,7 @@ class BodyLimits:
                 size += len(message.get("body", b""))
             if not message or size > limit["size_bytes"]:
                 raise HTTPException(
-                    413, f"the body is too large: at most {limit['size_bytes']} bytes are taken in"
+                    413, f"the body is too large; the maximum is {limit['size_bytes']} bytes"
                 )
             return message
 

@@ -1,4 +1,4 @@
-"""A checkpoint as one stream: a compressed tar archive, whose parts are checked."""
+"""Stream a checkpoint as a compressed tar archive, and verify its files."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from detcore.storage import Digester, StorageBackend
 from detcore_server.server_state import ServerState
 
 _CHUNK = 1 << 20
-# Weights hardly compress, and a higher level costs time without making them smaller.
+# Weights hardly compress, so a higher level only costs time.
 _LEVEL = 1
 _GZIP = 16 + zlib.MAX_WBITS
 
 
 def open_archive(state: ServerState, uuid: str, *, prefix: str = "") -> Iterator[bytes]:
-    """Return the bytes of a checkpoint's archive; no file is read into memory as a whole.
+    """Yield a checkpoint's archive without loading complete files into memory.
 
-    Errors that can be detected before the stream are raised at once. A file that turns out to have
-    changed ends the stream with an error, so that the client does not take it for a whole one.
+    Errors detected before the stream starts are raised immediately. A changed file ends the stream
+    with an error, so that the client does not accept an incomplete archive.
 
     Args:
         state: The server.
         uuid: The checkpoint.
-        prefix: Folder of the files in the archive, with a slash at its end; "": none.
+        prefix: Directory of the files in the archive, with a trailing slash, or "".
 
     Raises:
-        CheckpointStateError: If it is not complete, or was deleted.
-        CheckpointCorruptError: If files are missing or have another size.
-        DetcoreError: If its storage cannot be reached.
+        CheckpointStateError: If the checkpoint is incomplete or was deleted.
+        CheckpointCorruptError: If files are missing or have a wrong size.
+        DetcoreError: If the storage is unreachable.
     """
     with state.transport.open_checkpoint(uuid) as (_, storage):
         manifest = read_manifest(storage, uuid)
@@ -49,8 +49,8 @@ def _check_sizes(storage: StorageBackend, manifest: Manifest) -> None:
     )
     if wrong:
         raise CheckpointCorruptError(
-            f"checkpoint {manifest.uuid} is not whole: {', '.join(wrong[:5])} is missing, or has "
-            "another size than its manifest says.\nSee detcore checkpoint verify"
+            f"checkpoint {manifest.uuid} is damaged: {', '.join(wrong[:5])} is missing or has a "
+            f"wrong size.\nList all faults with: detcore checkpoint verify {manifest.uuid}"
         )
 
 
@@ -67,7 +67,7 @@ def _compress(parts: Generator[bytes, None, None]) -> Generator[bytes, None, Non
 def _parts(
     state: ServerState, manifest: Manifest, text: bytes, prefix: str
 ) -> Generator[bytes, None, None]:
-    """Yield the archive: empty folders, files, the manifest last."""
+    """Yield the archive with empty directories, files and finally the manifest."""
     when = int(manifest.created.timestamp())
     for name in manifest.directories:
         yield _header(f"{prefix}{name}/", 0, when, kind=tarfile.DIRTYPE)
@@ -76,12 +76,12 @@ def _parts(
         digester = Digester()
         file, _ = state.transport.open_file(manifest.uuid, name)
         with file:
-            left = expected.size
-            while left:
-                data = file.read(min(_CHUNK, left))
+            num_left = expected.size
+            while num_left:
+                data = file.read(min(_CHUNK, num_left))
                 if not data:
                     raise _changed(manifest, name)
-                left -= len(data)
+                num_left -= len(data)
                 digester.update(data)
                 yield data
         if digester.result() != expected:
@@ -107,6 +107,6 @@ def _padding(size: int) -> bytes:
 
 def _changed(manifest: Manifest, name: str) -> CheckpointCorruptError:
     return CheckpointCorruptError(
-        f"{name} of checkpoint {manifest.uuid} is not what its manifest says.\n"
-        "See detcore checkpoint verify"
+        f"{name} of checkpoint {manifest.uuid} does not match the manifest.\n"
+        f"List all faults with: detcore checkpoint verify {manifest.uuid}"
     )

@@ -1,4 +1,4 @@
-"""Errors as answers, which a client raises again as the same class with the same text."""
+"""Error responses, which a client raises again with the same class and message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from detcore_server.http.responses import AsciiJson
 from detcore_server.pages.render import error_page, is_page
 from detcore_server.users.authentication import LogInFirst
 
-# The first match counts. Any other error is a fault of the server, and is answered with 500.
+# The first match counts. Other errors are server faults (500).
 _STATUS = (
     (errors.UnauthenticatedError, 401),
     (errors.TooManyLoginAttemptsError, 429),
@@ -31,20 +31,20 @@ _STATUS = (
     (errors.DatabaseError, 409),
     (errors.DetcoreError, 409),
 )
-# Class names for errors that have only a status.
+# Class names of errors that have only a status.
 _KINDS = {404: "NotFoundError", 408: "ServerUnavailableError", 503: "ServerUnavailableError"}
 _PARTS_LISTED = 10
-# Attributes of errors besides their text.
+# Attributes of errors in addition to the message.
 _DETAILS = ("missing_bytes", "rank", "ranks", "retry_after_s", "uuid")
 _WITHOUT_LINK = (
-    "Only the browser that opened the link of detcore ui may see this page.\n"
-    "The link is in the terminal. If another browser has used it, press Ctrl-C there and type "
-    "detcore ui again."
+    "Only the browser that opened the link from detcore ui may see this page.\n"
+    "The terminal shows the link. If another browser has used it, press Ctrl-C in the terminal and "
+    "run detcore ui again."
 )
 
 
 class ErrorText(BaseModel):
-    """The class, text and attributes of an error."""
+    """Class, message and attributes of an error."""
 
     type: str
     message: str
@@ -52,7 +52,7 @@ class ErrorText(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """The answer to a request that failed."""
+    """Response to a failed request."""
 
     error: ErrorText
 
@@ -60,17 +60,17 @@ class ErrorAnswer(BaseModel):
 def error_body(
     path: str, status: int, kind: str, message: str, details: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the body of an error's answer, in the form that clients of `path` read."""
-    told: dict[str, Any] = {"type": kind, "message": message}
+    """Return the body of an error response in the format for clients of `path`."""
+    body: dict[str, Any] = {"type": kind, "message": message}
     if details:
-        told["details"] = details
+        body["details"] = details
     if not path.startswith("/api/detcore/"):
-        told.update(code=status, reason=kind, error=message)  # the earlier system's names
-    return {"error": told}
+        body.update(code=status, reason=kind, error=message)  # names in Determined's API
+    return {"error": body}
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Answer errors that were raised on purpose: with their class and text, or with a page."""
+    """Install handlers that respond to expected errors with JSON or an error page."""
 
     @app.exception_handler(errors.DetcoreError)
     async def answer(request: Request, error: errors.DetcoreError) -> Response:
@@ -89,18 +89,18 @@ def install_error_handlers(app: FastAPI) -> None:
         kind = _KINDS.get(error.status_code, "InvalidArgumentError")
         headers = dict(error.headers or {})
         if error.status_code == 405 and (methods := _documented_methods(app, request.url.path)):
-            # Starlette names the methods of the first matching route only.
+            # Starlette lists only the methods of the first matching route.
             headers["Allow"] = ", ".join(sorted(methods))
         return _answer(request, error.status_code, kind, str(error.detail), headers)
 
     @app.exception_handler(RequestValidationError)
     async def answer_invalid(request: Request, error: RequestValidationError) -> Response:
-        # Without the values: one of them may be a password, or as long as a body.
-        found = [
-            f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}"
-            for each in error.errors()[:_PARTS_LISTED]
+        # The values are omitted because they may be long or contain a password.
+        messages = [
+            f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}"
+            for detail in error.errors()[:_PARTS_LISTED]
         ]
-        return _answer(request, 422, "InvalidArgumentError", "\n".join(found), {})
+        return _answer(request, 422, "InvalidArgumentError", "\n".join(messages), {})
 
     @app.exception_handler(LogInFirst)
     async def redirect(request: Request, error: LogInFirst) -> Response:
@@ -120,7 +120,7 @@ def _documented_methods(app: FastAPI, path: str) -> set[str]:
 
 
 def _public_name(error: errors.DetcoreError) -> str:
-    """Return the name of the nearest class that clients also have."""
+    """Return the name of the nearest public base class."""
     return next(
         str(kind.__name__)
         for kind in type(error).__mro__
@@ -129,7 +129,7 @@ def _public_name(error: errors.DetcoreError) -> str:
 
 
 def _hide_database(request: Request, message: str) -> str:
-    """Return a message with the server's address in place of its database and the file's path."""
+    """Replace the database's URL and path in a message by the server's address."""
     state = request.app.state.detcore
     url = state.database.url
     for place in (url, url.removeprefix("sqlite:///")):

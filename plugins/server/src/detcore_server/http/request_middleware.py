@@ -1,4 +1,4 @@
-"""Middleware for every request: a line in the log, headers, and an answer when it fails."""
+"""Middleware for every request: log line, headers and error response."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
-# Unless a route sets them. Nothing is shown as part of other pages.
+# Default headers, unless a route sets them. Pages cannot be embedded in other sites.
 _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
-    # A form of the page must say where it comes from, so not "no-referrer".
+    # Not "no-referrer", because the page's forms must send their origin.
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -35,9 +35,9 @@ _API_HEADERS = {
 }
 _PAGE_HEADERS = {
     **_HEADERS,
-    # Pages are requested again and again, and answered with 304 if they have not changed.
+    # Browsers revalidate pages, and unchanged pages are answered with 304.
     "Cache-Control": "private, no-cache",
-    # Nothing from outside, nothing written into the page itself, no form that leads elsewhere.
+    # No external resources, no inline scripts or styles, and no forms to other sites.
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
     "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
@@ -48,13 +48,13 @@ _log = logging.getLogger(LOGGER)
 
 
 class Front:
-    """Logs requests, adds headers, and answers faults with a number to find in the log."""
+    """Logs requests, adds headers, and responds to faults with a number that is in the log."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
+        """Forward a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -74,15 +74,13 @@ class Front:
         try:
             await self._app(scope, receive, send_on)
         except ClientDisconnect:
-            pass  # the client is gone
+            pass  # the client has disconnected
         except Exception:  # noqa: BLE001  (no error of a route may stop the server)
-            # The answer has the number alone: the reason may hold anything.
+            # The response contains only the number, because the reason may contain secrets.
             number = secrets.token_hex(4)
-            _log.exception("fault %s: %s %s", number, scope["method"], _shown(scope))
+            _log.exception("fault %s: %s %s", number, scope["method"], _format_path(scope))
             if not status:
-                text = (
-                    f"the server failed at this; its log says why.\nLook there for: fault {number}"
-                )
+                text = f"internal server error; see fault {number} in the server's log"
                 body = error_body(scope["path"], 500, "ServerError", text)
                 await JSONResponse(body, 500)(scope, receive, send_on)
         finally:
@@ -92,12 +90,12 @@ class Front:
                 address = client[0] if client else "-"
                 user = ascii(scope.get(USER, "-")).strip("'")
                 line = "%s %s %s %s %d %.1f ms"
-                shown = _shown(scope)
-                _log.info(line, address, user, scope["method"], shown, status, duration_ms)
+                path = _format_path(scope)
+                _log.info(line, address, user, scope["method"], path, status, duration_ms)
 
 
-def _shown(scope: Scope) -> str:
-    """Return the path as it was sent, without the query; at most a line."""
+def _format_path(scope: Scope) -> str:
+    """Return the raw path without the query, truncated to one line."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     text = raw.decode("ascii", "backslashreplace")
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -1,4 +1,4 @@
-"""The log of a server on stderr, which never shows a token, a password, or its hash."""
+"""Server log on stderr, which never contains a token, a password or a password hash."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 
 LOGGER = "detcore.server"
 LOG_LEVELS = ("debug", "info", "warning", "error")
-# A safety net: no code logs these on purpose, but an error's text may quote anything.
+# Safety net: no code logs secrets on purpose, but error messages may quote them.
 _SECRETS = re.compile(
-    r"(?P<kept>detcore_)[A-Za-z0-9_-]{20,}"
+    r"(?P<prefix>detcore_)[A-Za-z0-9_-]{20,}"
     r"|(?P<scheme>\b(?:bearer|basic)\s+)[^\s'\"]+"
     r"|\$argon2[^\s'\"]+"
     r"|\b[0-9a-f]{128}\b",
@@ -18,14 +18,14 @@ _SECRETS = re.compile(
 
 
 def hide_secrets(text: str) -> str:
-    """Return a text with ``***`` in place of anything like a token or the hash of a password.
+    """Replace anything like a token or a password hash by ``***``.
 
     Example::
 
         >>> hide_secrets("authorization: Bearer abc")
         'authorization: Bearer ***'
     """
-    return _SECRETS.sub(lambda found: f"{found['kept'] or found['scheme'] or ''}***", text)
+    return _SECRETS.sub(lambda match: f"{match['prefix'] or match['scheme'] or ''}***", text)
 
 
 class _Formatter(logging.Formatter):
@@ -34,11 +34,11 @@ class _Formatter(logging.Formatter):
 
 
 def configure_logging(level: str) -> None:
-    """Let this process log to stderr.
+    """Configure logging to stderr.
 
     Args:
-        level: One of `LOG_LEVELS`, for the server itself; libraries log from warnings on, since
-            the messages of the database's library would list values.
+        level: One of `LOG_LEVELS` for the server. Libraries log only warnings and errors, because
+            database messages would list values.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

@@ -1,8 +1,8 @@
-"""Submitted experiments: each has a runner, a separate process; some wait for their turn.
+"""Queue of submitted experiments, each with a runner process.
 
-The records are the queue. An experiment is RUNNING from its submission on; the server owns it until
-a runner takes over. A server that finds an experiment whose process is gone, be it an earlier
-server or the runner, resumes it.
+The records are the queue. An experiment is RUNNING from its submission on. The server owns it until
+a runner takes over. If the owner, a server or a runner, has exited, the server resumes the
+experiment.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _logger = logging.getLogger("detcore.server")
 _POLL_INTERVAL_S = 0.5
 _OPEN = ("QUEUED", "STARTED")
 _LOG = "runner.log"
-# A runner that lasted longer had not failed to start.
+# A runner that ran longer did not fail to start.
 _LASTED_S = 60.0
 _MAX_FAILURES = 3
 _MAX_BACKOFF_S = 60.0
 _TAIL_BYTES = 4096
-# Not SIGKILL: the system sends it when memory is short, which would happen again.
+# Without SIGKILL, which the system sends when memory is short and would send again.
 _SENT = (
     signal.SIGHUP,
     signal.SIGINT,
@@ -55,7 +55,7 @@ _SENT = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
-# The user's code must see neither credentials nor the address of the records.
+# The user's code must not see credentials or the database URL.
 _SECRET = (
     "DETCORE_DB",
     "DETCORE_MASTER",
@@ -72,13 +72,13 @@ _SECRET = (
 
 @dataclasses.dataclass(slots=True)
 class _Failures:
-    """How many runners of an experiment in a row ended before the experiment did.
+    """Consecutive runners of an experiment that exited before the experiment ended.
 
     Attributes:
-        num_ends: How many ended.
-        count: How many ended by themselves, not by a signal from outside; a runner may get one
-            before it handles signals.
-        due_at: When the next one is started, by the monotonic clock.
+        num_ends: Number of runners that exited.
+        count: Number of runners that exited without an external signal. A runner may receive a
+            signal before it handles signals.
+        due_at: Start time of the next runner on the monotonic clock.
     """
 
     num_ends: int = 0
@@ -86,13 +86,13 @@ class _Failures:
     due_at: float = 0.0
 
     def note(self, lasted_s: float, code: int | None) -> None:
-        """Record one more, with the exit code of its process; None: it did not start."""
-        # A runner that already handles signals exits with this code when the machine shuts down.
+        """Record a failure with its exit code, or None if the runner did not start."""
+        # Exit code of a runner that handled a shutdown signal.
         if code == EXIT_TEMPFAIL or lasted_s > _LASTED_S:
             self.num_ends = self.count = 0
         else:
             self.num_ends += 1
-            self.count += not _is_from_outside(code)
+            self.count += not _is_external_signal(code)
         pause_s = 0.0 if self.num_ends < 2 else min(_MAX_BACKOFF_S, 2.0 ** (self.num_ends - 1))
         self.due_at = time.monotonic() + pause_s
 
@@ -104,14 +104,14 @@ class _Runner:
 
 
 class Jobs:
-    """Starts runners, as many at once as the settings allow, and supervises them in a thread.
+    """Starts a limited number of runners and supervises them in a thread.
 
-    If several servers share the records, only the one that holds the lock of the queue does so.
+    If several servers share the records, only the holder of the queue lock does so.
 
     Args:
         settings: Settings of the server.
-        database: Its records.
-        transport: Carries out actions on experiments.
+        database: Records of the server.
+        transport: Transport for actions on experiments.
     """
 
     def __init__(
@@ -128,21 +128,21 @@ class Jobs:
         self._has_queue = False
 
     def start(self) -> None:
-        """Begin to supervise submitted experiments, including those of an earlier server."""
+        """Start supervising submitted experiments, including experiments of an earlier server."""
         remove_leftovers(self._settings.environment.home)
         self._lock = self._database.open_lock(SERVER_QUEUE, self._settings.environment.home)
         self._has_queue = self._lock.acquire()
         if not self._has_queue:
             _logger.warning(
-                "process %d on %s starts the submitted experiments of these records; this server "
-                "does so when that process has ended",
+                "process %d on %s runs the submitted experiments of these records. This server "
+                "takes over when that process has exited.",
                 *reversed(self._lock.find_holder()),
             )
         self._thread = threading.Thread(target=self._run, name="detcore-jobs", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Start no more runners; those that are at work continue."""
+        """Stop starting runners. Running runners continue."""
         self._stops.set()
         if self._thread is not None:
             self._thread.join()
@@ -160,25 +160,25 @@ class Jobs:
             action: The action.
 
         Raises:
-            NotFoundError: If there is no such experiment.
-            ForbiddenError: If the user is neither an administrator nor the one who submitted it.
-            RunError: If its state does not allow it.
+            NotFoundError: If the experiment does not exist.
+            ForbiddenError: If the user is neither an administrator nor the owner.
+            RunError: If the experiment's state does not allow the action.
         """
         self._database.get_experiment(experiment_id)
         submission = self.require_owner(requester, experiment_id)
         if submission is not None and action == "activate":
             self._activate(submission)
             return
-        is_asked = (
+        is_requested = (
             submission is not None
             and submission.state is ExperimentState.RUNNING
             and submission.phase != "ENDED"
-            and action in {known.value for known in Control}
-            # Server or runner: the process that owns it may change at any moment, but each reads
-            # the request from the records.
+            and action in {control.value for control in Control}
+            # The owner may change at any moment, but the server and the runner both read requests
+            # from the records.
             and self._database.request_control(experiment_id, Control(action))
         )
-        if not is_asked:
+        if not is_requested:
             self._transport.control_experiment(experiment_id, action)
 
     def control_trial(self, requester: TokenRecord, trial_id: int, action: str) -> None:
@@ -190,9 +190,9 @@ class Jobs:
             action: The action.
 
         Raises:
-            NotFoundError: If there is no such trial.
-            ForbiddenError: As `control`.
-            RunError: If it is over.
+            NotFoundError: If the trial does not exist.
+            ForbiddenError: As in `control`.
+            RunError: If the trial has ended.
         """
         experiment_id = self._database.get_trial(trial_id).experiment_id
         submission = self.require_owner(requester, experiment_id)
@@ -203,27 +203,26 @@ class Jobs:
             self._transport.control_trial(trial_id, action)
 
     def may_control(self, requester: TokenRecord, experiment_id: int) -> bool:
-        """Return whether `require_owner` lets a user pass."""
+        """Whether a user may change an experiment."""
         return _is_owner(requester, self._database.get_submission(experiment_id))
 
     def require_owner(self, requester: TokenRecord, experiment_id: int) -> SubmissionRecord | None:
         """Check that a user may change an experiment and delete its checkpoints.
 
         Returns:
-            Its submission; None: it was not submitted.
+            The submission, or None if the experiment was not submitted.
 
         Raises:
-            ForbiddenError: If the user is neither an administrator nor the one who submitted it.
+            ForbiddenError: If the user is neither an administrator nor the owner.
         """
         submission = self._database.get_submission(experiment_id)
         if _is_owner(requester, submission):
             return submission
-        whose = "it was started on the server's machine.\nAn administrator may."
+        reason = "it was started on the server's machine.\nAsk an administrator."
         if submission is not None:
-            whose = f"{submission.user_name!r} handed it in.\nAn administrator may, too."
+            reason = f"it belongs to {submission.user_name!r}.\nAsk the owner or an administrator."
         raise ForbiddenError(
-            f"the user {requester.user_name!r} may not do this with experiment {experiment_id}: "
-            f"{whose}"
+            f"user {requester.user_name!r} may not change experiment {experiment_id}: {reason}"
         )
 
     def _activate(self, submission: SubmissionRecord) -> None:
@@ -233,21 +232,23 @@ class Jobs:
             return
         if self._database.get_experiment(number).state is ExperimentState.COMPLETED:
             raise RunError(
-                f"experiment {number} is complete: there is nothing to go on with.\n"
-                "Start a new one, with searcher.source_checkpoint_uuid to begin with its weights."
+                f"experiment {number} is complete and cannot be resumed.\n"
+                "Start a new experiment. Set searcher.source_checkpoint_uuid to use its weights."
             )
         if submission.control is Control.PAUSE:
-            # A runner that is pausing because of it then leaves the experiment RUNNING.
+            # A runner that is about to pause then leaves the experiment RUNNING.
             self._database.request_control(number, None)
-            self._database.queue_again(number)  # it may just have ended
+            self._database.queue_again(number)  # the runner may just have exited
 
     def num_before(self, experiment_id: int) -> int | None:
-        """Return how many experiments must end or begin before one begins; None: it has begun."""
-        open_ones = self._database.list_submissions(phases=_OPEN)
-        mine = next((one for one in open_ones if one.experiment_id == experiment_id), None)
-        if mine is None or mine.phase != "QUEUED":
+        """Return the number of experiments ahead in the queue, or None if it has started."""
+        submissions = self._database.list_submissions(phases=_OPEN)
+        submission = next((one for one in submissions if one.experiment_id == experiment_id), None)
+        if submission is None or submission.phase != "QUEUED":
             return None
-        return sum(one.phase == "STARTED" or one.experiment_id < experiment_id for one in open_ones)
+        return sum(
+            one.phase == "STARTED" or one.experiment_id < experiment_id for one in submissions
+        )
 
     # -- the thread -------------------------------------------------------------------------------
 
@@ -258,56 +259,56 @@ class Jobs:
                 lock = self._lock
                 self._has_queue = lock.is_held() if self._has_queue else lock.acquire()
                 if self._has_queue:
-                    self._look()
+                    self._update_queue()
             except (DetcoreError, OSError) as error:
-                # The database is unreachable or full; the next look may succeed.
-                _logger.warning("handed-in experiments are not looked after just now: %s", error)
+                # The database is unreachable or full. The next attempt may succeed.
+                _logger.warning("cannot supervise submitted experiments at the moment: %s", error)
             except Exception:  # no error may stop the thread
-                _logger.exception("handed-in experiments are not looked after just now")
+                _logger.exception("cannot supervise submitted experiments at the moment")
 
-    def _look(self) -> None:
-        """Record which experiments have ended, and start waiting ones while there is room."""
+    def _update_queue(self) -> None:
+        """Record ended experiments, and start waiting experiments up to the limit."""
         num_at_work = 0
         waiting = []
         open_ones = self._database.list_submissions(phases=_OPEN)
         for number in self._runners.keys() - {one.experiment_id for one in open_ones}:
-            self._forget(number)  # it was deleted
+            self._drop_experiment(number)  # the experiment was deleted
         for submission in open_ones:
             number = submission.experiment_id
             if submission.state is not ExperimentState.RUNNING:
-                self._forget(number)
+                self._drop_experiment(number)
                 self._database.set_submission_phase(number, "ENDED")
             elif self._is_at_work(submission):
                 num_at_work += submission.phase == "STARTED"
             else:
                 waiting.append(submission)
-        # Those that had begun come first.
+        # Experiments that had already started come first.
         waiting.sort(key=lambda submission: submission.phase != "STARTED")
         for submission in waiting:
             if self._stops.is_set():
                 return
             if submission.control is not None:
-                self._settle(submission.experiment_id, submission.control)
+                self._finish_control(submission.experiment_id, submission.control)
             elif num_at_work < self._settings.max_experiments:
                 num_at_work += 1
-                self._go_on(submission)
+                self._resume(submission)
 
     def _is_at_work(self, submission: SubmissionRecord) -> bool:
-        """Return whether a runner is alive; a new one takes the lock after a moment."""
+        """Whether a runner is alive. A new runner acquires its lock after a moment."""
         runner = self._runners.get(submission.experiment_id)
         if runner is not None and runner.process.poll() is None:
             return True
         return self._database.find_runner(submission.experiment_id) is not None
 
-    def _forget(self, experiment_id: int) -> None:
+    def _drop_experiment(self, experiment_id: int) -> None:
         runner = self._runners.pop(experiment_id, None)
         if runner is not None:
             threading.Thread(target=runner.process.wait, daemon=True).start()
         self._ended.pop(experiment_id, None)
 
-    def _settle(self, experiment_id: int, control: Control) -> None:
-        """Carry out a request for an experiment without a runner."""
-        with contextlib.suppress(RunError):  # its last workers are still ending
+    def _finish_control(self, experiment_id: int, control: Control) -> None:
+        """Execute a request for an experiment without a runner."""
+        with contextlib.suppress(RunError):  # its last workers are still exiting
             reconcile_experiment(
                 experiment_id,
                 control=control,
@@ -315,43 +316,43 @@ class Jobs:
                 environment=self._settings.environment,
             )
 
-    def _go_on(self, submission: SubmissionRecord) -> None:
+    def _resume(self, submission: SubmissionRecord) -> None:
         number = submission.experiment_id
         ended = self._ended.setdefault(number, _Failures())
         runner = self._runners.pop(number, None)
         if runner is not None:
             code = runner.process.wait()
             ended.note(time.monotonic() - runner.started_at, code)
-            _logger.warning("the runner of experiment %d ended with code %d", number, code)
+            _logger.warning("the runner of experiment %d exited with code %d", number, code)
         if ended.count >= _MAX_FAILURES:
             self._give_up(number, ended.count)
         elif time.monotonic() >= ended.due_at:
             self._database.set_submission_phase(number, "STARTED")
             try:
-                process = self._start(submission)
+                process = self._start_runner(submission)
             except OSError as error:
-                _logger.warning("no runner can be started for experiment %d: %s", number, error)
+                _logger.warning("cannot start a runner for experiment %d: %s", number, error)
                 ended.note(0.0, None)
             else:
                 self._runners[number] = _Runner(process, time.monotonic())
 
     def _give_up(self, experiment_id: int, count: int) -> None:
-        log = self._folder(experiment_id) / _LOG
-        error = f"its runner ended {count} times, one after the other; the last: {_last_line(log)}"
+        log = self._find_directory(experiment_id) / _LOG
+        error = f"the runner exited {count} times in a row; last message: {_read_last_line(log)}"
         self._database.set_experiment_state(experiment_id, ExperimentState.ERROR, error=error)
 
-    def _start(self, submission: SubmissionRecord) -> subprocess.Popen[bytes]:
-        """Start a runner, which outlives this process."""
+    def _start_runner(self, submission: SubmissionRecord) -> subprocess.Popen[bytes]:
+        """Start a runner that outlives this process."""
         settings = self._settings
-        told = RunnerInstructions(
+        instructions = RunnerInstructions(
             experiment_id=submission.experiment_id,
             home=str(settings.environment.home),
             database_url=settings.environment.database_url,
             test_mode=submission.test_mode,
-            allowed_plugins=_listed(settings.plugins.allowed),
-            disabled_plugins=_listed(settings.plugins.disabled) or [],
+            allowed_plugins=_sort_names(settings.plugins.allowed),
+            disabled_plugins=_sort_names(settings.plugins.disabled) or [],
         )
-        folder = self._folder(submission.experiment_id)
+        folder = self._find_directory(submission.experiment_id)
         folder.mkdir(parents=True, exist_ok=True)
         number = str(submission.experiment_id)
         with (folder / _LOG).open("ab") as log:
@@ -366,10 +367,10 @@ class Jobs:
             )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-            pipe.write(json.dumps(dataclasses.asdict(told)).encode())
+            pipe.write(json.dumps(dataclasses.asdict(instructions)).encode())
         return process
 
-    def _folder(self, experiment_id: int) -> Path:
+    def _find_directory(self, experiment_id: int) -> Path:
         return get_experiment_dir(self._settings.environment, experiment_id)
 
 
@@ -379,20 +380,20 @@ def _is_owner(requester: TokenRecord, submission: SubmissionRecord | None) -> bo
     )
 
 
-def _is_from_outside(code: int | None) -> bool:
-    """Return whether a signal from outside ended a process; shells report signal n as 128 + n."""
+def _is_external_signal(code: int | None) -> bool:
+    """Whether an external signal ended a process. Shells report signal n as 128 + n."""
     return code is not None and (-code if code < 0 else code - 128) in _SENT
 
 
-def _listed(names: frozenset[str] | None) -> list[str] | None:
+def _sort_names(names: frozenset[str] | None) -> list[str] | None:
     return None if names is None else sorted(names)
 
 
-def _last_line(log: Path) -> str:
+def _read_last_line(log: Path) -> str:
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
             lines = file.read().decode(errors="replace").strip().splitlines()
     except OSError:
         lines = []
-    return lines[-1].strip()[:300] if lines else f"it said nothing ({log})"
+    return lines[-1].strip()[:300] if lines else f"no output ({log})"

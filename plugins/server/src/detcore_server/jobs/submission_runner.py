@@ -1,8 +1,8 @@
-"""The runner of a submitted experiment: ``python -m detcore_server.jobs.submission_runner ID``.
+"""Runner of a submitted experiment: ``python -m detcore_server.jobs.submission_runner ID``.
 
-A server starts it as a separate process in a new session, so that it continues when the server
-ends, however that happens. Its instructions come as a JSON object on standard input, so that no
-environment variable names the database: the workers inherit its environment.
+The server starts it as a separate process in a new session, so that it outlives the server. It
+reads its instructions as a JSON object from standard input. Workers inherit its environment, which
+must not contain the database URL.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerInstructions:
-    """The instructions for the runner of a submitted experiment.
+    """Instructions for the runner of a submitted experiment.
 
     Attributes:
-        experiment_id: Which experiment.
-        home: The folder of records.
-        database_url: The record store.
-        test_mode: Whether it is a smoke run.
-        allowed_plugins: The only ones that are on, or None.
-        disabled_plugins: Those that are off.
+        experiment_id: Id of the experiment.
+        home: Directory of the records.
+        database_url: URL of the record store.
+        test_mode: Whether the experiment is a smoke test.
+        allowed_plugins: The only enabled plugins, or None.
+        disabled_plugins: Disabled plugins.
     """
 
     experiment_id: int
@@ -43,10 +43,10 @@ class RunnerInstructions:
 
 
 def main() -> int:
-    """Run an experiment to its end; return the process's exit code."""
-    told = RunnerInstructions(**json.load(sys.stdin))
+    """Run an experiment to its end, and return the process's exit code."""
+    instructions = RunnerInstructions(**json.load(sys.stdin))
     try:
-        result = _run(told)
+        result = _run(instructions)
     except DetcoreError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return EXIT_ERROR
@@ -54,26 +54,32 @@ def main() -> int:
     return EXIT_TEMPFAIL if result.state is ExperimentState.RUNNING else 0
 
 
-def _run(told: RunnerInstructions) -> ExperimentResult:
+def _run(instructions: RunnerInstructions) -> ExperimentResult:
     from detcore.client.http.journal import JournalListener, journal_path
     from detcore.plugins import PluginManager
     from detcore.run import RunSettings, get_experiment_dir, resume_experiment
 
     environment = read_environment(
-        child_environment({"DETCORE_HOME": told.home, "DETCORE_DB": told.database_url})
+        child_environment(
+            {"DETCORE_HOME": instructions.home, "DETCORE_DB": instructions.database_url}
+        )
     )
-    allowed = told.allowed_plugins
+    allowed = instructions.allowed_plugins
     plugins = PluginManager(
         environment,
-        disabled=frozenset(told.disabled_plugins),
+        disabled=frozenset(instructions.disabled_plugins),
         allowed=None if allowed is None else frozenset(allowed),
     )
-    listener = JournalListener(journal_path(get_experiment_dir(environment, told.experiment_id)))
+    listener = JournalListener(
+        journal_path(get_experiment_dir(environment, instructions.experiment_id))
+    )
     settings = RunSettings(
         environment=environment, plugins=plugins, listener=listener, is_server_managed=True
     )
     try:
-        return resume_experiment(told.experiment_id, settings, test_mode=told.test_mode)
+        return resume_experiment(
+            instructions.experiment_id, settings, test_mode=instructions.test_mode
+        )
     except DetcoreError as error:
         listener.notice(f"error: {error}")
         raise

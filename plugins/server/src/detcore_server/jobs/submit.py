@@ -1,4 +1,4 @@
-"""Acceptance of experiments: checked as by ``detcore run``, and recorded once, with code."""
+"""Check submitted experiments like ``detcore run``, and record each once with its code."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _Made = TypeVar("_Made")
 
 _LIMITS = UnpackLimits(size_bytes=MAX_CONTEXT_BYTES, num_entries=MAX_CONTEXT_ENTRIES)
 _CODE = "code"
-# Up to this many files are synced to the disk one by one.
+# Up to this number, files are flushed to disk one by one.
 _FEW_FILES = 500
 _MAX_POINTS = 100_000
-# A client waits 60 s for an answer.
+# Clients wait 60 s for a response.
 _DEADLINE_S = 50.0
 
 
@@ -48,12 +48,12 @@ class Submission:
     """A submission of an experiment.
 
     Attributes:
-        text: The experiment file.
-        name: Name of the file in messages about its mistakes.
-        overrides: Settings by dotted name, from flags.
-        environment: Settings from the user's variables.
-        test_mode: Whether it is a smoke run.
-        is_only_checked: Whether it is checked and not recorded.
+        text: Source of the experiment file.
+        name: File name for messages.
+        overrides: Settings by dotted name from the command line.
+        environment: Settings from the user's environment variables.
+        test_mode: Whether the experiment is a smoke test.
+        is_only_checked: Whether to check the experiment without recording it.
     """
 
     text: str
@@ -72,29 +72,29 @@ async def accept_submission(
     *,
     limiter: anyio.CapacityLimiter,
 ) -> tuple[ExperimentConfig, int | None]:
-    """Check an experiment, and record it in the queue with its code.
+    """Check an experiment and queue it with its code.
 
-    It is for clients that send the code with the experiment file. They submit an experiment a
-    second time if they receive no answer, so that recording has no deadline.
+    For clients that send the code together with the experiment file. They submit again if they
+    receive no response, so recording has no deadline.
 
     Args:
         state: The server.
-        requester: Token of the user, who becomes the experiment's owner.
-        read: Returns the submission; called in a thread. Unless the experiment is only checked, it
-            writes the code to `archive`.
-        archive: The file for the code (tar, gzip), in an `incoming_folder`.
-        limiter: How many submissions are handed in at once.
+        requester: Token of the user who becomes the owner.
+        read: Function that returns the submission, called in a thread. It also writes the code to
+            `archive`, unless the experiment is only checked.
+        archive: Path for the code archive (tar, gzip) in an `incoming_folder`.
+        limiter: Limiter of concurrent submissions.
 
     Returns:
-        The checked configuration, and the experiment's id; None if it was only to be checked.
+        The checked configuration, and the experiment's id or None if it was only checked.
 
     Raises:
         HTTPException: If the checks take too long (503).
-        ConfigError: If the experiment file has mistakes; the message lists all.
-        RunError: If it needs something that this installation cannot do.
-        SearchError: If the search method cannot be made.
-        StorageError: If its checkpoint storage does not work from here, or has no room.
-        UnsafePathError: If the archive is refused.
+        ConfigError: If the experiment file has errors. The message lists all of them.
+        RunError: If the experiment requires an unavailable feature.
+        SearchError: If the search method cannot be created.
+        StorageError: If the checkpoint storage does not work from here or is full.
+        UnsafePathError: If the archive is rejected.
     """
 
     def read_and_check() -> tuple[Submission, LoadedConfig, ExperimentConfig]:
@@ -106,7 +106,7 @@ async def accept_submission(
         return config, None
 
     def record() -> int:
-        return take_in(
+        return queue_experiment(
             archive,
             loaded=loaded,
             config=config,
@@ -120,17 +120,17 @@ async def accept_submission(
 
 
 async def in_time(work: Callable[[], _Made], limiter: anyio.CapacityLimiter) -> _Made:
-    """Run work in a thread, and wait for it as long as a client does.
+    """Run a function in a thread, and wait for it as long as a client waits.
 
-    Work that takes longer continues and keeps its place in `limiter`, but the client does not
-    receive its result.
+    A slower function continues and keeps its slot in `limiter`, but the client does not receive its
+    result.
 
     Args:
-        work: Checks an experiment, or takes one in that is recorded once however often it is sent.
-        limiter: How much of that may run at once.
+        work: Function that checks a submission, or records it idempotently.
+        limiter: Limiter of concurrent calls.
 
     Raises:
-        HTTPException: If it takes too long (503).
+        HTTPException: If the function takes too long (503).
     """
     try:
         with anyio.fail_after(_DEADLINE_S):
@@ -138,27 +138,27 @@ async def in_time(work: Callable[[], _Made], limiter: anyio.CapacityLimiter) -> 
     except TimeoutError:
         raise HTTPException(
             503,
-            f"the server could not take the experiment in within {_DEADLINE_S:.0f} s: it is busy, "
-            "its disk is slow, or the experiment file takes long to read.\n"
-            "Hand it in again later.",
+            f"the server could not accept the experiment within {_DEADLINE_S:.0f} s. It is busy, "
+            "its disk is slow, or the experiment file is large.\n"
+            "Submit the experiment again later.",
         ) from None
 
 
 def check(
     submission: Submission, settings: ServerSettings
 ) -> tuple[LoadedConfig, ExperimentConfig]:
-    """Check an experiment before anything of it is recorded.
+    """Check an experiment before recording it.
 
     Returns:
-        The experiment file, and the configuration to record.
+        The loaded experiment file and the configuration to record.
 
     Raises:
-        ConfigError: If the experiment file has mistakes; the message lists all.
-        RunError: If it needs something that this installation cannot do.
-        SearchError: If the search method cannot be made.
-        StorageError: If its checkpoint storage does not work from here.
+        ConfigError: If the experiment file has errors. The message lists all of them.
+        RunError: If the experiment requires an unavailable feature.
+        SearchError: If the search method cannot be created.
+        StorageError: If the checkpoint storage does not work from here.
     """
-    # A separate manager: managers are not thread-safe.
+    # A separate manager, because managers are not thread-safe.
     plugins = PluginManager(
         settings.environment,
         disabled=settings.plugins.disabled,
@@ -183,7 +183,7 @@ def check(
 
 
 def _check_grid(config: ExperimentConfig) -> None:
-    """Refuse a grid with too many points: the server makes all of them at once."""
+    """Reject a grid with too many points, because the server creates all points at once."""
     if config.searcher.name != "grid":
         return
     sizes = [
@@ -192,12 +192,12 @@ def _check_grid(config: ExperimentConfig) -> None:
     ]
     if math.prod(sizes) > _MAX_POINTS:
         raise RunError(
-            f"the grid has {math.prod(sizes)} points, and this server takes at most "
-            f"{_MAX_POINTS}.\nGive smaller counts, or search at random."
+            f"the grid has {math.prod(sizes)} points; the maximum of this server is "
+            f"{_MAX_POINTS}.\nReduce the counts, or use random search."
         )
 
 
-def take_in(
+def queue_experiment(
     archive: Path,
     *,
     loaded: LoadedConfig,
@@ -207,15 +207,15 @@ def take_in(
     submission_id: str,
     state: ServerState,
 ) -> int:
-    """Record an experiment in the queue, unless that was done before; return its id.
+    """Queue an experiment unless it was queued before, and return its id.
 
-    Its code is in place, on the disk, before the record is visible.
+    Its code is flushed to disk before the record becomes visible.
 
     Raises:
-        UnsafePathError: If the archive is refused.
-        StorageFullError: If there is no room for the code.
-        FileNotFoundError: If the archive is gone: another try of the same submission removes it
-            when it is done, and the server removes old archives.
+        UnsafePathError: If the archive is rejected.
+        StorageFullError: If there is no space for the code.
+        FileNotFoundError: If the archive was removed, by another attempt of the same submission or
+            because it was too old.
     """
     environment, plain = state.settings.environment, config.model_dump(mode="json")
     try:
@@ -234,25 +234,25 @@ def take_in(
         raise
     except OSError as error:
         if not archive.exists():
-            raise FileNotFoundError(f"{archive} is gone") from error
+            raise FileNotFoundError(f"{archive} was removed") from error
         raise StorageFullError(
-            f"the code cannot be unpacked on the server: {error.strerror or error}.\n"
-            "Its administrator has to make room in DETCORE_HOME. Nothing was recorded."
+            f"the server cannot unpack the code: {error.strerror or error}.\n"
+            "Nothing was recorded. Ask the administrator to free space in DETCORE_HOME."
         ) from error
 
 
 def _place_code(
     code: Path, environment: Environment, config: dict[str, Any], experiment_id: int
 ) -> str:
-    """Move the code of a submission to its experiment's folder; return its path there."""
+    """Move the code of a submission to its experiment's directory, and return its path."""
     folder = get_experiment_dir(environment, experiment_id)
-    # Left by a server that was killed at this very point: the number was not used.
+    # Left by a server that was killed at this point. The id was not used.
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
         code.rename(folder / _CODE)
-        for changed in (folder, folder.parent):
-            sync_path(changed)
+        for directory in (folder, folder.parent):
+            sync_path(directory)
         save_secrets(environment.home, experiment_id, config)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Archives of code that users submit: nothing in them can reach beyond their folder.
+"""Unpack code archives from users, confined to one directory.
 
-An archive is assumed to be hostile. It is read once, from front to end; limits apply to the
-unpacked data, not to the sizes in its headers.
+Archives are assumed to be hostile. An archive is read once from start to end. The limits apply to
+the unpacked data and not to the sizes in its headers.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import BinaryIO
 from detcore.errors import UnsafePathError
 
 _CHUNK_BYTES = 1 << 18
-# Each entry has a header of 512 bytes, is filled up to as much, and may have a long name.
+# Each entry has a header of 512 bytes, padding up to 512 bytes, and possibly a long name.
 _OVERHEAD_BYTES = 4 << 10
 _MAX_NAME_BYTES = 1 << 10
 _MAX_PART_BYTES = 255
 _MAX_PARTS = 64
-# Headers that extend the next one hold a name, and are read into memory.
+# Extension headers contain a name and are read into memory.
 _MAX_HEADER_BYTES = 8 << 10
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _EXTENSIONS = (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME)
@@ -43,11 +43,11 @@ _DAMAGED = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackLimits:
-    """How much an archive may hold.
+    """Limits on the content of an archive.
 
     Attributes:
-        size_bytes: Contents of all files together.
-        num_entries: Files and folders.
+        size_bytes: Maximum total size of all files.
+        num_entries: Maximum number of files and directories.
     """
 
     size_bytes: int
@@ -55,82 +55,82 @@ class UnpackLimits:
 
 
 class _Header(tarfile.TarInfo):
-    """A header; unsupported ones are refused before the data after them is read."""
+    """Header that rejects unsupported types before reading their data."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.size < 0:
             raise UnsafePathError(f"{self.name!r} has a size of {self.size} bytes")
         if self.type in _EXTENSIONS:
             if self.size > _MAX_HEADER_BYTES:
-                raise UnsafePathError(f"a header of it has {self.size} bytes")
+                raise UnsafePathError(f"a header has {self.size} bytes")
         elif self.type not in (*_FILES, tarfile.DIRTYPE):
             raise UnsafePathError(
-                f"{self.name!r} is neither a file nor a folder (type {self.type!r}); links and "
-                "devices are not taken"
+                f"{self.name!r} is neither a file nor a directory (type {self.type!r}); links and "
+                "devices are not allowed"
             )
-        made: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]  # tarfile's own
-        return made
+        member: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]  # tarfile's own
+        return member
 
     def _refuse_sparse(self, file: tarfile.TarInfo, *_: object) -> None:
-        # The map of one may be as long as the archive, and would be read into memory.
-        raise UnsafePathError(f"{file.name!r} is a sparse file, and those are not taken")
+        # The map of a sparse file may be as long as the archive and would be read into memory.
+        raise UnsafePathError(f"{file.name!r} is a sparse file, which is not allowed")
 
     _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
 
 
 class _Counted:
-    """Reads decompressed data, and raises after a number of bytes."""
+    """Reads decompressed data and raises an error after a number of bytes."""
 
-    def __init__(self, file: BinaryIO, most_bytes: int) -> None:
+    def __init__(self, file: BinaryIO, max_bytes: int) -> None:
         self._file = file
-        self._left = most_bytes
+        self._left = max_bytes
 
     def read(self, size: int) -> bytes:
         data = self._file.read(size)
         self._left -= len(data)
         if self._left < 0:
-            raise UnsafePathError("it unpacks to more than it may hold")
+            raise UnsafePathError("the unpacked data exceeds the limit")
         return data
 
 
 def unpack(archive: Path, folder: Path, limits: UnpackLimits) -> None:
-    """Unpack an archive (tar, gzip) of files and folders into a new folder, for its owner only.
+    """Unpack an archive (tar, gzip) into a new private directory.
 
     Args:
-        archive: The file.
-        folder: The folder to make; its parent exists. It is removed again after any error.
-        limits: How much it may hold.
+        archive: Path of the archive.
+        folder: Directory to create in an existing parent. It is removed after an error.
+        limits: Limits on the content.
 
     Raises:
-        UnsafePathError: If an entry is not a plain file or folder below `folder`, if it holds too
-            much, or if it cannot be read.
+        UnsafePathError: If an entry is not a plain file or directory inside `folder`, if a limit is
+            exceeded, or if the archive cannot be read.
     """
     folder.mkdir(mode=0o700)
     try:
-        most_bytes = limits.size_bytes + (limits.num_entries + 8) * _OVERHEAD_BYTES
+        max_bytes = limits.size_bytes + (limits.num_entries + 8) * _OVERHEAD_BYTES
         with gzip.open(archive, "rb") as file:
-            counted = _Counted(file, most_bytes)  # type: ignore[arg-type]  # GzipFile reads
+            counted = _Counted(file, max_bytes)  # type: ignore[arg-type]  # GzipFile reads
             with tarfile.open(fileobj=counted, mode="r|", tarinfo=_Header) as opened:  # type: ignore[call-overload]
                 _Unpacking(folder, limits).run(opened)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         reason = str(error) if isinstance(error, UnsafePathError) else None
         if isinstance(error, FileExistsError):
-            reason = f"{os.path.relpath(error.filename, folder)!r} is in it twice"
+            reason = f"{os.path.relpath(error.filename, folder)!r} occurs twice"
         if reason is not None:
             raise UnsafePathError(
-                f"the code that was handed in is refused: {reason}.\nNothing of it was kept."
+                f"the submitted code is rejected: {reason}.\nNothing was recorded."
             ) from error
         if isinstance(error, _DAMAGED):
             raise UnsafePathError(
-                f"the code that was handed in cannot be read: {type(error).__name__}: {error}.\n"
-                "It has to be a tar archive, compressed with gzip. Nothing of it was kept."
+                f"the submitted code cannot be read: {type(error).__name__}: {error}.\n"
+                "It must be a tar archive compressed with gzip. Nothing was recorded."
             ) from error
         raise
 
 
 def sync_path(path: Path) -> None:
-    """Bring a file, or the entries of a folder, to the disk."""
+    """Flush a file, or the entries of a directory, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -139,7 +139,7 @@ def sync_path(path: Path) -> None:
 
 
 class _Unpacking:
-    """One archive on its way into a folder."""
+    """Unpacks one archive into a directory."""
 
     def __init__(self, folder: Path, limits: UnpackLimits) -> None:
         self._folder = folder
@@ -150,9 +150,9 @@ class _Unpacking:
 
     def run(self, archive: tarfile.TarFile) -> None:
         for member in archive:
-            parts = _checked(member.name)
+            parts = _split_name(member.name)
             if not parts and not member.isdir():
-                raise UnsafePathError("a file of it has no name")
+                raise UnsafePathError("a file has no name")
             self._folder_at(parts[:-1])
             if member.isdir():
                 self._folder_at(parts)
@@ -173,7 +173,7 @@ class _Unpacking:
         self._count_entry()
         data = archive.extractfile(member)
         if data is None:
-            raise UnsafePathError(f"{member.name!r} is no file")
+            raise UnsafePathError(f"{member.name!r} is not a file")
         mode = 0o700 if member.mode & 0o100 else 0o600
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         descriptor = os.open(self._folder.joinpath(*parts), flags, mode)
@@ -182,7 +182,7 @@ class _Unpacking:
                 self._size_bytes += len(chunk)
                 if self._size_bytes > self._limits.size_bytes:
                     raise UnsafePathError(
-                        f"its files have more than {self._limits.size_bytes} bytes together"
+                        f"the files exceed {self._limits.size_bytes} bytes in total"
                     )
                 file.write(chunk)
 
@@ -190,21 +190,21 @@ class _Unpacking:
         self._num_entries += 1
         if self._num_entries > self._limits.num_entries:
             raise UnsafePathError(
-                f"it holds more than {self._limits.num_entries} files and folders"
+                f"it contains more than {self._limits.num_entries} files and directories"
             )
 
 
-def _checked(name: str) -> tuple[str, ...]:
-    """Return the parts of a name that stays inside its folder; () for the folder itself."""
+def _split_name(name: str) -> tuple[str, ...]:
+    """Split a safe relative name into parts. Returns () for the directory itself."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
         raise UnsafePathError(f"the name {name!r} is not UTF-8") from None
     parts = PurePosixPath(name).parts
     if name.startswith("/") or ".." in parts:
-        raise UnsafePathError(f"{name!r} leads out of its folder")
+        raise UnsafePathError(f"{name!r} is outside the directory")
     if any(ord(character) < 32 or character in "\\\x7f" for character in name):
-        raise UnsafePathError(f"the name {name!r} has characters that names do not have")
+        raise UnsafePathError(f"the name {name!r} contains invalid characters")
     longest = max((len(part.encode()) for part in parts), default=0)
     if size > _MAX_NAME_BYTES or len(parts) > _MAX_PARTS or longest > _MAX_PART_BYTES:
         raise UnsafePathError(f"the name {name[:80]!r}... is too long")

@@ -1,4 +1,4 @@
-"""Code on its way in: archives that come in parts, each user's apart from the others'."""
+"""Partial uploads of code archives, separate for each user."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from detcore.environment import Environment
 
 
-# 96 MB that cannot be compressed, and their headers.
+# 96 MB of incompressible data, plus headers.
 MAX_UPLOAD_BYTES = 128 * 1000 * 1000
 _MAX_PER_USER = 4
 _LIFETIME_S = 24 * 3600.0
 _CHUNK_BYTES = 1 << 20
-# Prefix of folders in DETCORE_HOME/experiments for submissions in progress.
+# Prefix of directories in DETCORE_HOME/experiments for submissions in progress.
 _INCOMING = ".incoming-"
 
 
 @contextlib.contextmanager
 def incoming_folder(environment: Environment) -> Iterator[Path]:
-    """Create a folder for files of a submission, on the disk of the experiments, for a block.
+    """Create a temporary directory for a submission on the disk of the experiments.
 
-    If the server is killed, it removes the folder when it starts again.
+    A killed server removes the directory when it restarts.
     """
     experiments = environment.home / "experiments"
     experiments.mkdir(parents=True, exist_ok=True)
@@ -43,19 +43,19 @@ def incoming_folder(environment: Environment) -> Iterator[Path]:
 
 
 def remove_leftovers(home: Path) -> None:
-    """Remove the code of submissions that a killed server had not recorded."""
+    """Remove unrecorded code that a killed server left."""
     for path in (home / "experiments").glob(f"{_INCOMING}*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 class Uploads:
-    """The archives of one user that no experiment has taken yet, named by their digests.
+    """A user's uploaded archives that no experiment uses yet, named by digest.
 
-    They are files below the folder of records. One that is not finished within a day is removed,
-    and so are the oldest of more than four.
+    The archives are files in the directory of records. Unfinished archives are removed after a day.
+    At most four archives are kept.
 
     Args:
-        environment: Where the folder of records is.
+        environment: Location of the records.
         user_id: The user.
     """
 
@@ -63,90 +63,90 @@ class Uploads:
         self._folder = environment.home / "uploads" / str(user_id)
 
     def size(self, digest: str) -> int:
-        """Return how many bytes of an archive the server has."""
+        """Return the number of bytes of an archive on the server."""
         try:
-            return self._path(digest).stat().st_size
+            return self._archive_path(digest).stat().st_size
         except FileNotFoundError:
             return 0
 
     def append(self, digest: str, offset: int, data: bytes) -> int:
-        """Add a part to an archive, unless another part is next; return the resulting size.
+        """Append a part to an archive if it is the next part. Return the resulting size.
 
         Args:
-            digest: SHA-256 of the whole archive, in hexadecimal digits.
-            offset: Where the part begins.
+            digest: SHA-256 of the archive in hexadecimal digits.
+            offset: Offset of the part.
             data: The part.
 
         Raises:
             ConfigError: If the archive becomes too large.
-            StorageFullError: If there is no room.
+            StorageFullError: If there is no space.
         """
         if offset + len(data) > MAX_UPLOAD_BYTES:
             raise ConfigError(
-                f"the archive has more than {MAX_UPLOAD_BYTES} bytes, which no server takes.\n"
-                "Hand in less: leave files out with .detignore."
+                f"the archive exceeds the maximum of {MAX_UPLOAD_BYTES} bytes.\n"
+                "Exclude files with .detignore."
             )
         try:
             self._make_room(digest)
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-            with os.fdopen(os.open(self._path(digest), flags, 0o600), "r+b", 0) as file:
-                # Two tries of one submission may run at once.
+            with os.fdopen(os.open(self._archive_path(digest), flags, 0o600), "r+b", 0) as file:
+                # Two attempts of one submission may run concurrently.
                 fcntl.flock(file, fcntl.LOCK_EX)
                 size = file.seek(0, os.SEEK_END)
                 if size != offset:
                     return size
-                # On a full disk only a part is written; the client continues behind it.
+                # A full disk stores only a part, and the client continues after that part.
                 return offset + file.write(data)
         except OSError as error:
             raise StorageFullError(
-                f"the archive cannot be written on the server: {error.strerror}.\n"
-                "Its administrator has to make room in DETCORE_HOME."
+                f"the server cannot write the archive: {error.strerror}.\n"
+                "Ask the administrator to free space in DETCORE_HOME."
             ) from error
 
-    def finished(self, digest: str, size_bytes: int) -> Path | None:
-        """Return the file of a complete archive, or None if parts are missing.
+    def find_finished(self, digest: str, size_bytes: int) -> Path | None:
+        """Return the path of a complete archive, or None if parts are missing.
 
         Raises:
-            InvalidArgumentError: If it does not match its digest; it is removed.
+            InvalidArgumentError: If the archive does not match its digest. It is removed.
         """
-        path = self._path(digest)
+        path = self._archive_path(digest)
         try:
             with path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size < size_bytes:
                     return None
-                found = hashlib.sha256()
+                hasher = hashlib.sha256()
                 while chunk := file.read(_CHUNK_BYTES):
-                    found.update(chunk)
+                    hasher.update(chunk)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StorageError(f"{path} cannot be read on the server: {error}") from error
-        if found.hexdigest() != digest:
+            raise StorageError(f"the server cannot read {path}: {error}") from error
+        if hasher.hexdigest() != digest:
             self.remove(digest)
             raise InvalidArgumentError(
-                f"what was uploaded is not the archive {digest[:12]}...: it was damaged on its "
-                "way, and was removed.\nHand the experiment in again."
+                f"the uploaded archive {digest[:12]}... was damaged in transit and was removed.\n"
+                "Submit the experiment again."
             )
         return path
 
     def remove(self, digest: str) -> None:
-        """Remove an archive, if it exists."""
+        """Remove an archive if it exists."""
         with contextlib.suppress(FileNotFoundError):
-            self._path(digest).unlink()
+            self._archive_path(digest).unlink()
 
-    def _path(self, digest: str) -> Path:
+    def _archive_path(self, digest: str) -> Path:
         return self._folder / f"{digest}.tar.gz"
 
     def _make_room(self, digest: str) -> None:
-        """Remove the user's archives that are too old, and the oldest of too many."""
+        """Remove the user's old archives, and the oldest archives above the limit."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        mine = self._path(digest)
-        others = []
+        own_path = self._archive_path(digest)
+        candidates = []
         for path in self._folder.iterdir():
             with contextlib.suppress(FileNotFoundError):
-                if path != mine:
-                    others.append((path.stat().st_mtime, path))
-        others.sort(reverse=True)
-        for number, (written_at, path) in enumerate(others):
+                if path != own_path:
+                    candidates.append((path.stat().st_mtime, path))
+        candidates.sort(reverse=True)
+        for number, (written_at, path) in enumerate(candidates):
             if number >= _MAX_PER_USER - 1 or written_at < time.time() - _LIFETIME_S:
                 path.unlink(missing_ok=True)

@@ -1,5 +1,5 @@
-"""The web pages below ``/ui``, which show the records.
+"""Web pages under ``/ui`` that show the records.
 
-They are made of templates and the drawings of `detcore_report`; one script in them requests the
-same page again while something runs, and replaces the parts that have changed.
+Pages are rendered from templates and charts of `detcore_report`. While something runs, a script
+requests the page again and replaces changed parts.
 """

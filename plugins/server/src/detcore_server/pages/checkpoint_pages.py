@@ -1,4 +1,4 @@
-"""A checkpoint: its files, and whether they are as they were saved."""
+"""Checkpoint page with files and their verification."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi.responses import RedirectResponse, StreamingResponse
 
 from detcore_server.http.checkpoint_archive import open_archive
 from detcore_server.http.responses import answer_file
-from detcore_server.pages.lineage import ancestors, descendants
+from detcore_server.pages.lineage import find_ancestors, find_descendants
 from detcore_server.pages.render import render
 from detcore_server.pages.verification import READABLE
 from detcore_server.users.authentication import PageUser, State
@@ -21,13 +21,13 @@ _Text = Annotated[str, Form()]
 router = APIRouter()
 
 
-# Before the page, whose path takes everything.
+# Registered before the page, whose path matches everything.
 @router.get("/ui/checkpoints/{uuid:path}/file")
 def get_file(state: State, uuid: str, name: str) -> Response:
-    """Return a file of a checkpoint, to be saved by a browser and never shown by it."""
+    """Return a file of a checkpoint as a download, which browsers do not display."""
     file, size = state.transport.open_file(uuid, name)
     response = answer_file(file, size, 0)
-    response.headers["Content-Disposition"] = _disposition(name.rpartition("/")[2])
+    response.headers["Content-Disposition"] = _download_header(name.rpartition("/")[2])
     return response
 
 
@@ -37,7 +37,7 @@ def get_files(state: State, uuid: str) -> Response:
     return StreamingResponse(
         open_archive(state, uuid, prefix=f"{uuid}/"),
         media_type="application/gzip",
-        headers={"Content-Disposition": _disposition(f"{uuid}.tar.gz")},
+        headers={"Content-Disposition": _download_header(f"{uuid}.tar.gz")},
     )
 
 
@@ -53,8 +53,8 @@ def show_checkpoint(request: Request, state: State, uuid: str) -> Response:
         request, "checkpoint.html",
         record=record,
         experiment=experiment,
-        ancestors=ancestors(database, experiment),
-        descendants=descendants(database, record.uuid),
+        ancestors=find_ancestors(database, experiment),
+        descendants=find_descendants(database, record.uuid),
         server_url=state.settings.url,
         models=[model.name for model in database.list_models(archived=False)],
         files=files[:_FILES_SHOWN],
@@ -84,12 +84,12 @@ def register(
 ) -> Response:
     database = state.database
     record = database.get_checkpoint(uuid)
-    if model not in {known.name for known in database.list_models()}:
+    if model not in {model_record.name for model_record in database.list_models()}:
         database.create_model(model)
     version = database.register_version(model, record.uuid, name=name, comment=comment)
     return RedirectResponse(f"/ui/models/{version.model_id}", 303)
 
 
-def _disposition(name: str) -> str:
-    """Return the header that has a browser save a file; names may hold anything."""
+def _download_header(name: str) -> str:
+    """Return the download header. File names may contain any character."""
     return f"attachment; filename*=UTF-8''{quote(name, safe='', errors='replace')}"

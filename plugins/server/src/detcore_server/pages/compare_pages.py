@@ -1,4 +1,4 @@
-"""Trials side by side: their hyperparameters, metrics and curves."""
+"""Comparison of trials: hyperparameters, metrics and curves."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def show_across(
     trial: Numbers = [],  # noqa: B006  (FastAPI copies it)
     experiment: Numbers = [],  # noqa: B006  (FastAPI copies it)
 ) -> Response:
-    """Show trials of any experiments side by side."""
+    """Compare trials of any experiments."""
     trial_ids = [*(int(text) for text in re.findall(r"[0-9]{1,9}", trials)), *trial]
     for number in experiment[:MAX_SIDE_BY_SIDE]:
         best = read_view(state.database, number).best
@@ -56,20 +56,20 @@ def show_across(
 def compare_trials(
     state: ServerState, trial_ids: Sequence[int], experiment_id: int | None = None
 ) -> dict[str, Any]:
-    """Return the values for a template that shows trials side by side.
+    """Return the template values for a comparison of trials.
 
     Args:
         state: The server.
-        trial_ids: The chosen trials; the first ones are shown.
-        experiment_id: The experiment that they belong to; None: any.
+        trial_ids: Selected trials, of which the first are shown.
+        experiment_id: Experiment of the trials, or None for any experiment.
     """
     trial_ids = list(dict.fromkeys(trial_ids))
-    chosen = trial_ids[:MAX_SIDE_BY_SIDE]
-    known = state.database.get_trials(chosen)
+    selected_ids = trial_ids[:MAX_SIDE_BY_SIDE]
+    trials_by_id = state.database.get_trials(selected_ids)
     records = {
-        number: known[number]
-        for number in chosen
-        if number in known and experiment_id in (None, known[number].experiment_id)
+        number: trials_by_id[number]
+        for number in selected_ids
+        if number in trials_by_id and experiment_id in (None, trials_by_id[number].experiment_id)
     }
     members: dict[int, list[int]] = {}
     for number, record in records.items():
@@ -77,12 +77,12 @@ def compare_trials(
     view = None
     if len(records) > 1:
         views = _read_views(state, members)
-        view = views[0] if len(views) == 1 else _merge(views, [*records])
+        view = views[0] if len(views) == 1 else _merge_views(views, [*records])
     return {
         "records": records,
         "chosen": [*records],
-        "missing": [number for number in chosen if number not in records],
-        "num_left_out": len(trial_ids) - len(chosen),
+        "missing": [number for number in selected_ids if number not in records],
+        "num_left_out": len(trial_ids) - len(selected_ids),
         "max_side_by_side": MAX_SIDE_BY_SIDE,
         "view": view,
         "hyperparameters": [] if view is None else _hyperparameter_lines(view),
@@ -93,7 +93,7 @@ def compare_trials(
 
 
 def _read_views(state: ServerState, members: Mapping[int, Sequence[int]]) -> list[ExperimentView]:
-    """Return a view of each experiment, ranked by the metric of the first one if it has that."""
+    """Return a view of each experiment, ranked by the first experiment's metric if possible."""
     views: list[ExperimentView] = []
     for experiment_id, ids in members.items():
         state.ingest_reports(experiment_id)
@@ -105,7 +105,7 @@ def _read_views(state: ServerState, members: Mapping[int, Sequence[int]]) -> lis
             continue
         try:
             view = read(metric=views[0].metric, smaller_is_better=views[0].smaller_is_better)
-        except NotFoundError:  # it reports other metrics
+        except NotFoundError:  # the experiment reports other metrics
             view = read()
             unranked = [
                 dataclasses.replace(trial, value=None, value_step=None, last=None, rank=None)
@@ -116,19 +116,19 @@ def _read_views(state: ServerState, members: Mapping[int, Sequence[int]]) -> lis
     return views
 
 
-def _merge(views: Sequence[ExperimentView], chosen: Sequence[int]) -> ExperimentView:
-    """Return one view of the trials of several, in the order in which they were chosen."""
-    found = {trial.id: trial for view in views for trial in view.trials}
+def _merge_views(views: Sequence[ExperimentView], chosen: Sequence[int]) -> ExperimentView:
+    """Merge several views into one view, with trials in the selected order."""
+    trials_by_id = {trial.id: trial for view in views for trial in view.trials}
     trials = [
-        dataclasses.replace(found[number], number=place, rank=None)
-        for place, number in enumerate(number for number in chosen if number in found)
+        dataclasses.replace(trials_by_id[number], number=place, rank=None)
+        for place, number in enumerate(number for number in chosen if number in trials_by_id)
     ]
     curves: dict[tuple[str, str], Chart] = {}
     for view in views:
         for chart in view.charts:
             key = (chart.kind, chart.metric)
-            known = curves[key].curves if key in curves else ()
-            curves[key] = dataclasses.replace(chart, curves=[*known, *chart.curves])
+            merged = curves[key].curves if key in curves else ()
+            curves[key] = dataclasses.replace(chart, curves=[*merged, *chart.curves])
     return dataclasses.replace(
         views[0], trials=trials, charts=list(curves.values()), num_trials=len(trials)
     )
@@ -136,7 +136,7 @@ def _merge(views: Sequence[ExperimentView], chosen: Sequence[int]) -> Experiment
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Line:
-    """A row of a table; `differs`: it is a hyperparameter with more than one value."""
+    """Table row. `differs` marks a hyperparameter with more than one value."""
 
     name: str
     cells: Sequence[str]
@@ -144,7 +144,7 @@ class _Line:
 
 
 def _hyperparameter_lines(view: ExperimentView) -> list[_Line]:
-    """Return the hyperparameters; those that differ come first."""
+    """Return the hyperparameters, differing values first."""
     lines = []
     for name in dict.fromkeys(name for trial in view.trials for name in trial.hparams):
         values = [
@@ -158,7 +158,7 @@ def _hyperparameter_lines(view: ExperimentView) -> list[_Line]:
 
 
 def _metric_lines(view: ExperimentView) -> list[_Line]:
-    """Return the best value of the metric that decides, and the last one of each."""
+    """Return the best value of the ranking metric, and the last value of each metric."""
     lines = [
         _Line(
             f"best {view.metric or 'metric'}", [format_number(trial.value) for trial in view.trials]
@@ -167,12 +167,12 @@ def _metric_lines(view: ExperimentView) -> list[_Line]:
     ]
     for chart in view.charts:
         curves = {curve.trial_id: curve for curve in chart.curves}
-        cells = [_last(curves.get(trial.id)) for trial in view.trials]
+        cells = [_format_last(curves.get(trial.id)) for trial in view.trials]
         lines.append(_Line(f"last {chart.metric} ({chart.kind})", cells))
     return lines
 
 
-def _last(curve: Curve | None) -> str:
+def _format_last(curve: Curve | None) -> str:
     if curve is None or not curve.points:
         return "-"
     step, value = curve.points[-1]

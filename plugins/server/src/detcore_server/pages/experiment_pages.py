@@ -1,4 +1,4 @@
-"""An experiment: curves, hyperparameters, trials side by side, checkpoints, configuration."""
+"""Experiment pages: curves, hyperparameters, comparison, checkpoints and configuration."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from detcore_report import (
 )
 from detcore_server.api.client_models import Action
 from detcore_server.pages.compare_pages import MAX_SIDE_BY_SIDE, Numbers, compare_trials
-from detcore_server.pages.lineage import ancestors
+from detcore_server.pages.lineage import find_ancestors
 from detcore_server.pages.list_pages import Paging
 from detcore_server.pages.page_charts import page_charts
 from detcore_server.pages.render import DescriptionForm, render
@@ -54,20 +54,20 @@ _Page = Annotated[int, Query(ge=1, le=10**6)]
 
 
 class _MetricQuery(BaseModel):
-    """The metric that ranks the trials; "": as the searcher does."""
+    """Metric that ranks the trials, or "" for the searcher's metric."""
 
     metric: str = ""
     better: Literal["", "smaller", "larger"] = ""
 
 
 class _FilterQuery(_MetricQuery):
-    """Which trials are shown, too."""
+    """Metric and trial filter."""
 
     where: str = ""
 
 
 class _TableQuery(_FilterQuery):
-    """How the table of trials is shown, too."""
+    """Metric, filter and format of the trial table."""
 
     sort: str = ""
     column: list[str] = []
@@ -87,15 +87,15 @@ def show_curves(
     state: State,
     user: PageUser,
     experiment_id: Id,
-    asked: _Table,
+    params: _Table,
 ) -> Response:
-    # Of very many trials, the page has only the best, but a filter and groups look at all.
-    max_rows = None if asked.where or asked.sort or asked.group else _MAX_ROWS
-    view = _read(state, experiment_id, asked, max_rows=max_rows)
+    # The page shows only the best of many trials, but filters and groups use all trials.
+    max_rows = None if params.where or params.sort or params.group else _MAX_ROWS
+    view = _read(state, experiment_id, params, max_rows=max_rows)
     classes = trial_classes(view)
     head = _head(state, user, view)
     failed = state.database.list_trials(experiment_id, states=[TrialState.ERROR])
-    groups = group_trials(view, asked.group)
+    groups = group_trials(view, params.group)
     return render(
         request, "curves.html", tab="curves", **head,
         now=(
@@ -103,17 +103,17 @@ def show_curves(
             if head["is_live"] else None
         ),
         failed=failed, traceback=_last_failure(view, failed),
-        table=make_table(view, where=asked.where, sort=asked.sort, chosen=asked.column),
+        table=make_table(view, where=params.where, sort=params.sort, chosen=params.column),
         others=[
             (key, value) for key, value in request.query_params.multi_items()
             if key not in ("where", "sort", "column")
         ],
-        groups=groups, group=asked.group, group_choices=group_choices(view),
+        groups=groups, group=params.group, group_choices=group_choices(view),
         notes=view.record.notes,
         charts=page_charts(view, groups=groups), legend=legend(view),
         view=view,
         colours={trial: name.split()[1] for trial, name in classes.items()},
-        summary=summarize_config(_masked(state, experiment_id)),
+        summary=summarize_config(_read_masked_config(state, experiment_id)),
         max_side_by_side=MAX_SIDE_BY_SIDE,
     )  # fmt: skip
 
@@ -122,10 +122,12 @@ def show_curves(
 def get_trials(
     state: State,
     experiment_id: Id,
-    asked: _Table,
+    params: _Table,
 ) -> Response:
-    view = _read(state, experiment_id, asked, max_rows=None)
-    table = make_table(view, where=asked.where, sort=asked.sort, chosen=asked.column, max_rows=None)
+    view = _read(state, experiment_id, params, max_rows=None)
+    table = make_table(
+        view, where=params.where, sort=params.sort, chosen=params.column, max_rows=None
+    )
     if table.error is not None:
         raise HTTPException(422, table.error)
     name = f"experiment-{experiment_id}-trials.csv"
@@ -139,13 +141,13 @@ def show_hyperparameters(
     state: State,
     user: PageUser,
     experiment_id: Id,
-    asked: Annotated[_FilterQuery, Query()],
+    params: Annotated[_FilterQuery, Query()],
 ) -> Response:
-    whole, table, view = _read_filtered(state, experiment_id, asked)
+    full_view, table, view = _read_filtered(state, experiment_id, params)
     return render(
         request, "hyperparameters.html", tab="hyperparameters",
-        **_head(state, user, whole), view=view, legend=legend(view), table=table,
-        importance=importance_table(whole), asked=asked,
+        **_head(state, user, full_view), view=view, legend=legend(view), table=table,
+        importance=importance_table(full_view), params=params,
         scatters=draw_scatters(view), parallel=draw_parallel(view),
     )  # fmt: skip
 
@@ -158,11 +160,11 @@ def show_side_by_side(
     experiment_id: Id,
     trial: Numbers = [],  # noqa: B006  (FastAPI copies it)
 ) -> Response:
-    """Show trials of the experiment side by side."""
-    whole = _read(state, experiment_id)
+    """Compare trials of the experiment."""
+    full_view = _read(state, experiment_id)
     return render(
-        request, "compare.html", tab="compare", **_head(state, user, whole), whole=whole,
-        **compare_trials(state, trial, experiment_id),
+        request, "compare.html", tab="compare", **_head(state, user, full_view),
+        full_view=full_view, **compare_trials(state, trial, experiment_id),
     )  # fmt: skip
 
 
@@ -170,21 +172,21 @@ def show_side_by_side(
 def show_checkpoints(
     request: Request, state: State, user: PageUser, experiment_id: Id, page: _Page = 1
 ) -> Response:
-    head = _head_only(state, user, experiment_id)
+    head = _read_head(state, user, experiment_id)
     database = state.database
-    found = database.list_checkpoints(experiment_id=experiment_id)[::-1]
+    records = database.list_checkpoints(experiment_id=experiment_id)[::-1]
     metric = head["row"]["metric"]
     values = {} if metric is None else database.checkpoint_metrics(experiment_id, metric)
-    paging = Paging(page, _CHECKPOINTS_SHOWN, len(found))
+    paging = Paging(page, _CHECKPOINTS_SHOWN, len(records))
     return render(
         request, "checkpoints.html", tab="checkpoints", **head,
         checkpoints=[
             (record, values.get(record.uuid))
-            for record in found[paging.offset : paging.offset + _CHECKPOINTS_SHOWN]
+            for record in records[paging.offset : paging.offset + _CHECKPOINTS_SHOWN]
         ],
         metric=metric, paging=paging, verifier=state.verifier,
-        kept_bytes=sum(record.size_bytes for record in found if record.state in READABLE),
-        ancestors=ancestors(database, database.get_experiment(experiment_id)),
+        kept_bytes=sum(record.size_bytes for record in records if record.state in READABLE),
+        ancestors=find_ancestors(database, database.get_experiment(experiment_id)),
     )  # fmt: skip
 
 
@@ -194,12 +196,12 @@ def show_configuration(
 ) -> Response:
     import yaml
 
-    head = _head_only(state, user, experiment_id)
+    head = _read_head(state, user, experiment_id)
     return render(
         request, "configuration.html", tab="configuration", **head,
         record=state.database.get_experiment(experiment_id),
         config=yaml.safe_dump(
-            _masked(state, experiment_id), sort_keys=False, allow_unicode=True
+            _read_masked_config(state, experiment_id), sort_keys=False, allow_unicode=True
         ),
     )  # fmt: skip
 
@@ -232,50 +234,52 @@ def describe(
 def _read(
     state: ServerState,
     experiment_id: int,
-    asked: _MetricQuery = _AS_SEARCHED,
+    params: _MetricQuery = _AS_SEARCHED,
     *,
     max_rows: int | None = _MAX_ROWS,
 ) -> ExperimentView:
-    """Read an experiment, with everything that its workers have reported so far."""
+    """Read an experiment with all reports so far."""
     database = state.database
     state.ingest_reports(experiment_id)
     return read_view(
-        database, experiment_id, metric=asked.metric or None,
-        smaller_is_better={"smaller": True, "larger": False}.get(asked.better),
+        database, experiment_id, metric=params.metric or None,
+        smaller_is_better={"smaller": True, "larger": False}.get(params.better),
         max_rows=max_rows,
     )  # fmt: skip
 
 
 def _read_filtered(
-    state: ServerState, experiment_id: int, asked: _FilterQuery
+    state: ServerState, experiment_id: int, params: _FilterQuery
 ) -> tuple[ExperimentView, TrialTable, ExperimentView]:
-    """Return an experiment, its trials that pass a filter, and those of them that are drawn."""
-    whole = _read(state, experiment_id, asked, max_rows=None)
-    table = make_table(whole, where=asked.where, max_rows=None)
-    return whole, table, select_trials(whole, [trial for trial, _ in table.rows])
+    """Return an experiment, its filtered trials, and the filtered trials to draw."""
+    full_view = _read(state, experiment_id, params, max_rows=None)
+    table = make_table(full_view, where=params.where, max_rows=None)
+    return full_view, table, select_trials(full_view, [trial for trial, _ in table.rows])
 
 
 def _last_failure(
     view: ExperimentView, failed: Sequence[TrialRecord]
 ) -> tuple[int, Traceback] | None:
-    """Return the trial that failed last, and the traceback in its log."""
+    """Return the trial that failed last and its traceback."""
     if not failed:
         return None
     last = max(failed, key=lambda one: (one.ended_at or one.created_at, one.id))
-    found = last_traceback(read_tail(last), view.record.model_dir)
-    return None if found is None else (last.id, found)
+    traceback = last_traceback(read_tail(last), view.record.model_dir)
+    return None if traceback is None else (last.id, traceback)
 
 
-def _head_only(state: ServerState, user: TokenRecord, experiment_id: int) -> dict[str, Any]:
+def _read_head(state: ServerState, user: TokenRecord, experiment_id: int) -> dict[str, Any]:
     database = state.database
     state.ingest_reports(experiment_id)
     record = database.get_experiment(experiment_id)
     num_trials = len(database.list_trials(experiment_id))
-    return _head_of(state, user, describe_experiment(database, record, num_trials), record.config)
+    return _head_values(
+        state, user, describe_experiment(database, record, num_trials), record.config
+    )
 
 
 def _head(state: ServerState, user: TokenRecord, view: ExperimentView) -> dict[str, Any]:
-    head = _head_of(state, user, dict(view.overview), view.record.config)
+    head = _head_values(state, user, dict(view.overview), view.record.config)
     best = view.best
     head["best"] = None
     if best is not None:
@@ -284,16 +288,20 @@ def _head(state: ServerState, user: TokenRecord, view: ExperimentView) -> dict[s
     return head
 
 
-def _head_of(
+def _head_values(
     state: ServerState, user: TokenRecord, row: dict[str, Any], config: Any
 ) -> dict[str, Any]:
-    """Return the values that every page about an experiment shows at its top."""
+    """Return the template values of an experiment's page head."""
     value = metric_value(row, row["metric"])
     best = None
     if value is not None:
-        found = row["best_validation"]
-        best = {"trial": found["trial_id"], "value": value, "step": found["steps_completed"],
-                "metric": row["metric"]}  # fmt: skip
+        validation = row["best_validation"]
+        best = {
+            "trial": validation["trial_id"],
+            "value": value,
+            "step": validation["steps_completed"],
+            "metric": row["metric"],
+        }
     submission = state.database.get_submission(row["id"])
     is_queued = submission is not None and submission.phase == "QUEUED"
     is_starting = submission is not None and submission.phase == "STARTED"
@@ -302,10 +310,8 @@ def _head_of(
     return {
         "row": row,
         "submission": submission,
-        "told": (
-            "waits for its turn"
-            if is_queued
-            else describe_state(row["state"], is_alive=row["is_alive"])
+        "state_text": (
+            "queued" if is_queued else describe_state(row["state"], is_alive=row["is_alive"])
         ),
         "took": get_duration_s(row),
         "best": best,
@@ -320,7 +326,7 @@ def _head_of(
     }
 
 
-def _masked(state: ServerState, experiment_id: int) -> Any:
-    """Return the configuration of an experiment without its secrets."""
+def _read_masked_config(state: ServerState, experiment_id: int) -> Any:
+    """Return the configuration of an experiment with masked secrets."""
     record = answer_read(state.database, "get_experiment", {"experiment_id": experiment_id})
     return record["config"]

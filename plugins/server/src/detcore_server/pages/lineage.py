@@ -1,4 +1,4 @@
-"""Where trials and checkpoints come from, and which experiments continue from a checkpoint."""
+"""Lineage: origins of trials and checkpoints, and experiments started from a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ _SEARCHED = 1000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Origin:
-    """A checkpoint that an experiment began with.
+    """A checkpoint from which an experiment started.
 
     Attributes:
-        name: Its UUID, or a folder.
-        record: Its record; None if it is not in the records.
+        name: UUID, or a directory.
+        record: The checkpoint's record, or None if it is not in the records.
     """
 
     name: str
     record: CheckpointRecord | None
 
 
-def ancestors(database: Database, experiment: ExperimentRecord) -> list[Origin]:
-    """Return the checkpoint that an experiment began with, then that of the one before, ...
+def find_ancestors(database: Database, experiment: ExperimentRecord) -> list[Origin]:
+    """Return the chain of checkpoints from which an experiment and its predecessors started.
 
     Args:
         database: The records.
         experiment: The experiment.
     """
-    found: list[Origin] = []
-    seen: set[str] = set()
-    while len(found) < _MAX_ANCESTORS:
-        origin = _origin(database, experiment)
-        if origin is None or origin.name in seen:
+    origins: list[Origin] = []
+    names: set[str] = set()
+    while len(origins) < _MAX_ANCESTORS:
+        origin = _find_origin(database, experiment)
+        if origin is None or origin.name in names:
             break
-        seen.add(origin.name)
-        found.append(origin)
+        names.add(origin.name)
+        origins.append(origin)
         if origin.record is None:
             break
         experiment = database.get_experiment(origin.record.experiment_id)
-    return found
+    return origins
 
 
-def descendants(database: Database, uuid: str) -> list[ExperimentRecord]:
-    """Return which of the newest 1,000 experiments began with a checkpoint."""
+def find_descendants(database: Database, uuid: str) -> list[ExperimentRecord]:
+    """Return the experiments, of the newest 1,000, that started from a checkpoint."""
     newest = database.list_experiments(newest_first=True, limit=_SEARCHED)
     return [one for one in newest if one.searcher.source_checkpoint_uuid == uuid]
 
@@ -59,11 +59,11 @@ def descendants(database: Database, uuid: str) -> list[ExperimentRecord]:
 def run_origins(
     runs: Sequence[RunRecord], checkpoints: Sequence[CheckpointRecord]
 ) -> dict[int, CheckpointRecord]:
-    """Return by run of a trial the checkpoint of an earlier run from which it continued.
+    """Return the checkpoint from which each run of a trial continued.
 
     Args:
         runs: The trial's runs.
-        checkpoints: The trial's checkpoints, deleted ones included.
+        checkpoints: The trial's checkpoints, including deleted checkpoints.
     """
     origins: dict[int, CheckpointRecord] = {}
     for run in runs:
@@ -81,7 +81,7 @@ def run_origins(
     return origins
 
 
-def _origin(database: Database, experiment: ExperimentRecord) -> Origin | None:
+def _find_origin(database: Database, experiment: ExperimentRecord) -> Origin | None:
     name = experiment.searcher.source_checkpoint_uuid
     if not name:
         return None

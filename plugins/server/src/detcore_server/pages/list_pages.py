@@ -1,4 +1,4 @@
-"""Lists of experiments and models."""
+"""Pages with lists of experiments and models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ router = APIRouter()
 
 
 class Filters(BaseModel):
-    """Which experiments are listed, in which order, and which page of the list."""
+    """Filter, order and page number of the experiment list."""
 
     name: str = ""
     label: str = ""
@@ -44,7 +44,7 @@ def show_experiments(
     state: State,
     filters: Annotated[Filters, Query()],
 ) -> Response:
-    asked = filters.model_dump(mode="json", exclude={"page"})
+    params = filters.model_dump(mode="json", exclude={"page"})
     which: dict[str, Any] = {
         "states": [filters.state] if filters.state else None,
         "archived": _ARCHIVED[filters.archived],
@@ -54,30 +54,32 @@ def show_experiments(
     database = state.database
     if filters.user:
         which["where"] = database.submitted_by(filters.user)
-    paging = Paging(filters.page, _PAGE_SIZE, database.count_experiments(**which), _query(asked))
+    paging = Paging(
+        filters.page, _PAGE_SIZE, database.count_experiments(**which), _encode_query(params)
+    )
     if filters.sort == "name":
-        found = database.list_experiments(**which)
-        found.sort(key=lambda record: (record.name.casefold(), record.id))
-        found = found[paging.offset : paging.offset + _PAGE_SIZE]
+        records = database.list_experiments(**which)
+        records.sort(key=lambda record: (record.name.casefold(), record.id))
+        records = records[paging.offset : paging.offset + _PAGE_SIZE]
     else:
-        found = database.list_experiments(
+        records = database.list_experiments(
             **which, newest_first=not filters.sort, limit=_PAGE_SIZE, offset=paging.offset
         )
     numbers = database.count_trials()
-    users = database.submitters([record.id for record in found])
+    users = database.submitters([record.id for record in records])
     rows = []
-    for record in found:
+    for record in records:
         row = describe_experiment(database, record, numbers.get(record.id, 0))
         row["user"] = users.get(record.id)
         row["labels"] = [str(text) for text in record.config.get("labels") or ()]
-        row["told"] = describe_state(row["state"], is_alive=row["is_alive"])
+        row["state_text"] = describe_state(row["state"], is_alive=row["is_alive"])
         row["best"] = metric_value(row, row["metric"])
         row["took"] = get_duration_s(row)
         rows.append(row)
     return render(
         request, "experiments.html",
-        rows=rows, paging=paging, asked=asked, server_url=state.settings.url, is_filtered=any(
-            asked[key] for key in ("name", "label", "user", "state", "archived")
+        rows=rows, paging=paging, params=params, server_url=state.settings.url, is_filtered=any(
+            params[key] for key in ("name", "label", "user", "state", "archived")
         ), states=[state.value for state in ExperimentState],
         is_live=True,
     )  # fmt: skip
@@ -92,15 +94,15 @@ def show_models(
     archived: Literal["", "only", "all"] = "",
     page: Annotated[_PageNumber, Query()] = 1,
 ) -> Response:
-    asked = {"name": name, "label": label, "archived": archived}
-    found = state.database.list_models(
+    params = {"name": name, "label": label, "archived": archived}
+    records = state.database.list_models(
         name=name, labels=[label] if label else (), archived=_ARCHIVED[archived]
     )
-    paging = Paging(page, _PAGE_SIZE, len(found), _query(asked))
+    paging = Paging(page, _PAGE_SIZE, len(records), _encode_query(params))
     return render(
         request, "models.html",
-        rows=found[paging.offset : paging.offset + _PAGE_SIZE], paging=paging, asked=asked,
-        is_filtered=any(asked.values()),
+        rows=records[paging.offset : paging.offset + _PAGE_SIZE], paging=paging, params=params,
+        is_filtered=any(params.values()),
     )  # fmt: skip
 
 
@@ -118,19 +120,19 @@ def show_model(request: Request, state: State, model_id: Id) -> Response:
     )  # fmt: skip
 
 
-def _query(asked: dict[str, str]) -> str:
-    return urllib.parse.urlencode({key: value for key, value in asked.items() if value})
+def _encode_query(params: dict[str, str]) -> str:
+    return urllib.parse.urlencode({key: value for key, value in params.items() if value})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Paging:
-    """A page of a list.
+    """One page of a list.
 
     Attributes:
-        page: Its number, from 1.
-        size: How many there are on a page.
-        total: How many there are.
-        query: The other parameters of the address, encoded.
+        page: Page number, from 1.
+        size: Number of entries per page.
+        total: Number of all entries.
+        query: Encoded URL parameters except the page.
     """
 
     page: int
@@ -140,7 +142,7 @@ class Paging:
 
     @property
     def offset(self) -> int:
-        """How many come before this page."""
+        """Number of entries before this page."""
         return (self.page - 1) * self.size
 
     @property
@@ -149,8 +151,8 @@ class Paging:
         return max(1, -(-self.total // self.size))
 
     @property
-    def told(self) -> str:
-        """The range of the entries on this page, as text."""
+    def summary(self) -> str:
+        """Range of entries on this page, as displayed."""
         if self.offset >= self.total:
             return f"none of {self.total:,}"
         return (
@@ -158,5 +160,5 @@ class Paging:
         )
 
     def url(self, page: int) -> str:
-        """Return the address of another page of the list."""
+        """Return the URL of a page of the list."""
         return f"?{self.query}{'&' * bool(self.query)}page={page}"

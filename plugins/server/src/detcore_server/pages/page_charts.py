@@ -1,4 +1,4 @@
-"""The charts of a page: each a table of its numbers, and data for the script that draws it."""
+"""Charts of a page, each with a table of numbers and data for the script."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PageChart:
-    """A chart for the template.
+    """Template values of a chart.
 
     Attributes:
         title: The metric and its kind.
-        told: How many trials and steps are in it.
-        table: The numbers of the chart, which are there without JavaScript, too.
-        about: JSON for the script: kind, metric, and of each trial its id, the class of its colour
-            and whether it is the best; of groups of trials the label, the class and the ids.
+        summary: Summary of the numbers of trials and steps.
+        table: Table of the chart's numbers, which is available without JavaScript.
+        about: JSON for the script: kind, metric, and the id, colour class and best flag of each
+            trial. For groups: label, colour class and trial ids.
     """
 
     title: str
-    told: str
+    summary: str
     table: Markup
     about: str
 
 
 def page_charts(view: ExperimentView, *, groups: Sequence[Group] = ()) -> list[PageChart]:
-    """Return the charts of a view, the first as wide as the page.
+    """Return the charts of a view. The first chart has the width of the page.
 
     Args:
         view: The experiment.
-        groups: Groups of trials that the script draws as bands; only the first have colours.
+        groups: Groups of trials that the script draws as bands. Only the first groups have colours.
     """
     classes = {trial: names.split() for trial, names in trial_classes(view).items()}
     charts = []
@@ -57,7 +57,7 @@ def page_charts(view: ExperimentView, *, groups: Sequence[Group] = ()) -> list[P
                 if group.colour != "none"
             ],
         }  # fmt: skip
-        title, told = describe_chart(view, chart)
+        title, summary = describe_chart(view, chart)
         table = chart_table(view, chart)
-        charts.append(PageChart(title=title, told=told, table=table, about=json.dumps(about)))
+        charts.append(PageChart(title=title, summary=summary, table=table, about=json.dumps(about)))
     return charts

@@ -1,4 +1,4 @@
-"""All routes of the page."""
+"""Routes of all web pages."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _PARTS = (list_pages, experiment_pages, compare_pages, trial_pages, checkpoint_p
 
 
 def make_router(*, is_personal: bool) -> APIRouter:
-    """Return the routes of the page.
+    """Create the routes of the web pages.
 
     Args:
-        is_personal: Whether a link opens the page; otherwise users log in.
+        is_personal: Whether a one-time link opens the pages. Otherwise users log in.
     """
     router = APIRouter(include_in_schema=False)
     guards = [Depends(require_page_user)]
@@ -35,7 +35,7 @@ def make_router(*, is_personal: bool) -> APIRouter:
     for part in _PARTS:
         router.include_router(part.router, dependencies=guards)
 
-    # uPlot and its licence come unchanged from npm, as package uplot.
+    # uPlot and its licence are unmodified files of the npm package uplot.
     files = StaticFiles(packages=[("detcore_server.pages", "static")])
 
     @router.get("/ui/static/{name:path}")
@@ -53,6 +53,6 @@ def make_router(*, is_personal: bool) -> APIRouter:
 
     @router.get("/ui/{rest:path}", dependencies=guards)
     def show_nothing(request: Request, rest: str) -> Response:
-        raise NotFoundError(f"there is no page {cut(request.url.path)!r}.")
+        raise NotFoundError(f"unknown page {cut(request.url.path)!r}.")
 
     return router

@@ -1,4 +1,4 @@
-"""Web pages as answers: templates and errors."""
+"""Rendering of web pages and error pages."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pydantic import BaseModel, Field
 from detcore_report import cut, make_templates
 from detcore_server.pages.trial_table import sort_query, table_query
 
-# The first page.
+# The start page.
 HOME = "/ui/experiments"
 
 
-def _time(moment: datetime.datetime | None) -> object:
-    """Return a moment as an element; the script shows it in the time zone of the browser."""
+def _format_time(moment: datetime.datetime | None) -> object:
+    """Format a time as an element, which the script converts to the browser's time zone."""
     if moment is None:
         return "-"
     utc = moment.astimezone(datetime.timezone.utc)
@@ -31,8 +31,8 @@ def _time(moment: datetime.datetime | None) -> object:
     )
 
 
-def _utc(seconds: float) -> str:
-    """Return a moment as text, for a `<time>`; one that no calendar has is the first of all."""
+def _format_utc(seconds: float) -> str:
+    """Format a time for a `<time>` element. Invalid times become the earliest time."""
     try:
         moment = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
     except (OverflowError, ValueError, OSError):
@@ -41,13 +41,13 @@ def _utc(seconds: float) -> str:
 
 
 @functools.cache
-def _templates() -> jinja2.Environment:
+def _load_templates() -> jinja2.Environment:
     templates = make_templates("detcore_server.pages")
     templates.globals.update(table_query=table_query, sort_query=sort_query)
     templates.filters.update(
         shell=shlex.quote,
-        time=_time,
-        utc=_utc,
+        time=_format_time,
+        utc=_format_utc,
         quoted=lambda value: urllib.parse.quote(str(value), safe=""),
     )
     return templates
@@ -60,15 +60,15 @@ def render(
     status: int = 200,
     **values: Any,
 ) -> Response:
-    """Return a page.
+    """Render a page.
 
     Args:
-        request: The request that it answers.
+        request: The request.
         template: Name of the template.
         status: HTTP status.
-        values: Values for the template.
+        values: Template values.
     """
-    text = _templates().get_template(template).render(
+    text = _load_templates().get_template(template).render(
         user=getattr(request.state, "user", None), path=request.url.path,
         is_personal=request.app.state.detcore.visit is not None, **values,
     )  # fmt: skip
@@ -76,7 +76,7 @@ def render(
 
 
 def answer_bytes(request: Request, body: bytes, media_type: str, status: int = 200) -> Response:
-    """Return a body, or 304 if the browser has it."""
+    """Respond with a body, or with 304 if the browser has it."""
     headers = {"ETag": f'"{hashlib.sha256(body).hexdigest()[:32]}"'}
     if status == 200 and request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)
@@ -84,35 +84,35 @@ def answer_bytes(request: Request, body: bytes, media_type: str, status: int = 2
 
 
 def is_page(path: str) -> bool:
-    """Return whether a path is one of the page: its answers are for browsers, errors included."""
+    """Whether a path belongs to the web pages, which also show errors as pages."""
     return path in ("/", "/ui") or path.startswith("/ui/")
 
 
 def error_page(request: Request, status: int, message: str) -> Response:
-    """Return a page that shows an error."""
+    """Render an error page."""
     if status == 404:
-        # Further lines are for users of the server's own terminal.
+        # Further lines are for users at the server's terminal.
         message = message.partition("\n")[0]
     titles = {403: "Not allowed", 404: "Not found", 422: "Not understood"}
     return render(
-        request, "error.html", status=status, title=titles.get(status, "That did not work"),
+        request, "error.html", status=status, title=titles.get(status, "Error"),
         message=cut(message, 4000),
     )  # fmt: skip
 
 
 class _Description(BaseModel):
-    """The form in which labels and notes of an experiment or a trial are written."""
+    """Form with labels and notes of an experiment or trial."""
 
     labels: Annotated[str, Field(max_length=10_000)] = ""
     notes: Annotated[str, Field(max_length=100_000)] = ""
 
     def label_list(self) -> list[str]:
-        """Return the labels, each once."""
+        """Return the labels without duplicates."""
         texts = (text.strip() for text in self.labels.split(","))
         return list(dict.fromkeys(text for text in texts if text))
 
     def plain_notes(self) -> str:
-        """Return the notes with the line ends of Unix."""
+        """Return the notes with Unix line endings."""
         return self.notes.replace("\r\n", "\n").strip()
 
 

@@ -1,4 +1,4 @@
-"""A running experiment at this moment."""
+"""Current state of a running experiment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ROWS = 50
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Disk:
-    """A folder, and the bytes that are free and in all on its disk."""
+    """A directory with the free and total bytes of its disk."""
 
     folder: str
     free: int
@@ -32,13 +32,13 @@ class Disk:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Now:
-    """A running experiment.
+    """State of a running experiment.
 
     Attributes:
-        activities: Its running trials, the first ones.
-        counts: How many trials are in which phase, "waiting" included.
-        left_s: About how many seconds the rest takes, or None.
-        disks: Where its files are, on this machine.
+        activities: The first running trials.
+        counts: Number of trials by phase, including "waiting".
+        left_s: Estimated remaining time in seconds, or None.
+        disks: Disks of this machine with files of the experiment.
     """
 
     activities: Sequence[Activity]
@@ -53,12 +53,12 @@ def read_now(database: Database, view: ExperimentView, home: Path) -> Now:
     Args:
         database: The records.
         view: The experiment.
-        home: Folder of the records' files.
+        home: Directory of the records' files.
     """
     record = view.record
     activities = read_activities(database, record, at_most=_ROWS)
     counts = Counter(activity.phase for activity in activities)
-    # The view has only the best of very many trials.
+    # The view contains only the best of many trials.
     counts["waiting"] = len(database.list_trials(record.id, states=[TrialState.PAUSED]))
     summaries = database.summarize_trials(record.id, metric=None)
     steps = sum(summary.steps_completed for summary in summaries.values())
@@ -66,18 +66,18 @@ def read_now(database: Database, view: ExperimentView, home: Path) -> Now:
         activities=activities,
         counts={phase: count for phase, count in counts.items() if count},
         left_s=time_left(record, activities, steps_completed=steps),
-        disks=_disks(record, home),
+        disks=_list_disks(record, home),
     )
 
 
-def _disks(record: ExperimentRecord, home: Path) -> list[Disk]:
+def _list_disks(record: ExperimentRecord, home: Path) -> list[Disk]:
     storage = record.config.get("checkpoint_storage")
-    kept = storage.get("host_path") if isinstance(storage, Mapping) else None
-    found = {}
-    for folder in (home, Path(kept)) if isinstance(kept, str) and kept else (home,):
+    host_path = storage.get("host_path") if isinstance(storage, Mapping) else None
+    disks = {}
+    for folder in (home, Path(host_path)) if isinstance(host_path, str) and host_path else (home,):
         try:
             usage = shutil.disk_usage(folder)
-            found[folder.stat().st_dev] = Disk(str(folder), usage.free, usage.total)
+            disks[folder.stat().st_dev] = Disk(str(folder), usage.free, usage.total)
         except (OSError, ValueError):
-            continue  # it is not there, or on another machine
-    return list(found.values())
+            continue  # the directory is missing or on another machine
+    return list(disks.values())

@@ -1,4 +1,4 @@
-"""Curves as numbers, for the charts that a browser draws."""
+"""Curve data for charts in the browser."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from detcore.records import Database, MetricCurve, TrialRecord
 
 
-# Of all curves of an answer; a browser draws more no faster than it can be looked at.
+# Maximum number of points in a response, so that the browser stays fast.
 _MAX_POINTS = 40_000
 _MIN_PARTS = 40
 _MAX_CHECKPOINTS = 1000
-# At most 200 trials are drawn together.
+# Maximum number of trials in a chart.
 _TrialIds = Annotated[str, Query(pattern="^[0-9]{1,9}(,[0-9]{1,9}){0,199}$")]
 _Step = Annotated[int, Query(ge=0, le=2**63 - 1)]
 
@@ -48,9 +48,9 @@ def get_series(
         curves = database.metric_curves(
             experiment_id, kind, metric, parts=parts, trial_ids=trial_ids, steps=(first, last)
         )
-        saved = _saved_steps(database, experiment_id, first, last)
+        saved_steps = _saved_steps(database, experiment_id, first, last)
         answers += [
-            _answer(records[number], curve, config, saved.get(number, ()))
+            _answer(records[number], curve, config, saved_steps.get(number, ()))
             for number, curve in curves.items()
         ]
     return JSONResponse({"trials": answers})
@@ -59,32 +59,32 @@ def get_series(
 def _answer(
     trial: TrialRecord, curve: MetricCurve, config: Mapping[str, object], saved: Sequence[int]
 ) -> dict[str, object]:
-    """Return a curve; values that are not finite are left out, and counted."""
-    found = [
+    """Return a curve. Non-finite values are counted and omitted."""
+    points = [
         (step, value, moment)
         for (step, value), moment in zip(curve.points, curve.times, strict=True)
         if _is_finite(value)
     ]
     return {
         "id": trial.id,
-        "steps": [step for step, _, _ in found],
-        "values": [value for _, value, _ in found],
-        "seconds": [round(moment - trial.created_at.timestamp(), 3) for _, _, moment in found],
+        "steps": [step for step, _, _ in points],
+        "values": [value for _, value, _ in points],
+        "seconds": [round(moment - trial.created_at.timestamp(), 3) for _, _, moment in points],
         "steps_per_epoch": _steps_per_epoch(trial, config),
         "saved": saved,
-        "num_not_finite": len(curve.points) - len(found) + curve.num_nan,
+        "num_not_finite": len(curve.points) - len(points) + curve.num_nan,
     }
 
 
 def _is_finite(value: float) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer that no float holds
+    except OverflowError:  # the integer exceeds the float range
         return False
 
 
 def _steps_per_epoch(trial: TrialRecord, config: Mapping[str, object]) -> float | None:
-    """Return the steps of one pass over the data, or None if the configuration does not say."""
+    """Return the steps per epoch, or None if the configuration does not define them."""
     num_records, size = config.get("records_per_epoch"), trial.hparams.get("global_batch_size")
     if isinstance(num_records, int) and isinstance(size, int) and num_records > 0 and size > 0:
         return num_records / size
@@ -94,7 +94,7 @@ def _steps_per_epoch(trial: TrialRecord, config: Mapping[str, object]) -> float 
 def _saved_steps(
     database: Database, experiment_id: int, first: int, last: int
 ) -> dict[int, list[int]]:
-    """Return by trial after how many steps its checkpoints were saved."""
+    """Return the checkpoint steps by trial."""
     steps: dict[int, list[int]] = {}
     for record in database.list_checkpoints(experiment_id=experiment_id)[-_MAX_CHECKPOINTS:]:
         if record.state == "COMPLETED" and first <= record.steps_completed <= last:

@@ -1,4 +1,4 @@
-"""Logging in and out with a browser, and the page that the link of ``detcore ui`` opens."""
+"""Login and logout pages, and the page behind the link of ``detcore ui``."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from detcore_server.users.authentication import (
 
 _MAX_PATH = 2000
 _USED = (
-    "This link was used already, or is not that of this start of detcore ui: each opens the page "
-    "once.\nPress Ctrl-C in the terminal, and type detcore ui again for a new one."
+    "This link was already used or belongs to an earlier start of detcore ui. Each link works "
+    "once.\nPress Ctrl-C in the terminal and run detcore ui again for a new link."
 )
 router = APIRouter()
 personal_router = APIRouter()
@@ -30,7 +30,7 @@ personal_router = APIRouter()
 
 @router.get("/ui/login")
 def show_login(request: Request, next_page: Annotated[str, Query(alias="next")] = "") -> Response:
-    return render(request, "login.html", next_page=_checked(next_page), name="", error=None)
+    return render(request, "login.html", next_page=_check_path(next_page), name="", error=None)
 
 
 @router.post("/ui/login", dependencies=[SameOrigin])
@@ -41,18 +41,18 @@ async def do_login(
     password: Annotated[str, Form()] = "",
     next_page: Annotated[str, Form(alias="next")] = "",
 ) -> Response:
-    next_page = _checked(next_page)
+    next_page = _check_path(next_page)
     try:
         logged_in = await log_in(
             state, name, password, is_prehashed=False, address=address_of(request)
         )
     except ForbiddenError as error:
-        # Too many attempts are refused by an error of a class below.
+        # TooManyLoginAttemptsError is a subclass.
         wait_s = error.retry_after_s if isinstance(error, TooManyLoginAttemptsError) else 0
         response = render(
             request, "login.html", status=429 if wait_s else 403,
             next_page=next_page, name=name,
-            error=str(error) if wait_s else "That is not a user and the password of it.",
+            error=str(error) if wait_s else "The name or the password is wrong.",
         )  # fmt: skip
         if wait_s:
             response.headers["Retry-After"] = str(wait_s)
@@ -75,13 +75,13 @@ def open_page(request: Request, state: State, link: str = "") -> Response:
     token = None if state.visit is None else state.visit.open(link)
     if token is None:
         return error_page(request, 403, _USED)
-    # Not a redirect: the cookie would be missing after a link on a page of another site.
+    # A redirect would lose the cookie after a link on a page of another site.
     response = render(request, "open.html")
     set_cookie(response, state, token, None)
     return response
 
 
-def _checked(path: str) -> str:
-    """Return the path to visit after log-in: a page of this server, even if a link was forged."""
+def _check_path(path: str) -> str:
+    """Return the path to visit after login, restricted to pages of this server."""
     is_own = path.startswith("/ui/") and path.isprintable() and "\\" not in path
     return path if is_own and len(path) <= _MAX_PATH else HOME

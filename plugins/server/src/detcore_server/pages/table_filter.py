@@ -1,4 +1,4 @@
-"""Filters of tables, such as ``val_loss < 0.1 and lr > 1e-3``: parsed, and never evaluated as code.
+"""Table filters such as ``val_loss < 0.1 and lr > 1e-3``, which are parsed and never run as code.
 
 ::
 
@@ -40,7 +40,7 @@ _TOKEN = re.compile(
 
 
 def _is_in(one: object, other: object) -> bool:
-    """Return whether a list has an entry, or a text another one as a part."""
+    """Whether a list contains an item, or a string contains a substring."""
     if isinstance(other, str):
         return isinstance(one, str) and one in other
     return isinstance(other, (list, tuple)) and one in other
@@ -53,12 +53,12 @@ _OPERATORS: Mapping[str, Callable[..., bool]] = {
     "not in": lambda one, other: not _is_in(one, other),
 }  # fmt: skip
 _CONSTANTS = {"true": True, "false": False}
-_OPERAND = "a name, a number, or a text in quotation marks"
+_OPERAND = "a name, a number or a quoted string"
 _KEYWORDS = frozenset({"and", "or", "not"})
 
 
 class FilterError(InvalidArgumentError):
-    """A filter that cannot be understood."""
+    """Raised when a filter is invalid."""
 
     def __init__(self, text: str, position: int, expected: str, found: str) -> None:
         super().__init__(
@@ -74,21 +74,21 @@ class _Token(NamedTuple):
 
 
 def parse_filter(text: str, names: Mapping[str, str]) -> Test:
-    """Return whether a row passes, as a function of its values.
+    """Parse a filter, and return a function that tests the values of a row.
 
-    Values that are missing or NaN pass no comparison, and neither do texts compared with numbers
-    by order.
+    Comparisons with missing values or NaN are false. Order comparisons of strings with numbers are
+    false as well.
 
     Args:
         text: The filter.
-        names: Names that it may use, and the key in a row of each.
+        names: Allowed names, and their keys in a row.
 
     Raises:
-        FilterError: If it does not parse, or uses another name.
+        FilterError: If the filter is invalid or uses an unknown name.
     """
     if len(text) > _MAX_CHARACTERS:
-        found = f"{len(text)} characters"
-        raise FilterError(text[:80], 0, f"at most {_MAX_CHARACTERS} characters", found)
+        length = f"{len(text)} characters"
+        raise FilterError(text[:80], 0, f"at most {_MAX_CHARACTERS} characters", length)
     return _Parser(text, names).parse()
 
 
@@ -96,14 +96,14 @@ class _Parser:
     def __init__(self, text: str, names: Mapping[str, str]) -> None:
         self._text = text
         self._names = names
-        self._tokens = _tokens(text)
+        self._tokens = _tokenize(text)
         self._at = 0
         self._depth = 0
 
     def parse(self) -> Test:
-        test = self._any()
+        test = self._parse_any()
         if self._token.kind != "end":
-            raise self._fail("'and', 'or', or the end")
+            raise self._make_error("'and', 'or' or the end")
         return test
 
     @property
@@ -117,16 +117,16 @@ class _Parser:
             return True
         return False
 
-    def _fail(self, expected: str) -> FilterError:
+    def _make_error(self, expected: str) -> FilterError:
         token = self._token
-        found = "the end" if token.kind == "end" else repr(token.text)
-        return FilterError(self._text, token.position, expected, found)
+        actual = "the end" if token.kind == "end" else repr(token.text)
+        return FilterError(self._text, token.position, expected, actual)
 
-    def _any(self) -> Test:
-        return self._join("or", any, self._all)
+    def _parse_any(self) -> Test:
+        return self._join("or", any, self._parse_all)
 
-    def _all(self) -> Test:
-        return self._join("and", all, self._single)
+    def _parse_all(self) -> Test:
+        return self._join("and", all, self._parse_single)
 
     def _join(
         self, word: str, combine: Callable[[Iterable[bool]], bool], parse: Callable[[], Test]
@@ -136,36 +136,36 @@ class _Parser:
             tests.append(parse())
         return lambda row: combine(test(row) for test in tests)
 
-    def _single(self) -> Test:
+    def _parse_single(self) -> Test:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise self._fail(f"at most {_MAX_DEPTH} brackets and 'not' within each other")
+            raise self._make_error(f"at most {_MAX_DEPTH} nested brackets and 'not'")
         if self._take("not"):
-            inner = self._single()
+            inner = self._parse_single()
             test: Test = lambda row: not inner(row)  # noqa: E731  (a closure as the others)
         elif self._take("("):
-            test = self._any()
+            test = self._parse_any()
             if not self._take(")"):
-                raise self._fail("')'")
+                raise self._make_error("')'")
         else:
-            test = self._comparison()
+            test = self._parse_comparison()
         self._depth -= 1
         return test
 
-    def _comparison(self) -> Test:
-        left = self._operand()
+    def _parse_comparison(self) -> Test:
+        left_operand = self._parse_operand()
         tests: list[Test] = []
         while self._token.kind == "operator":
             compare = _OPERATORS[" ".join(self._token.text.lower().split())]
             self._at += 1
-            right = self._operand()
-            tests.append(_compared(compare, left, right))
-            left = right
+            right = self._parse_operand()
+            tests.append(_make_comparison(compare, left_operand, right))
+            left_operand = right
         if not tests:
-            raise self._fail("a comparison: <, <=, >, >=, ==, !=, in or not in")
+            raise self._make_error("a comparison: <, <=, >, >=, ==, !=, in or not in")
         return lambda row: all(test(row) for test in tests)
 
-    def _operand(self) -> _Operand:
+    def _parse_operand(self) -> _Operand:
         token = self._token
         word = token.text.lower()
         if token.kind == "number":
@@ -175,22 +175,22 @@ class _Parser:
         elif word in _CONSTANTS:
             value = _CONSTANTS[word]
         elif token.kind == "quoted" or (token.kind == "word" and word not in _KEYWORDS):
-            return self._name(token.text.strip("`"))
+            return self._resolve_name(token.text.strip("`"))
         else:
-            raise self._fail(_OPERAND)
+            raise self._make_error(_OPERAND)
         self._at += 1
         return lambda _: value
 
-    def _name(self, name: str) -> _Operand:
+    def _resolve_name(self, name: str) -> _Operand:
         key = self._names.get(name)
         if key is None:
-            raise self._fail(f"a name of the table ({_near(name, self._names)})")
+            raise self._make_error(f"a column name ({_suggest_names(name, self._names)})")
         self._at += 1
         return lambda row: row.get(key)
 
 
-def _tokens(text: str) -> list[_Token]:
-    found = []
+def _tokenize(text: str) -> list[_Token]:
+    tokens = []
     at = 0
     end = len(text.rstrip())
     while at < end:
@@ -199,26 +199,26 @@ def _tokens(text: str) -> list[_Token]:
             at += len(text[at:]) - len(text[at:].lstrip())
             raise FilterError(text, at, f"{_OPERAND}, or a comparison", repr(text[at]))
         kind = match.lastgroup or ""
-        found.append(_Token(kind, match[kind], match.start(kind)))
+        tokens.append(_Token(kind, match[kind], match.start(kind)))
         at = match.end()
-    return [*found, _Token("end", "", end)]
+    return [*tokens, _Token("end", "", end)]
 
 
-def _near(name: str, names: Mapping[str, str]) -> str:
+def _suggest_names(name: str, names: Mapping[str, str]) -> str:
     near = closest_match(name, names)
-    listed = ", ".join(cut(known, 60) for known in [*names][:_NAMES_LISTED])
+    listed = ", ".join(cut(known_name, 60) for known_name in [*names][:_NAMES_LISTED])
     listed += ", ..." * (len(names) > _NAMES_LISTED)
-    return f"did you mean {cut(near, 60)}? There are {listed}" if near else listed
+    return f"did you mean {cut(near, 60)}? Columns: {listed}" if near else listed
 
 
-def _compared(compare: Callable[..., bool], left: _Operand, right: _Operand) -> Test:
+def _make_comparison(compare: Callable[..., bool], left: _Operand, right: _Operand) -> Test:
     def test(row: Row) -> bool:
         one, other = left(row), right(row)
         if one is None or other is None or one != one or other != other:  # NaN
             return False
         try:
             return bool(compare(one, other))
-        except TypeError:  # a text and a number have no order, and neither has a list
+        except TypeError:  # strings and numbers cannot be ordered, nor can lists
             return False
 
     return test

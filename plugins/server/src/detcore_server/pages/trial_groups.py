@@ -1,4 +1,4 @@
-"""Trials in groups: those that differ in their seeds alone, or by a hyperparameter."""
+"""Groups of trials that differ only in their seeds, or have one hyperparameter value."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _COLOURS = 8
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Trials that belong together.
+    """A group of trials.
 
     Attributes:
-        label: The values that they share.
-        trials: The trials, the best first.
-        colour: The class of its colour.
-        values: The best values of those that have one.
+        label: The shared values.
+        trials: The trials, best first.
+        colour: Colour class.
+        values: Best values of the trials, where known.
     """
 
     label: str
@@ -41,28 +41,32 @@ class Group:
 
     @property
     def deviation(self) -> float | None:
-        """Standard deviation of a sample, or None with fewer than two values."""
+        """Sample standard deviation, or None with fewer than two values."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
 
 def group_choices(view: ExperimentView) -> list[tuple[str, str]]:
-    """Return the ways to group the trials: keys for URLs, and titles."""
+    """Return the possible groupings as URL keys and titles."""
     return [
-        (SEEDS, "all hyperparameters but seeds"),
+        (SEEDS, "all hyperparameters except seeds"),
         *((f"hparams.{name}", name) for name in view.varied),
     ]
 
 
 def group_trials(view: ExperimentView, key: str) -> list[Group]:
-    """Return the groups of a view's trials, that with the best mean first.
+    """Return the groups of a view's trials, best mean first.
 
     Args:
         view: The trials.
-        key: One of `group_choices`; another: no groups.
+        key: Key from `group_choices`. Other keys give no groups.
     """
-    if key not in {known for known, _ in group_choices(view)}:
+    if key not in {choice for choice, _ in group_choices(view)}:
         return []
-    labels = _of_seeds(view) if key == SEEDS else _of_values(view, key.removeprefix("hparams."))
+    labels = (
+        _label_by_seeds(view)
+        if key == SEEDS
+        else _label_by_value(view, key.removeprefix("hparams."))
+    )
     members: dict[str, list[TrialView]] = {}
     for trial in view.trials:
         members.setdefault(labels[trial.id], []).append(trial)
@@ -80,21 +84,21 @@ def group_trials(view: ExperimentView, key: str) -> list[Group]:
     ]
 
 
-def _of_seeds(view: ExperimentView) -> dict[int, str]:
-    kept = [name for name in view.varied if not name.rpartition(".")[2].lower().endswith("seed")]
+def _label_by_seeds(view: ExperimentView) -> dict[int, str]:
+    names = [name for name in view.varied if not name.rpartition(".")[2].lower().endswith("seed")]
     return {
         trial.id: ", ".join(
-            f"{name.rpartition('.')[2]} {_text(trial.hparams, name)}" for name in kept
+            f"{name.rpartition('.')[2]} {_format_hparam(trial.hparams, name)}" for name in names
         )
         or "all trials"
         for trial in view.trials
     }
 
 
-def _of_values(view: ExperimentView, name: str) -> dict[int, str]:
+def _label_by_value(view: ExperimentView, name: str) -> dict[int, str]:
     groups = group_values({trial.id: trial.hparams.get(name) for trial in view.trials})
     return {trial: cut(label, 60) for label, trials in groups for trial in trials}
 
 
-def _text(hparams: Mapping[str, object], name: str) -> str:
+def _format_hparam(hparams: Mapping[str, object], name: str) -> str:
     return cut(format_number(hparams[name]), 60) if name in hparams else "none"

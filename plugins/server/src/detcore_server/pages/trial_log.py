@@ -1,4 +1,4 @@
-"""Lines of a trial's log with their levels, read from the end, and the last traceback in them."""
+"""Log lines of a trial with levels, read from the end, and the last traceback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_TRACEBACK = 200
 _MAX_MESSAGE = 20
 _LETTERS = {"D": "debug", "I": "info", "W": "warning", "E": "error", "F": "error"}
 _WORDS = {"WARN": "warning", "CRITICAL": "error", "FATAL": "error"}
-# The level is near the beginning: as a word, as a letter of glog or TensorFlow, or as a warning.
+# The level is near the start: a word, a letter in the style of glog, or a Python warning.
 _WORD = re.compile(r"\b(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
 _LETTER = re.compile(r"(?:\d{4}-\d\d-\d\d \S{1,20} )?([DIWEF])(?:\d{4})? \S")
 _WARNING = re.compile(r"(?:\S{1,200}:\d+: )?\w{0,60}Warning: ")
@@ -36,7 +36,7 @@ _FRAME = re.compile(r'\s*File "(?P<path>[^"]+)", line \d+')
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShownLine:
-    """A line, its level if it says one, and the number of the traceback that it is in."""
+    """A line with its level, if any, and the number of its traceback, if any."""
 
     line: LogLine
     level: str | None
@@ -45,54 +45,54 @@ class ShownLine:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Traceback:
-    """The last error that a trial printed.
+    """Last traceback that a trial printed.
 
     Attributes:
-        own: The frames of the user's code and the message.
-        whole: All of it; the same as `own` if nothing is left out.
+        user_part: Frames of the user's code, and the message.
+        full_text: Complete traceback. Equal to `user_part` if no frame is omitted.
     """
 
-    own: str
-    whole: str
+    user_part: str
+    full_text: str
 
 
 def read_tail(trial: TrialRecord) -> list[ShownLine]:
-    """Return the last lines that a trial's workers printed, without reading all of a long log."""
-    end = _size(trial)
-    return _levels(_between(trial, max(0, end - _CHUNK_BYTES), end))[-_TAIL_LINES:]
+    """Return the last output lines of a trial's workers, without reading the complete log."""
+    end = _log_size(trial)
+    return _assign_levels(_read_between(trial, max(0, end - _CHUNK_BYTES), end))[-_TAIL_LINES:]
 
 
 def read_back(
     trial: TrialRecord, *, before: int | None, find: str, level: str
 ) -> tuple[list[ShownLine], int]:
-    """Return matching lines of a log that come before a place, oldest first.
+    """Return matching log lines before a position, oldest first.
 
-    It stops after some hundreds of lines, or after 8 MiB.
+    The search stops after some hundred lines or 8 MiB.
 
     Args:
         trial: The trial.
-        before: Where they end, in bytes; None: at the end of the log.
-        find: Text that they contain, in any case; "": any.
-        level: The lowest level of `LEVELS`; "": any line.
+        before: End position in bytes. None: end of the log.
+        find: Text that the lines contain, ignoring case. "": any text.
+        level: Lowest level in `LEVELS`. "": any line.
 
     Returns:
-        The lines, and where the part that was read begins: 0 if nothing comes before it.
+        The lines, and the start position of the part that was read.
     """
-    end = _size(trial)
+    end = _log_size(trial)
     start = end if before is None else min(before, end)
-    wanted = LEVELS[LEVELS.index(level) :] if level else ()
+    levels = LEVELS[LEVELS.index(level) :] if level else ()
     text = find.casefold()
-    found: list[ShownLine] = []
+    matches: list[ShownLine] = []
     for _ in range(_MAX_CHUNKS):
-        if not start or len(found) >= _ENOUGH:
+        if not start or len(matches) >= _ENOUGH:
             break
         stop, start = start, max(0, start - _CHUNK_BYTES)
-        found[:0] = [
+        matches[:0] = [
             shown
-            for shown in _levels(_between(trial, start, stop))
-            if (not level or shown.level in wanted) and text in shown.line.text.casefold()
+            for shown in _assign_levels(_read_between(trial, start, stop))
+            if (not level or shown.level in levels) and text in shown.line.text.casefold()
         ]
-    return found, start
+    return matches, start
 
 
 def last_traceback(lines: Sequence[ShownLine], model_dir: str) -> Traceback | None:
@@ -100,7 +100,7 @@ def last_traceback(lines: Sequence[ShownLine], model_dir: str) -> Traceback | No
 
     Args:
         lines: The lines.
-        model_dir: Folder of the user's code.
+        model_dir: Directory of the user's code.
     """
     last = max((one.traceback or 0 for one in lines), default=0)
     block = [one.line.text for one in lines if last and one.traceback == last]
@@ -109,15 +109,15 @@ def last_traceback(lines: Sequence[ShownLine], model_dir: str) -> Traceback | No
         block.pop()
     if not block:
         return None
-    own = block if "(your code" in block[0] else _own(block, Path(model_dir))
-    return Traceback(own="\n".join(own), whole="\n".join(block))
+    user_lines = block if "(your code" in block[0] else _select_user_frames(block, Path(model_dir))
+    return Traceback(user_part="\n".join(user_lines), full_text="\n".join(block))
 
 
 def _is_inside(before: str, text: str) -> bool:
-    """Return whether a line belongs to a traceback: until the message, and between two of them.
+    """Whether a line belongs to a traceback or to a chain of tracebacks.
 
     Args:
-        before: The last line of the traceback that is not empty.
+        before: Last non-empty line of the traceback.
         text: The line.
     """
     return (
@@ -129,9 +129,9 @@ def _is_inside(before: str, text: str) -> bool:
     )
 
 
-def _own(block: Sequence[str], model_dir: Path) -> list[str]:
-    """Return a traceback without the frames of other code; all of it if no frame is the user's."""
-    kept: list[str] = []
+def _select_user_frames(block: Sequence[str], model_dir: Path) -> list[str]:
+    """Return the user's frames of a traceback, or the complete traceback without user frames."""
+    user_lines: list[str] = []
     num_left_out, is_kept, has_own = 0, True, False
     for text in block:
         frame = _FRAME.match(text)
@@ -145,36 +145,36 @@ def _own(block: Sequence[str], model_dir: Path) -> list[str]:
         elif not text[:1].isspace():
             is_kept = True
         if is_kept:
-            kept.append(text)
+            user_lines.append(text)
     if not has_own or not num_left_out:
         return list(block)
-    return kept
+    return user_lines
 
 
-def _levels(lines: Sequence[LogLine]) -> list[ShownLine]:
-    """Return lines with their levels; those of a traceback are errors."""
-    shown = []
+def _assign_levels(lines: Sequence[LogLine]) -> list[ShownLine]:
+    """Return lines with their levels. Lines of a traceback are errors."""
+    shown_lines = []
     count = 0
-    # By stream the number of its traceback, the last line of it, and how many may follow.
+    # By stream: number of its traceback, last line of the traceback, and lines that may follow.
     inside: dict[tuple[int, int, str], tuple[int, str, int]] = {}
     for line in lines:
         key, text = (line.rank, line.run, line.stream), line.text
-        number, before, left = inside.pop(key, (0, "", 0))
+        number, before, num_follow = inside.pop(key, (0, "", 0))
         if _BEGIN.match(text):
             if not number:
                 count = number = count + 1
-                # A worker prints nothing after its own report of an error: its message may be long.
-                left = _MAX_MESSAGE if "(your code" in text else 0
+                # A worker prints nothing after reporting an error, so the message may be long.
+                num_follow = _MAX_MESSAGE if "(your code" in text else 0
         elif number and not _is_inside(before, text):
-            number, left = (number, left - 1) if left else (0, 0)
+            number, num_follow = (number, num_follow - 1) if num_follow else (0, 0)
         if number:
-            inside[key] = (number, text if text.strip() else before, left)
-        level = "error" if number else _level(text)
-        shown.append(ShownLine(line, level, number or None))
-    return shown
+            inside[key] = (number, text if text.strip() else before, num_follow)
+        level = "error" if number else _find_level(text)
+        shown_lines.append(ShownLine(line, level, number or None))
+    return shown_lines
 
 
-def _level(text: str) -> str | None:
+def _find_level(text: str) -> str | None:
     word = _WORD.search(text[:_NEAR])
     if word is not None:
         return _WORDS.get(word[1], word[1].lower())
@@ -184,8 +184,8 @@ def _level(text: str) -> str | None:
     return "warning" if _WARNING.match(text) else None
 
 
-def _size(trial: TrialRecord) -> int:
-    """Return the size of a trial's log; 0 if it is not on this machine."""
+def _log_size(trial: TrialRecord) -> int:
+    """Return the size of a trial's log, or 0 if it is on another machine."""
     if trial.trial_dir is None:
         return 0
     try:
@@ -194,20 +194,20 @@ def _size(trial: TrialRecord) -> int:
         return 0
 
 
-def _between(trial: TrialRecord, start: int, end: int) -> list[LogLine]:
-    """Return the lines that begin in a range of bytes, but the one that it begins inside of."""
+def _read_between(trial: TrialRecord, start: int, end: int) -> list[LogLine]:
+    """Return the lines that start in a byte range."""
     lines: list[LogLine] = []
     folder = Path(trial.trial_dir or "")
     limit = _BATCH
     try:
         while start < end:
-            found, after = read_output_log(folder, start, limit=limit)
-            if after > end and limit > 1:  # the rest belongs to the part behind
+            chunk, after = read_output_log(folder, start, limit=limit)
+            if after > end and limit > 1:  # the remaining lines belong to the next part
                 limit //= 2
                 continue
             if after == start:
                 break
-            lines += found
+            lines += chunk
             start = after
     except OSError:
         return []

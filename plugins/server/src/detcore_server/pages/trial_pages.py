@@ -1,4 +1,4 @@
-"""A trial: its curves, log and checkpoints; its log, with search and levels."""
+"""Trial pages: curves, checkpoints and the log with search and levels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from detcore_report import read_activities, read_view
-from detcore_server.pages.lineage import ancestors, run_origins
+from detcore_server.pages.lineage import find_ancestors, run_origins
 from detcore_server.pages.page_charts import page_charts
 from detcore_server.pages.render import DescriptionForm, render
 from detcore_server.pages.trial_log import last_traceback, read_back, read_tail
@@ -37,7 +37,7 @@ def show_trial(request: Request, state: State, user: PageUser, trial_id: Id) -> 
     )  # fmt: skip
     trial = view.trials[0]
     log = read_tail(record)
-    saved, runs = database.list_checkpoints(trial_id=trial_id), database.list_runs(trial_id)
+    records, runs = database.list_checkpoints(trial_id=trial_id), database.list_runs(trial_id)
     is_running = record.state.value == "RUNNING"
     return render(
         request, "trial.html",
@@ -53,9 +53,9 @@ def show_trial(request: Request, state: State, user: PageUser, trial_id: Id) -> 
             kind: _last_reports(database, trial_id, kind)
             for kind in ("validation", "training")
         },
-        runs=runs, run_origins=run_origins(runs, saved),
-        ancestors=ancestors(database, view.record),
-        checkpoints=_checkpoints(database, saved, view.metric, record.experiment_id),
+        runs=runs, run_origins=run_origins(runs, records),
+        ancestors=find_ancestors(database, view.record),
+        checkpoints=_list_checkpoints(database, records, view.metric, record.experiment_id),
         verifier=state.verifier,
         is_live=view.record.state.value == "RUNNING" and record.state.value != "COMPLETED",
     )  # fmt: skip
@@ -72,11 +72,11 @@ def show_log(
 ) -> Response:
     record = state.database.get_trial(trial_id)
     lines, start = read_back(record, before=before, find=find, level=level)
-    asked = {"find": find, "level": level}
+    params = {"find": find, "level": level}
     return render(
         request, "log.html",
-        record=record, lines=lines, start=start, before=before, asked=asked,
-        query=urllib.parse.urlencode({key: text for key, text in asked.items() if text}),
+        record=record, lines=lines, start=start, before=before, params=params,
+        query=urllib.parse.urlencode({key: text for key, text in params.items() if text}),
         experiment=state.database.get_experiment(record.experiment_id),
         is_live=before is None and record.state.value == "RUNNING",
     )  # fmt: skip
@@ -101,11 +101,11 @@ def describe(state: State, user: PageUser, trial_id: Id, written: DescriptionFor
 
 
 def _last_reports(database: Database, trial_id: int, kind: str) -> list[MetricRecord]:
-    found = database.metrics(trial_id, kind, with_batches=False, newest=_REPORTS_SHOWN)
-    return found[::-1]
+    reports = database.metrics(trial_id, kind, with_batches=False, newest=_REPORTS_SHOWN)
+    return reports[::-1]
 
 
-def _checkpoints(
+def _list_checkpoints(
     database: Database,
     saved: Sequence[CheckpointRecord],
     metric: str | None,

@@ -1,4 +1,4 @@
-"""The table of trials: its columns, filter and order, and the same as CSV."""
+"""Trial table with columns, filter, order and CSV export."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _Row: TypeAlias = "tuple[TrialView, dict[str, object]]"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the table.
+    """Column of the table.
 
     Attributes:
-        key: Its name in filters and URLs.
-        title: Its head.
-        is_right: Whether it is aligned to the right.
-        is_shown: Whether it was chosen.
-        order: "ascending", "descending", or "" if the table is not sorted by it.
+        key: Name in filters and URLs.
+        title: Column head.
+        is_right: Whether the column is right-aligned.
+        is_shown: Whether the column is shown.
+        order: "ascending", "descending", or "" if the table is not sorted by this column.
     """
 
     key: str
@@ -45,15 +45,15 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialTable:
-    """The table as it was asked for.
+    """The requested table.
 
     Attributes:
-        columns: All columns; some may not be shown.
-        rows: The trials that pass the filter, in order, and their values by the columns' keys.
-        num_passed: How many pass; `rows` may be fewer.
+        columns: All columns, including hidden columns.
+        rows: Filtered trials in order, with their values by column key.
+        num_passed: Number of filtered trials. `rows` may contain fewer trials.
         where: The filter.
-        sort: The key of the column to sort by, with a minus for descending; "": the best first.
-        error: Why the filter cannot be used, or None.
+        sort: Key of the sort column, with a minus for descending. "": best first.
+        error: Error in the filter, or None.
     """
 
     columns: Sequence[Column]
@@ -65,11 +65,11 @@ class TrialTable:
 
     @property
     def is_chosen(self) -> bool:
-        """Whether some columns are not shown."""
+        """Whether some columns are hidden."""
         return not all(column.is_shown for column in self.columns)
 
     def shown(self) -> list[Column]:
-        """Return the columns that are shown."""
+        """Return the visible columns."""
         return [column for column in self.columns if column.is_shown]
 
 
@@ -85,38 +85,38 @@ def make_table(
 
     Args:
         view: The experiment, with all of its trials.
-        where: The filter; "": all.
-        sort: As in `TrialTable`; an unknown column is ignored.
-        chosen: Keys of the columns to show; unknown ones are ignored; empty: all.
-        max_rows: Maximum number of rows; None: all.
+        where: The filter. "": all trials.
+        sort: As in `TrialTable`. Unknown columns are ignored.
+        chosen: Keys of the columns to show. Unknown keys are ignored. Empty: all columns.
+        max_rows: Maximum number of rows. None: no limit.
     """
     hyperparameters = view.varied
     heads = [
-        ("trial", "trial", False), ("state", "state", False), *_heads(view, "labels"),
+        ("trial", "trial", False), ("state", "state", False), *_list_heads(view, "labels"),
         ("steps", "steps", True),
         ("best", f"best {view.metric or 'metric'}", True), ("step", "at step", True),
         ("last", "last", True),
         *((f"hparams.{name}", name, False) for name in hyperparameters[:_MAX_HYPERPARAMETERS]),
-        *_heads(view, "notes"),
+        *_list_heads(view, "notes"),
     ]  # fmt: skip
     keys = [key for key, _, _ in heads]
-    wanted = set(chosen) & set(keys) or set(keys)
+    shown_keys = set(chosen) & set(keys) or set(keys)
     sort_by, is_down = sort.removeprefix("-"), sort.startswith("-")
-    rows = [(trial, _values(trial)) for trial in view.trials]
+    rows = [(trial, _read_values(trial)) for trial in view.trials]
     error = None
     if where.strip():
         try:
-            test = parse_filter(where, _names(view, hyperparameters))
+            test = parse_filter(where, _filter_names(view, hyperparameters))
         except FilterError as fault:
             error = str(fault)
         else:
             rows = [row for row in rows if test(row[1])]
     if sort_by in keys:
-        rows = _sorted(rows, sort_by, is_down=is_down)
+        rows = _sort_rows(rows, sort_by, is_down=is_down)
     order = "descending" if is_down else "ascending"
     return TrialTable(
         columns=[
-            Column(key, title, is_right, key in wanted, order if key == sort_by else "")
+            Column(key, title, is_right, key in shown_keys, order if key == sort_by else "")
             for key, title, is_right in heads
         ],
         rows=rows[:max_rows],
@@ -128,12 +128,12 @@ def make_table(
 
 
 def table_query(table: TrialTable, others: Sequence[tuple[str, str]]) -> str:
-    """Return the query of the page's URL: how the table is shown, and `others`."""
+    """Return the URL query for the table's format and `others`."""
     return urllib.parse.urlencode([*others, *_query(table, table.sort)])
 
 
 def sort_query(table: TrialTable, others: Sequence[tuple[str, str]], column: Column) -> str:
-    """Return the query that sorts by a column, and in the other order if it is sorted by it."""
+    """Return the URL query that sorts by a column, or reverses its order."""
     is_up = column.order == "ascending"
     return urllib.parse.urlencode(
         [*others, *_query(table, f"-{column.key}" if is_up else column.key)]
@@ -142,22 +142,22 @@ def sort_query(table: TrialTable, others: Sequence[tuple[str, str]], column: Col
 
 def _query(table: TrialTable, sort: str) -> list[tuple[str, str]]:
     columns = [("column", column.key) for column in table.shown()] if table.is_chosen else []
-    found = [("where", table.where), ("sort", sort)]
-    return [*(pair for pair in found if pair[1]), *columns]
+    pairs = [("where", table.where), ("sort", sort)]
+    return [*(pair for pair in pairs if pair[1]), *columns]
 
 
 def table_csv(table: TrialTable) -> str:
-    """Return the table as it is shown; numbers have all their digits."""
+    """Return the visible table as CSV. Numbers have all digits."""
     text = io.StringIO()
     writer = csv.writer(text)
-    shown = table.shown()
-    writer.writerow([format_csv_cell(column.title) for column in shown])
+    columns = table.shown()
+    writer.writerow([format_csv_cell(column.title) for column in columns])
     for _, values in table.rows:
-        writer.writerow([_format_csv_cell(values.get(column.key)) for column in shown])
+        writer.writerow([_format_csv_cell(values.get(column.key)) for column in columns])
     return text.getvalue()
 
 
-def _values(trial: TrialView) -> dict[str, object]:
+def _read_values(trial: TrialView) -> dict[str, object]:
     return {
         "trial": trial.id,
         "state": trial.state,
@@ -171,37 +171,37 @@ def _values(trial: TrialView) -> dict[str, object]:
     }
 
 
-def _heads(view: ExperimentView, key: str) -> list[tuple[str, str, bool]]:
-    """Return the column of labels or notes, if a trial has some."""
+def _list_heads(view: ExperimentView, key: str) -> list[tuple[str, str, bool]]:
+    """Return the column of labels or notes if any trial has them."""
     return [(key, key, False)] if any(getattr(trial, key) for trial in view.trials) else []
 
 
-def _names(view: ExperimentView, hyperparameters: Sequence[str]) -> dict[str, str]:
-    """Return the names that a filter may use, and the key of each.
+def _filter_names(view: ExperimentView, hyperparameters: Sequence[str]) -> dict[str, str]:
+    """Return the names allowed in filters, and their keys.
 
-    A hyperparameter may also be named by the end of its name, if no other ends alike.
+    The last part of a hyperparameter's name is also allowed if it is unique.
     """
     names: dict[str, str] = {}
-    known = dict.fromkeys([*hyperparameters, *view.constants])
+    hyperparameter_names = dict.fromkeys([*hyperparameters, *view.constants])
     ends: dict[str, list[str]] = {}
-    for name in known:
+    for name in hyperparameter_names:
         ends.setdefault(name.rpartition(".")[2], []).append(name)
     names.update({end: f"hparams.{all_[0]}" for end, all_ in ends.items() if len(all_) == 1})
-    names.update({name: f"hparams.{name}" for name in known})
+    names.update({name: f"hparams.{name}" for name in hyperparameter_names})
     if view.metric:
         names[view.metric] = "best"
     names.update({key: key for key in _FIXED})
-    names.update({f"hparams.{name}": f"hparams.{name}" for name in known})
+    names.update({f"hparams.{name}": f"hparams.{name}" for name in hyperparameter_names})
     return names
 
 
-def _sorted(rows: list[_Row], key: str, *, is_down: bool) -> list[_Row]:
-    """Return rows in order: numbers, then texts; those without a value are last in both orders."""
+def _sort_rows(rows: list[_Row], key: str, *, is_down: bool) -> list[_Row]:
+    """Sort rows: numbers, then strings. Missing values are last in both orders."""
 
     def place(row: _Row) -> tuple[bool, float, str]:
         value = row[1].get(key)
         if isinstance(value, (int, float)):
-            # An integer may be too large for a float.
+            # The integer may exceed the float range.
             return False, max(-_MAX_NUMBER, min(value, _MAX_NUMBER)), ""
         return True, 0.0, _text(value)
 

@@ -1,4 +1,4 @@
-"""Verification of checkpoints against their manifests, for the web pages."""
+"""Verification of checkpoints for the web pages."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 READABLE = ("COMPLETED", "PARTIALLY_DELETED")
-# Each reads all of a checkpoint: more at once would only be slower.
+# Each check reads a complete checkpoint, so more concurrency would only be slower.
 _AT_ONCE = 2
 _MAX_WAITING = 50
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """A check of a checkpoint's files.
+    """Check of a checkpoint's files.
 
     Attributes:
-        user: The user who requested it.
-        asked_at: When it was requested.
-        ended_at: When it was done; None: it is not.
-        faults: Differences from the checkpoint as saved; empty: none.
-        error: Why the files could not be read, or None.
+        user: User who requested the check.
+        asked_at: Time of the request.
+        ended_at: Time of the end, or None if the check is in progress.
+        faults: Differences from the saved checkpoint.
+        error: Error message if the files could not be read, or None.
     """
 
     user: str
@@ -43,23 +43,23 @@ class Verification:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is a result."""
+        """Whether the check has finished."""
         return self.ended_at is not None
 
     @property
     def is_good(self) -> bool:
-        """Whether every file is as it was saved."""
+        """Whether every file is intact."""
         return self.is_over and not self.faults and self.error is None
 
 
 class Verifier:
-    """Checks checkpoints in separate threads; results are kept until the server ends.
+    """Checks checkpoints in threads. Results are kept until the server ends.
 
     Methods may be called from any thread.
 
     Args:
         settings: Settings of the server.
-        database: Its records.
+        database: Records of the server.
     """
 
     def __init__(self, settings: ServerSettings, database: ServerDatabase) -> None:
@@ -70,47 +70,49 @@ class Verifier:
         self._results: dict[str, Verification] = {}
 
     def get(self, uuid: str) -> Verification | None:
-        """Return the newest check of a checkpoint, or None."""
+        """Return the latest check of a checkpoint, or None."""
         with self._lock:
             return self._results.get(uuid)
 
     def start(self, record: CheckpointRecord, user: str) -> None:
-        """Begin to check a checkpoint, unless a check is in progress.
+        """Start checking a checkpoint, unless a check is in progress.
 
         Raises:
-            RunError: If its files cannot be checked in its state, or too many others wait.
+            RunError: If the checkpoint's state does not allow a check, or too many checks wait.
         """
         if record.state not in READABLE:
             raise RunError(
-                f"checkpoint {record.uuid} is {record.state}: there are no complete files to check."
+                f"the files of checkpoint {record.uuid} cannot be checked: it is {record.state}."
             )
         with self._lock:
-            known = self._results.get(record.uuid)
-            if known is not None and not known.is_over:
+            previous = self._results.get(record.uuid)
+            if previous is not None and not previous.is_over:
                 return
-            if sum(not found.is_over for found in self._results.values()) >= _MAX_WAITING:
-                raise RunError(
-                    f"{_MAX_WAITING} checkpoints are being checked already: try again later."
-                )
-            asked = Verification(user=user, asked_at=_now())
-            self._results[record.uuid] = asked
-        # It ends with the server: only the result is lost.
-        threading.Thread(target=self._run, args=(record, asked), name="verify", daemon=True).start()
+            if sum(not result.is_over for result in self._results.values()) >= _MAX_WAITING:
+                raise RunError(f"{_MAX_WAITING} checks are already in progress. Try again later.")
+            verification = Verification(user=user, asked_at=_now())
+            self._results[record.uuid] = verification
+        # The thread ends with the server. Only the result is lost.
+        threading.Thread(
+            target=self._run, args=(record, verification), name="verify", daemon=True
+        ).start()
 
-    def _run(self, record: CheckpointRecord, asked: Verification) -> None:
+    def _run(self, record: CheckpointRecord, verification: Verification) -> None:
         faults: list[str] = []
-        told: str | None = "the check was interrupted"
+        message: str | None = "the check was interrupted"
         try:
             with self._slots:
-                faults, told = self._check(record), None
+                faults, message = self._find_faults(record), None
         except DetcoreError as error:
-            told = str(error)
+            message = str(error)
         finally:
-            done = dataclasses.replace(asked, ended_at=_now(), faults=faults, error=told)
+            result = dataclasses.replace(
+                verification, ended_at=_now(), faults=faults, error=message
+            )
             with self._lock:
-                self._results[record.uuid] = done
+                self._results[record.uuid] = result
 
-    def _check(self, record: CheckpointRecord) -> list[str]:
+    def _find_faults(self, record: CheckpointRecord) -> list[str]:
         from detcore.checkpoint import verify_checkpoint
         from detcore.storage import open_recorded
 

@@ -1,1 +1,1 @@
-"""Users: passwords, tokens, and the guards of the routes."""
+"""Users, passwords, tokens and route guards."""

@@ -1,6 +1,7 @@
-"""Users: their names, passwords and rights; logging in and out.
+"""User accounts: names, passwords, permissions, login and logout.
 
-Passwords are kept as Argon2 hashes, made over a first hash that old clients send instead.
+Passwords are stored as Argon2 hashes of a first hash, which Determined's clients send instead of
+the password.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ if TYPE_CHECKING:
 MAX_NAME = 64
 MAX_PASSWORD = 1024
 _MIN_PASSWORD = 8
-# SHA-512 in hexadecimal digits; see `prehash`.
+# SHA-512 in hexadecimal digits. See `prehash`.
 _PREHASHED = "[0-9a-f]{128}"
-# The earlier system's clients send SHA-512 of this and the password, never the password.
+# Determined's clients send SHA-512 of this salt and the password, never the password.
 _SALT = "GubPEmmotfiK9TMD6Zdw"
 
 
 def prehash(password: str) -> str:
-    """Return the hash that the earlier system's clients send of a password; "" if it is empty."""
+    """Return the hash that Determined's clients send, or "" for an empty password."""
     if not password:
         return ""
     return hashlib.sha512((_SALT + password).encode(errors="surrogatepass")).hexdigest()
 
 
 def hash_password(password: str, *, is_prehashed: bool = False) -> str:
-    """Return the hash to store for a password.
+    """Compute the stored hash of a password.
 
     Args:
         password: The password.
@@ -55,10 +56,10 @@ def hash_password(password: str, *, is_prehashed: bool = False) -> str:
 
 
 def is_password(password: str, kept: str | None, *, is_prehashed: bool = False) -> bool:
-    """Return whether a password matches a stored hash; False for None, after the same time."""
+    """Whether a password matches a stored hash. False for None, after the same time."""
     hasher = argon2.PasswordHasher()
     costs = f"m={hasher.memory_cost},t={hasher.time_cost},p={hasher.parallelism}"
-    # No password has this hash.
+    # No password matches this hash.
     unmatched = f"$argon2id$v=19${costs}${'A' * 22}${'A' * 43}"
     try:
         hasher.verify(kept or unmatched, password if is_prehashed else prehash(password))
@@ -68,28 +69,28 @@ def is_password(password: str, kept: str | None, *, is_prehashed: bool = False) 
 
 
 def check_name(name: str) -> str:
-    """Return the name of a new user.
+    """Check the name of a new user, and return it.
 
     Raises:
-        InvalidArgumentError: If it cannot be one.
+        InvalidArgumentError: If the name is invalid.
     """
     if name and len(name) <= MAX_NAME and name.isprintable() and name == name.strip():
         return name
     raise InvalidArgumentError(
-        f"{describe(name)} cannot be the name of a user: it has 1 to {MAX_NAME} characters that "
-        "can be printed, and no space at its ends."
+        f"invalid user name {describe(name)}: a name has 1 to {MAX_NAME} printable characters "
+        "and no leading or trailing space."
     )
 
 
 def check_new_password(password: str, *, is_prehashed: bool = False) -> str:
-    """Return a new password.
+    """Check a new password, and return it.
 
     Args:
         password: The password.
         is_prehashed: Whether it is a result of `prehash`.
 
     Raises:
-        InvalidArgumentError: If its length is not allowed; the message does not show it.
+        InvalidArgumentError: If its length is invalid. The message does not contain the password.
     """
     if is_prehashed:
         if re.fullmatch(_PREHASHED, password):
@@ -98,8 +99,8 @@ def check_new_password(password: str, *, is_prehashed: bool = False) -> str:
     if _MIN_PASSWORD <= len(password) <= MAX_PASSWORD:
         return password
     raise InvalidArgumentError(
-        f"a password has {_MIN_PASSWORD} to {MAX_PASSWORD} characters; this one has "
-        f"{len(password)}."
+        f"the password has {len(password)} characters; the allowed range is {_MIN_PASSWORD} to "
+        f"{MAX_PASSWORD}."
     )
 
 
@@ -111,25 +112,25 @@ async def add_user(
     is_admin: bool = False,
     is_prehashed: bool = False,
 ) -> UserRecord:
-    """Add a user, who is active.
+    """Create an active user.
 
     Args:
         state: The server.
         name: Name of the user.
         password: The user's password.
         is_admin: Whether the user is an administrator.
-        is_prehashed: Whether the password is hashed as Determined's client does it.
+        is_prehashed: Whether the password is a result of `prehash`.
 
     Raises:
-        InvalidArgumentError: If the name or the password cannot be one.
-        DatabaseError: If there is such a user.
+        InvalidArgumentError: If the name or the password is invalid.
+        DatabaseError: If the user already exists.
     """
     check_name(name)
     check_new_password(password, is_prehashed=is_prehashed)
 
     def run() -> UserRecord:
-        kept = hash_password(password, is_prehashed=is_prehashed)
-        return state.database.create_user(name, password_hash=kept, is_admin=is_admin)
+        password_hash = hash_password(password, is_prehashed=is_prehashed)
+        return state.database.create_user(name, password_hash=password_hash, is_admin=is_admin)
 
     return await anyio.to_thread.run_sync(run, limiter=state.hashing)
 
@@ -144,38 +145,38 @@ async def change_user(
     is_admin: bool | None = None,
     is_prehashed: bool = False,
 ) -> UserRecord:
-    """Change a user: an administrator changes anything, others their own password.
+    """Change a user. Administrators may change all users, others only their own password.
 
-    A new password, and a user's deactivation, revoke all tokens of the user.
+    A new password or deactivation revokes all tokens of the user.
 
     Args:
         state: The server.
         requester: Token of the user who requests the change.
         user_id: The user to change.
-        password: The new password; None: it stays.
-        is_active: Whether the user may log in; None: no change.
-        is_admin: Whether the user is an administrator; None: no change.
-        is_prehashed: Whether the password is hashed as Determined's client does it.
+        password: The new password. None: no change.
+        is_active: Whether the user may log in. None: no change.
+        is_admin: Whether the user is an administrator. None: no change.
+        is_prehashed: Whether the password is a result of `prehash`.
 
     Raises:
-        ForbiddenError: If the requester may not do this.
-        InvalidArgumentError: If the password cannot be one.
-        NotFoundError: If there is no such user.
+        ForbiddenError: If the requester lacks permission.
+        InvalidArgumentError: If the password is invalid.
+        NotFoundError: If the user does not exist.
     """
     _check_rights(requester, user_id, is_active=is_active, is_admin=is_admin)
     if password is not None:
         check_new_password(password, is_prehashed=is_prehashed)
 
     def run() -> UserRecord:
-        given = {"is_active": is_active, "is_admin": is_admin}
-        changed: dict[str, Any] = {
-            name: value for name, value in given.items() if value is not None
+        fields = {"is_active": is_active, "is_admin": is_admin}
+        changes: dict[str, Any] = {
+            name: value for name, value in fields.items() if value is not None
         }
         if password is not None:
-            changed["password_hash"] = hash_password(password, is_prehashed=is_prehashed)
-        if not changed:
+            changes["password_hash"] = hash_password(password, is_prehashed=is_prehashed)
+        if not changes:
             return state.database.get_user(user_id)
-        return state.database.update_user(user_id, **changed)
+        return state.database.update_user(user_id, **changes)
 
     return await anyio.to_thread.run_sync(run, limiter=state.hashing)
 
@@ -185,16 +186,17 @@ def _check_rights(
 ) -> None:
     is_own = user_id == requester.user_id
     if not requester.is_admin and not (is_own and is_active is None and is_admin is None):
-        raise ForbiddenError("only an administrator may change other users, or who is one")
+        raise ForbiddenError("only an administrator may change other users or administrator rights")
     if is_own and (is_active is False or is_admin is False):
         raise ForbiddenError(
-            "an administrator cannot do this to himself: nobody might be left who manages users.\n"
-            "Another one can, or: detcore user deactivate NAME, where the records are."
+            "administrators cannot deactivate or demote themselves, because no administrator might "
+            "remain.\nAsk another administrator, or run on the server's machine: "
+            "detcore user deactivate NAME"
         )
 
 
 class LoggedIn(BaseModel):
-    """A token, and when it expires (seconds since 1970)."""
+    """Token and its expiry time (seconds since 1970)."""
 
     token: str = Field(repr=False)
     expires_at: float
@@ -205,39 +207,39 @@ class LoggedIn(BaseModel):
 async def log_in(
     state: ServerState, name: str, password: str, *, is_prehashed: bool, address: str
 ) -> LoggedIn:
-    """Return a new token for a user's name and password.
+    """Create a token for a user name and password.
 
     Args:
         state: The server.
         name: Name of the user.
         password: The user's password.
         is_prehashed: Whether the password is a result of `prehash`.
-        address: Address of the client; see `address_of`.
+        address: Address of the client. See `address_of`.
 
     Raises:
-        ForbiddenError: If there is no such user, or the password is wrong; it does not say which.
+        ForbiddenError: If the name or the password is wrong, without saying which.
         TooManyLoginAttemptsError: If too many wrong passwords were tried.
     """
     user = await check_password(state, name, password, is_prehashed=is_prehashed, address=address)
-    return await anyio.to_thread.run_sync(_issue, state, user)
+    return await anyio.to_thread.run_sync(_issue_token, state, user)
 
 
 async def check_password(
     state: ServerState, name: str, password: str, *, is_prehashed: bool, address: str
 ) -> UserRecord:
-    """Return the user with a name and password.
+    """Return the user with this name and password.
 
     Raises:
-        ForbiddenError: If there is no such user, or the password is wrong; it does not say which.
+        ForbiddenError: If the name or the password is wrong, without saying which.
         TooManyLoginAttemptsError: If too many wrong passwords were tried.
     """
     wait_s = state.throttle.begin(name, address)
     if wait_s:
         raise TooManyLoginAttemptsError(
-            f"too many attempts to log in: try again in {wait_s} seconds.", retry_after_s=wait_s
+            f"too many login attempts; try again in {wait_s} seconds.", retry_after_s=wait_s
         )
     user = await anyio.to_thread.run_sync(
-        _whose, state, name, password, is_prehashed, limiter=state.hashing
+        _find_user, state, name, password, is_prehashed, limiter=state.hashing
     )
     if user is None:
         raise ForbiddenError("invalid credentials")
@@ -245,18 +247,20 @@ async def check_password(
     return user
 
 
-def _whose(state: ServerState, name: str, password: str, is_prehashed: bool) -> UserRecord | None:
+def _find_user(
+    state: ServerState, name: str, password: str, is_prehashed: bool
+) -> UserRecord | None:
     try:
         user = state.database.get_user(name)
     except NotFoundError:
         user = None
-    known = user.password_hash if user is not None and user.is_active else None
-    # Hash even for unknown users, so that timing does not reveal which accounts exist.
-    is_right = is_password(password, known, is_prehashed=is_prehashed)
+    stored_hash = user.password_hash if user is not None and user.is_active else None
+    # Hash even for unknown users, so that timing does not reveal which users exist.
+    is_right = is_password(password, stored_hash, is_prehashed=is_prehashed)
     return user if is_right else None
 
 
-def _issue(state: ServerState, user: UserRecord) -> LoggedIn:
+def _issue_token(state: ServerState, user: UserRecord) -> LoggedIn:
     token = new_token()
     expires_at = time.time() + state.settings.token_lifetime_s
     is_noted = state.database.add_token(
@@ -266,7 +270,7 @@ def _issue(state: ServerState, user: UserRecord) -> LoggedIn:
         password_hash=user.password_hash,
     )
     if not is_noted:
-        raise ForbiddenError("invalid credentials")  # it was changed a moment ago
+        raise ForbiddenError("invalid credentials")  # the password was changed a moment ago
     return LoggedIn(token=token, expires_at=expires_at, name=user.name, is_admin=user.is_admin)
 
 

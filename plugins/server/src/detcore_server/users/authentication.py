@@ -1,11 +1,11 @@
-"""Authentication: the guards that every route depends on, except those for logging in.
+"""Authentication guards of all routes, except the login routes.
 
 ====================  ==============================================================
 guard                 lets through
 ====================  ==============================================================
-`Requester`           any user who has logged in (a bearer token)
-`Admin`               a user who has logged in and may manage users
-`PageUser`            a browser that has logged in (a cookie); others see the log-in form
+`Requester`           any user with a bearer token
+`Admin`               an administrator with a bearer token
+`PageUser`            a browser with a login cookie; others see the login form
 ====================  ==============================================================
 """
 
@@ -21,22 +21,22 @@ from detcore.errors import DatabaseError, ForbiddenError, UnauthenticatedError
 from detcore_server.server_database import ServerDatabase, TokenRecord, token_digest
 from detcore_server.server_state import ServerState
 
-# Key of the request's scope where the guards store the user's name, for the log.
+# Key of the request's scope in which the guards store the user's name for the log.
 USER = "detcore.user"
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _bearer = HTTPBearer(
-    auto_error=False, scheme_name="token", description="What /api/detcore/v1/login answers."
+    auto_error=False, scheme_name="token", description="Token from /api/detcore/v1/login."
 )
 
-# Ids of records: no database has ids outside this range, so none is queried for them.
+# Ids outside this range do not exist, so the database is not queried for them.
 Id = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
 
 class LogInFirst(Exception):
-    """A browser that must see the log-in form.
+    """Raised when a browser must log in first.
 
     Attributes:
-        path: The path that it requested; "" if the request must not be repeated.
+        path: Requested path, or "" if the request must not be repeated.
     """
 
     def __init__(self, path: str) -> None:
@@ -44,7 +44,7 @@ class LogInFirst(Exception):
         self.path = path
 
 
-# The dependencies are coroutines because others would each wait for a thread.
+# The dependencies are coroutines, because each function would wait for a thread.
 async def _state(request: Request) -> ServerState:
     state: ServerState = request.app.state.detcore
     return state
@@ -61,14 +61,14 @@ Records = Annotated[ServerDatabase, Depends(_records)]
 
 
 async def find_token(state: ServerState, token: str) -> TokenRecord | None:
-    """Return the record of a token; None if the token is not valid."""
+    """Return the record of a token, or None if it is invalid."""
     key = token_digest(token)
     if state.visit is not None:
         return state.visit.find_token(key)
     try:
         return await anyio.to_thread.run_sync(state.database.find_token, key)
     except DatabaseError as error:
-        # The client has to retry: this does not mean that the token is invalid.
+        # The client must retry, because the token may be valid.
         raise HTTPException(503, str(error), {"Retry-After": "1"}) from error
 
 
@@ -78,24 +78,22 @@ async def _token(
     return given.credentials if given is not None else ""
 
 
-# The token that came with a request; "" without one.
+# Token of a request, or "".
 Token = Annotated[str, Depends(_token)]
 
 
 async def require_user(request: Request, state: State, token: Token) -> TokenRecord:
-    """Return the valid token that a request came with."""
+    """Return the valid token of a request."""
     if not token:
+        raise UnauthenticatedError("the request has no token.\nLog in with: detcore user login URL")
+    record = await find_token(state, token)
+    if record is None:
         raise UnauthenticatedError(
-            "this needs a token, and came without one.\nLog in: detcore user login URL"
+            "the token is invalid. It has expired, or its user has logged out.\n"
+            "Log in again with: detcore user login URL"
         )
-    found = await find_token(state, token)
-    if found is None:
-        raise UnauthenticatedError(
-            "the token is not, or no longer, good: it expired, or its user logged out.\n"
-            "Log in again: detcore user login URL"
-        )
-    request.scope[USER] = found.user_name
-    return found
+    request.scope[USER] = record.user_name
+    return record
 
 
 Requester = Annotated[TokenRecord, Depends(require_user)]
@@ -104,7 +102,7 @@ Requester = Annotated[TokenRecord, Depends(require_user)]
 async def _admin(requester: Requester) -> TokenRecord:
     if not requester.is_admin:
         raise ForbiddenError(
-            f"the user {requester.user_name!r} may not do this: only an administrator may."
+            f"user {requester.user_name!r} may not do this. Administrator rights are required."
         )
     return requester
 
@@ -113,28 +111,28 @@ Admin = Annotated[TokenRecord, Depends(_admin)]
 
 
 async def _same_origin(request: Request, state: State) -> None:
-    """Refuse requests that the page of another site makes a browser send."""
+    """Reject requests that pages of other sites make a browser send."""
     if request.method in _SAFE_METHODS:
         return
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
     if origin is not None:
-        is_own = origin.lower() in (_own_origin(request), _origin(state.settings.url))
+        is_own = origin.lower() in (_request_origin(request), _parse_origin(state.settings.url))
     else:
         is_own = site == "same-origin"
     if not is_own or site not in (None, "same-origin"):
-        raise ForbiddenError("this was asked by a page of another site: it is refused.")
+        raise ForbiddenError("requests from pages of other sites are rejected.")
 
 
 SameOrigin = Depends(_same_origin)
 
 
-def _own_origin(request: Request) -> str:
+def _request_origin(request: Request) -> str:
     return f"{request.url.scheme}://{request.headers.get('host', '')}".lower()
 
 
-def _origin(url: str) -> str:
-    """Return the origin of a URL as browsers write it: without the port of its scheme."""
+def _parse_origin(url: str) -> str:
+    """Return the origin of a URL as browsers send it, without the scheme's default port."""
     origin = "/".join(url.split("/")[:3]).lower()
     default = ":443" if origin.startswith("https:") else ":80"
     return origin.removesuffix(default)
@@ -144,21 +142,21 @@ async def require_page_user(
     request: Request, state: State, _: Annotated[None, SameOrigin]
 ) -> TokenRecord:
     token = cookie_of(request, state)
-    found = await find_token(state, token) if token else None
-    if found is None:
+    record = await find_token(state, token) if token else None
+    if record is None:
         is_safe = request.method in _SAFE_METHODS
         query = f"?{request.url.query}" if request.url.query else ""
         raise LogInFirst(f"{request.url.path}{query}" if is_safe else "")
-    request.scope[USER] = found.user_name
-    request.state.user = found
-    return found
+    request.scope[USER] = record.user_name
+    request.state.user = record
+    return record
 
 
 PageUser = Annotated[TokenRecord, Depends(require_page_user)]
 
 
 def _cookie_name(state: ServerState) -> str:
-    # Browsers keep cookies by host, not by port: two servers of one machine need two names.
+    # Cookies are stored by host and not by port, so two servers on one machine need two names.
     name = f"detcore-{state.settings.port}"
     return f"__Host-{name}" if _is_secure(state) else name
 
@@ -168,18 +166,18 @@ def _is_secure(state: ServerState) -> bool:
 
 
 def cookie_of(request: Request, state: ServerState) -> str:
-    """Return the token that a browser's cookie holds; "" without one."""
+    """Return the token in a browser's cookie, or ""."""
     return request.cookies.get(_cookie_name(state), "")
 
 
 def set_cookie(response: Response, state: ServerState, token: str, max_age_s: int | None) -> None:
-    """Let a browser keep a token, out of reach of scripts and of other sites.
+    """Set the login cookie, inaccessible to scripts and other sites.
 
     Args:
-        response: The answer to the browser.
+        response: Response to the browser.
         state: The server.
-        token: The token; "": the browser forgets its token.
-        max_age_s: How long the browser keeps it; None: until the browser ends.
+        token: The token, or "" to delete the cookie.
+        max_age_s: Lifetime of the cookie in seconds. None: until the browser exits.
     """
     response.set_cookie(
         _cookie_name(state),
@@ -192,5 +190,5 @@ def set_cookie(response: Response, state: ServerState, token: str, max_age_s: in
 
 
 def address_of(request: Request) -> str:
-    """Return the address that a request came from; "" if it is unknown."""
+    """Return the client's address, or "" if it is unknown."""
     return request.client.host if request.client is not None else ""

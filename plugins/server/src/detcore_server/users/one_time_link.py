@@ -1,4 +1,4 @@
-"""The one visitor of ``detcore ui``: a link that is good once, and the session that it opens."""
+"""One-time link of ``detcore ui``, and the session that it opens."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Visit:
-    """One link and one session, both in memory alone.
+    """One link and one session, kept only in memory.
 
-    No token of the records is valid, so that the session leaves nothing in them. Methods may be
+    Tokens in the records are not valid here, and the session stores nothing in them. Methods may be
     called from several threads.
     """
 
@@ -27,13 +27,13 @@ class Visit:
         self.link = new_token()
         self._opening = threading.Lock()
         self._session: str | None = None
-        # No user of the records: ids there begin at 1.
+        # Not a user in the records, whose ids start at 1.
         self._visitor = TokenRecord(
             user_id=0, user_name=_user_name(), is_admin=True, expires_at=math.inf
         )
 
     def open(self, link: str) -> str | None:
-        """Return the token of the session; None if the link is wrong, or was used before."""
+        """Return the session's token, or None if the link is wrong or was used before."""
         is_right = hmac.compare_digest(token_digest(link), token_digest(self.link))
         with self._opening:
             if self._session is not None or not is_right:
@@ -50,10 +50,10 @@ class Visit:
 
 
 class OwnHost:
-    """Refuses requests for another host name.
+    """Rejects requests for other host names.
 
-    The name of another site may lead to this machine (DNS rebinding); the browser would then let
-    that site's scripts read the answers.
+    With DNS rebinding, another site's name may resolve to this machine. The browser would then let
+    that site's scripts read the responses.
     """
 
     def __init__(self, app: ASGIApp, port: int) -> None:
@@ -61,11 +61,11 @@ class OwnHost:
         self._hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost")}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
+        """Forward a request, or reject it."""
         if scope["type"] == "http":
             hosts = [value.lower() for name, value in scope["headers"] if name == b"host"]
             if len(hosts) != 1 or hosts[0] not in self._hosts:
-                message = "This server answers at 127.0.0.1 and localhost alone.\n"
+                message = "This server is available only at 127.0.0.1 and localhost.\n"
                 await PlainTextResponse(message, 421)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
@@ -74,5 +74,5 @@ class OwnHost:
 def _user_name() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
+    except (KeyError, OSError):  # users in containers may have no name
         return "you"

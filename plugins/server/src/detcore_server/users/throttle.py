@@ -1,4 +1,4 @@
-"""Limits on attempts to log in."""
+"""Limits on login attempts."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ _MAX_SIZE = 20_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Limit:
-    """A limit of `burst` attempts at once, and one more after each `refill_s`."""
+    """Limit of `burst` immediate attempts, and one more attempt every `refill_s` seconds."""
 
     burst: int
     refill_s: float
 
 
-# One user who mistypes; one machine that tries many names; many machines that try one name. The
-# last limit is wide: an attacker who fills it locks the real user out.
+# Limits for a user who mistypes, a machine that tries many names, and many machines that try one
+# name. The last limit is high, because an attacker who reaches it locks out the real user.
 _BOTH = _Limit(5, 12.0)
 _ADDRESS = _Limit(50, 1.2)
 _NAME = _Limit(100, 6.0)
 
 
 class Throttle:
-    """Counts attempts to log in by name, by address, and by both.
+    """Counts login attempts by name, by address, and by both.
 
-    An attempt counts when it begins, so that many at the same moment are not all allowed; one that
-    succeeds does not count. Methods may be called from several threads.
+    An attempt counts from its start, which also limits concurrent attempts. A successful attempt
+    does not count. Methods may be called from several threads.
 
     Args:
-        max_size: How many names and addresses are remembered: the oldest are forgotten first.
-        clock: Seconds that only go forward.
+        max_size: Maximum number of names and addresses. The oldest are removed first.
+        clock: Monotonic clock in seconds.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Throttle:
         self._max_size = max_size
         self._clock = clock
         self._lock = threading.Lock()
-        # By key: attempts that count, and the time of that value.
+        # Number of counted attempts and time of this value, by key.
         self._levels: collections.OrderedDict[bytes, tuple[float, float]]
         self._levels = collections.OrderedDict()
 
     def begin(self, name: str, address: str) -> int:
-        """Count an attempt and return 0, or return how many seconds to wait before it."""
+        """Count an attempt and return 0, or return the required waiting time in seconds."""
         now = self._clock()
         keys = _keys(name, address)
         with self._lock:
@@ -68,7 +68,7 @@ class Throttle:
         return 0
 
     def succeed(self, name: str, address: str) -> None:
-        """Do not count the attempt after all, nor earlier ones of this name from there."""
+        """Reset the attempts of a name from an address after a successful login."""
         now = self._clock()
         with self._lock:
             for key, limit in _keys(name, address):
@@ -84,7 +84,7 @@ class Throttle:
 
 
 def _keys(name: str, address: str) -> list[tuple[bytes, _Limit]]:
-    # Digests: a name may be as long as a body.
+    # Digests, because a name may be as long as a request body.
     return [
         (hashlib.sha256(f"{kind}\0{text}".encode(errors="replace")).digest(), limit)
         for kind, text, limit in (

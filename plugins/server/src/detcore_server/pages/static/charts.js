@@ -1,10 +1,10 @@
-// Charts that answer: values under the pointer and the keyboard focus, zoom, axes, smoothing.
+// Interactive charts: values at the pointer and the keyboard focus, zoom, axes, smoothing.
 "use strict";
 
 const MAX_BACK = 50;
 const MARKED_AT_MOST = 8;
 const VALUES_SHOWN = 8;
-const X_NAMES = { step: "steps", epoch: "epochs", time: "time since the trial began" };
+const X_NAMES = { step: "steps", epoch: "epochs", time: "time since the trial started" };
 const DASHES = { k4: [8, 4], k5: [8, 4], k6: [8, 4], k7: [8, 4], none: [4, 5] };
 
 function make(tag, properties = {}, ...children) {
@@ -35,7 +35,7 @@ function formatTime(seconds) {
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-// -- what is shown, which is in the URL --------------------------------------------------------
+// -- chart state in the URL --------------------------------------------------------------------
 
 class View {
   constructor(query) {
@@ -88,7 +88,7 @@ class View {
 
 // -- numbers ----------------------------------------------------------------------------------
 
-// An average that forgets; the first values count as much as they should.
+// Exponential moving average with bias correction for the first values.
 function smoothed(values, weight) {
   let sum = 0;
   let share = 0;
@@ -105,7 +105,7 @@ function xOf(trial, view) {
   return trial.steps;
 }
 
-// Ascending, each x once: as a time, two reports may have the same.
+// Ascending and unique: two reports may have the same time.
 function inOrder(points) {
   points.sort((one, other) => one.x - other.x);
   return points.filter((point, at) => at + 1 === points.length || points[at + 1].x !== point.x);
@@ -121,7 +121,7 @@ function pointsOf(trial, view, isLog) {
     ({ x, y, raw }) => (view.xAxis !== "log" || x > 0) && (!isLog || (y > 0 && raw > 0))));
 }
 
-// The mean of a group of lines, and the range that they span, at each x at which one of them is.
+// Mean and range of a group of lines at each x value of any line.
 function meanOf(members) {
   const across = [...new Set(members.flatMap((points) => points.map(({ x }) => x)))].sort((a, b) => a - b);
   const at = members.map(() => 0);
@@ -177,7 +177,7 @@ class Chart {
     return Math.max(200, Math.floor(this.box.getBoundingClientRect().width));
   }
 
-  // The steps of what is shown, and the next ones on both sides, so that lines run to the edges.
+  // Visible steps, with one more step on each side so that lines reach the edges.
   steps() {
     const { range } = this.view;
     const known = (this.whole || []).filter((trial) => this.hasX(trial) && trial.steps.length);
@@ -188,7 +188,7 @@ class Chart {
       const before = across.filter((x) => x < range[0]).length - 1;
       const after = across.findIndex((x) => x > range[1]);
       first = Math.min(first, before < 0 ? 0 : trial.steps[before]);
-      // A trial may have reported more since.
+      // The trial may have reported more since the last request.
       last = Math.max(last, after < 0 ? Infinity : trial.steps[after]);
     }
     return [first, last];
@@ -220,11 +220,11 @@ class Chart {
       const isFirst = !this.whole;
       if (!steps) this.whole = this.trials;
       this.draw();
-      // The URL had a range: its steps are known only now.
+      // The steps of the range in the URL are known only now.
       if (isFirst && this.view.range) this.load();
     } catch (error) {
       if (error.name !== "AbortError") {
-        this.note.textContent = "The server did not send the values of this chart.";
+        this.note.textContent = "The server did not send the data for this chart.";
       }
     }
   }
@@ -242,7 +242,7 @@ class Chart {
     const shown = this.trials.filter((trial) => !this.view.hidden.has(trial.id)
       && look.has(trial.id) && this.hasX(trial));
     const ids = new Set(shown.map((trial) => trial.id));
-    // Of all steps: the axis stays as it is while one zooms.
+    // Computed from all steps, so that the axis type stays the same when zooming.
     const isLog = this.isLog(this.whole.filter((trial) => ids.has(trial.id)));
     this.lines = shown
       .map((trial) => ({ trial, label: `trial ${trial.id}`, ...look.get(trial.id), points: pointsOf(trial, this.view, isLog) }))
@@ -250,10 +250,10 @@ class Chart {
     this.isGrouped = this.about.groups.length > 0;
     if (this.isGrouped) this.lines = this.grouped();
     this.lines
-      // The best is drawn last, on top of the others.
+      // The best line is drawn last, on top of the other lines.
       .sort((one, other) => Number(one.isBest) - Number(other.isBest));
     this.note.textContent = this.noteOf(shown, isLog);
-    // New values of the same lines leave the pointer, and what is said about it, as they are.
+    // New values of the same lines keep the pointer and its text.
     const { x, xAxis, smooth } = this.view;
     const drawn = JSON.stringify([x, xAxis, isLog, smooth > 0, this.width(), colour("--bg"),
       this.lines.map((line) => [line.label, line.name, line.isBest, line.points.length > 1])]);
@@ -267,14 +267,14 @@ class Chart {
     this.own.classList.toggle("ready", this.lines.length > 0);
     if (!this.lines.length) return;
     this.place.setAttribute("aria-label", `${metric} (${kind}) of ${this.lines.length} `
-      + `${this.isGrouped ? "group" : "trial"}${this.lines.length === 1 ? "" : "s"}. Left and right: values; up and down: lines; `
-      + "plus: zoom in; Escape: back.");
+      + `${this.isGrouped ? "group" : "trial"}${this.lines.length === 1 ? "" : "s"}. Left and right keys: values. Up and down keys: lines. `
+      + "Plus: zoom in. Escape: zoom back.");
     this.plot = new uPlot(this.options(isLog), this.table(), this.place);
     this.at = Math.min(this.at || 0, this.lines.length - 1);
-    this.told.textContent = "Point at the chart for values; drag to zoom.";
+    this.told.textContent = "Point at the chart for values. Drag to zoom.";
   }
 
-  // Lines of groups: what says which trial a line is says which group.
+  // In grouped charts the line identifies a group instead of a trial.
   grouped() {
     const known = new Map(this.lines.map((line) => [line.trial.id, line]));
     return this.about.groups.map(([label, name, ids], place) => {
@@ -285,20 +285,20 @@ class Chart {
 
   noteOf(shown, isLog) {
     if (this.view.x === "epoch" && !shown.length) {
-      return "The configuration does not say how many steps an epoch has (records_per_epoch, "
+      return "The number of steps per epoch is unknown (set records_per_epoch, "
         + "global_batch_size).";
     }
     if (shown.length && !this.lines.length) {
-      return "No value is positive: a logarithmic axis cannot show them.";
+      return "A logarithmic axis cannot show these values, because none is positive.";
     }
-    if (!shown.length) return "All lines are hidden, or none is in this range.";
+    if (!shown.length) return "All lines are hidden or outside this range.";
     const notes = isLog ? ["The vertical axis is logarithmic."] : [];
-    if (this.isGrouped) notes.push("Each line is the mean of a group; the band is the range of its trials.");
+    if (this.isGrouped) notes.push("Each line is the mean of a group. The band shows the range of its trials.");
     if (this.lines.some((line) => line.trial.saved.length)) notes.push("◆ a checkpoint was saved");
     return notes.join(" ");
   }
 
-  // The columns of uPlot: x, and for each line its values, also unsmoothed where there are few.
+  // uPlot columns: x, and the values of each line. A few lines also have unsmoothed values.
   table() {
     const column = (line, name) => [line.points.map((one) => one.x), line.points.map((one) => one[name])];
     const tables = this.lines.map((line) => column(line, "y"));
@@ -339,7 +339,7 @@ class Chart {
     const [dim, grid] = [colour("--dim"), colour("--line")];
     const axis = { stroke: dim, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
     axis.font = axis.labelFont = "12px system-ui, sans-serif";
-    // Over more than two decades, lines at 2 to 9 would be a grey surface.
+    // Above two decades, grid lines at 2 to 9 would be too dense.
     const filter = (u, ticks) => (ticks[ticks.length - 1] / ticks[0] > 100
       ? ticks.map((one) => (Number.isInteger(Math.round(Math.log10(one) * 1e6) / 1e6) ? one : null)) : ticks);
     const powers = (isOn) => (isOn ? { grid: { ...axis.grid, filter }, ticks: { ...axis.ticks, filter } } : {});
@@ -463,7 +463,7 @@ class Chart {
     if (this.plot && this.place.matches(":focus-visible")) this.show(0, true);
   }
 
-  // Go to a point of the line that has the focus, and say it.
+  // Move to a point of the focused line, and announce it.
   show(move, isFirst = false) {
     const line = this.lines[this.at];
     const inside = line.points.filter((point) => {
@@ -507,7 +507,7 @@ class Chart {
     this.view.zoom(from, from + 2 * quarter);
   }
 
-  // What is shown as a picture: the title, the chart, and the names of the lines.
+  // PNG image with the title, the chart and the names of the lines.
   save() {
     if (!this.plot) return;
     const { canvas } = this.plot.ctx;
@@ -543,7 +543,7 @@ class Chart {
   }
 }
 
-// -- what is above the charts ------------------------------------------------------------------
+// -- controls above the charts -----------------------------------------------------------------
 
 function choice(view, label, name, values) {
   const select = make("select", {}, ...values.map(([value, text]) =>
@@ -597,7 +597,7 @@ function toolbar(view, trials) {
       [["auto", "automatic"], ["linear", "linear"], ["log", "logarithmic"]]),
     smoothing(view), back);
   bar.setAttribute("role", "group");
-  bar.setAttribute("aria-label", "How charts are drawn");
+  bar.setAttribute("aria-label", "Chart settings");
   const parts = [bar];
   if (trials.length > 1) parts.push(lineChoices(view, trials));
   return { bar: make("div", {}, ...parts), refresh };

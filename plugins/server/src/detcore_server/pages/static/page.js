@@ -1,5 +1,5 @@
-// Keeps a page up to date: asks for the same page again and puts in what has changed, shows times
-// in the zone of whoever looks, and lets a trial stand out in all charts. Pages work without it.
+// Keeps a page up to date: requests the page again and replaces changed parts, shows times in the
+// browser's time zone, and highlights a trial in all charts. Pages also work without this script.
 "use strict";
 
 // -- times ------------------------------------------------------------------------------------
@@ -23,16 +23,16 @@ function showLocalTimes(root) {
   }
 }
 
-// -- putting in what has changed --------------------------------------------------------------
+// -- replacing changed parts ------------------------------------------------------------------
 
-// What people do with a page, which the server does not know: it stays as they left it.
+// State that users change in the browser. Updates keep it.
 const OWN = { DETAILS: ["open"], INPUT: ["checked", "value"], TR: [], PRE: [] };
 
 function keyOf(node) {
   return node.nodeType === Node.ELEMENT_NODE ? node.dataset.key || node.id || "" : "";
 }
 
-// Parts that a script has put in, which the server does not know.
+// Parts that a script has added. Updates keep them.
 function isOwn(node) {
   return node.nodeType === Node.ELEMENT_NODE && "own" in node.dataset;
 }
@@ -56,7 +56,7 @@ function morph(now, next) {
   morphChildren(now, next);
 }
 
-// To be taken out and put in elsewhere would take the focus from what is in it.
+// Removing and inserting a node would lose its focus.
 function moveTo(parent, node, place) {
   if (parent.moveBefore) {
     parent.moveBefore(node, place);
@@ -106,9 +106,9 @@ function putIn(fresh) {
   }
 }
 
-// -- asking again -----------------------------------------------------------------------------
+// -- polling ----------------------------------------------------------------------------------
 
-// Told to screen readers: not each update, but a new state or a new best, and not all the time.
+// Screen readers announce only a new state or a new best value, and not too often.
 const SAY_AT_MOST_MS = 15000;
 
 class Updates {
@@ -168,7 +168,7 @@ class Updates {
     try {
       const answer = await fetch(location.href, { redirect: "manual", cache: "no-cache" });
       if (answer.type === "opaqueredirect") {
-        this.tell("You are logged out: reload this page to log in again.");
+        this.tell("You are logged out. Reload this page to log in again.");
         return;
       }
       if (!answer.ok) throw new Error(String(answer.status));
@@ -185,15 +185,15 @@ class Updates {
       const at = new Date().toLocaleTimeString();
       this.tell(isOver ? `It is over; updated ${at}` : `updated ${at}`);
     } catch {
-      this.tell("The server does not answer; trying again …");
+      this.tell("The server does not answer. Retrying …");
     }
-    // A page that takes long is asked for less often.
+    // Slow pages are requested less often.
     if (!isOver) this.plan(Math.max(this.every, 4 * (Date.now() - began)));
     else if (this.button) this.button.hidden = true;
   }
 }
 
-// -- a trial in all charts --------------------------------------------------------------------
+// -- highlighting a trial ---------------------------------------------------------------------
 
 function trialOf(target) {
   const group = target instanceof Element ? target.closest("g.t, tr[data-key], .side th") : null;
@@ -215,7 +215,7 @@ function light(event) {
   if (row) row.classList.add("lit");
 }
 
-// -- the state of charts, which is in the URL, goes with a form and with a link -----------------
+// -- copying the chart state from the URL to forms and links ------------------------------------
 
 const CHART_STATE = ["x", "xaxis", "yaxis", "smooth", "from", "to", "hide"];
 
@@ -236,14 +236,14 @@ document.addEventListener("submit", (event) => {
   if (!event.target.matches("form.filter[data-keep]")) return;
   event.preventDefault();
   const query = withChartState(new URLSearchParams(new FormData(event.target)));
-  // All columns is the usual state, and short.
+  // Showing all columns is the default, so it is omitted from the URL.
   const boxes = [...event.target.querySelectorAll("[name=column]")];
   if (boxes.every((box) => box.checked)) query.delete("column");
   for (const name of ["where", "group"]) if (!query.get(name)) query.delete(name);
   location.search = query;
 });
 
-// -- a table as a picture ---------------------------------------------------------------------
+// -- tables as PNG images ---------------------------------------------------------------------
 
 function savePicture(canvas, name) {
   canvas.toBlob((blob) => {
@@ -257,7 +257,7 @@ function savePicture(canvas, name) {
 
 const LARGEST_SIDE = 16000; // of a canvas, in pixels
 
-// Draws what is shown, word by word where the browser has put it; fields are left out.
+// Draws the visible words at their positions in the browser. Form fields are omitted.
 function drawTable(table) {
   const frame = table.getBoundingClientRect();
   const size = Math.min(devicePixelRatio, LARGEST_SIDE / frame.width, LARGEST_SIDE / frame.height);
@@ -306,14 +306,14 @@ document.addEventListener("click", (event) => {
   const box = button && document.getElementById(button.dataset.picture);
   if (!box) return;
   const { scrollTop } = box;
-  box.scrollTop = 0; // the head stays in sight otherwise
+  box.scrollTop = 0; // otherwise the sticky header covers rows
   savePicture(drawTable(box.querySelector("table")), `${document.title}.png`);
   box.scrollTop = scrollTop;
 });
 
 // -- log-in -----------------------------------------------------------------------------------
 
-// A link from elsewhere brings no cookie with it, so that somebody who has logged in sees the form.
+// Links on other sites send no cookie, so users who are logged in would see the form.
 async function goOnIfLoggedIn(field) {
   const answer = await fetch(field.value, { redirect: "manual" });
   if (answer.ok) location.replace(field.value);
@@ -326,7 +326,7 @@ const next = document.querySelector("input[data-next]");
 if (next) goOnIfLoggedIn(next).catch(() => {});
 const every = Number(document.body.dataset.liveEvery);
 if (every) {
-  // Who wants less motion gets fewer changes, too.
+  // Users who prefer reduced motion get fewer updates.
   const isCalm = matchMedia("(prefers-reduced-motion: reduce)").matches;
   new Updates(1000 * (isCalm ? 5 * every : every));
 }
