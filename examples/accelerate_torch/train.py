@@ -1,7 +1,7 @@
-"""Train a small network on scans of digits with Accelerate and a loop of one's own.
+"""Train a small network on scikit-learn's handwritten digits with Accelerate and a custom loop.
 
-The digits come with scikit-learn: nothing is downloaded. The lines about detcore are the import,
-``hyperparameters``, and ``with training(...)`` with the loop and the report in it.
+The detcore lines are the import, ``hyperparameters``, and ``with training(...)`` with its loop and
+report.
 """
 
 import argparse
@@ -23,9 +23,9 @@ hparams = hyperparameters(width=16, dropout=0.3, learning_rate=5e-3, batch_size=
 set_seed(1)
 digits = load_digits()
 images = torch.tensor(digits.images / 16, dtype=torch.float32).unsqueeze(1)
-train, held_out = random_split(TensorDataset(images, torch.tensor(digits.target)), [0.8, 0.2])
+train, val_data = random_split(TensorDataset(images, torch.tensor(digits.target)), [0.8, 0.2])
 train_loader = DataLoader(train, hparams["batch_size"], shuffle=True, num_workers=args.num_workers)
-val_loader = DataLoader(held_out, 128)
+val_loader = DataLoader(val_data, 128)
 width = hparams["width"]
 model = torch.nn.Sequential(
     torch.nn.Conv2d(1, width, 3, padding=1),
@@ -46,7 +46,7 @@ model, optimizer, train_loader, val_loader, scheduler = accelerator.prepare(
 
 
 def evaluate():
-    """Return the validation metrics, over all processes."""
+    """Return the validation metrics of all processes."""
     model.eval()
     losses, hits = [], []
     for images, labels in val_loader:
@@ -54,8 +54,8 @@ def evaluate():
             logits = model(images)
         loss = functional.cross_entropy(logits, labels, reduction="none")
         hit = (logits.argmax(1) == labels).float()
-        for found, values in ((losses, loss), (hits, hit)):
-            found.append(accelerator.gather_for_metrics(values))
+        losses.append(accelerator.gather_for_metrics(loss))
+        hits.append(accelerator.gather_for_metrics(hit))
     return {"val_loss": torch.cat(losses).mean(), "val_accuracy": torch.cat(hits).mean()}
 
 

@@ -1,7 +1,7 @@
-"""CIFAR-10: 60,000 colour pictures, 32 x 32 pixels, in ten classes.
+"""CIFAR-10: 60,000 colour images of 32 x 32 pixels in ten classes.
 
-The data is a ``keras.utils.Sequence`` that shifts and mirrors the pictures; background processes
-prepare its batches (`SequenceAdapter`).
+The data is a ``keras.utils.Sequence`` that shifts and mirrors the images. Background processes
+prepare the batches (`SequenceAdapter`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from detcore_keras import SequenceAdapter, TFKerasTrial, TFKerasTrialContext
 keras = tf.keras
 layers = keras.layers
 
-SHIFT = 4  # pixels, at most
+SHIFT = 4  # maximum shift in pixels
 
 
-class Pictures(keras.utils.Sequence):  # type: ignore[misc]  # Keras has no types
-    """Batches of pictures, ``(record, 32, 32, 3), float32 in [0, 1]``, and labels.
+class Images(keras.utils.Sequence):  # type: ignore[misc]  # Keras has no types
+    """Batches of images, ``(record, 32, 32, 3), float32 in [0, 1]``, and labels.
 
     Args:
         records: The records.
-        batch_size: Records per batch; the last one may be smaller.
-        augment: Whether to shift and mirror at random. detcore seeds NumPy's generator for each
-            item, so a resumed run sees the same pictures.
+        batch_size: Records per batch. The last batch may be smaller.
+        augment: Whether to shift and mirror images at random. detcore seeds NumPy's generator for
+            each batch, so a resumed run uses the same images.
     """
 
     def __init__(self, records: RecordFiles, batch_size: int, *, augment: bool) -> None:
@@ -45,16 +45,16 @@ class Pictures(keras.utils.Sequence):  # type: ignore[misc]  # Keras has no type
         stop = min(start + self._batch_size, len(self._records))
         images, labels = self._records.read(np.arange(start, stop))
         if self._augment:
-            images = np.stack([shifted_and_mirrored(image) for image in images])
+            images = np.stack([shift_and_mirror(image) for image in images])
         return images.astype("float32") / 255, labels
 
 
-def shifted_and_mirrored(image: np.ndarray) -> np.ndarray:
-    """Return an image moved by up to 4 pixels each way (black moves in), perhaps mirrored."""
+def shift_and_mirror(image: np.ndarray) -> np.ndarray:
+    """Shift an image by up to 4 pixels in each direction, and mirror it at random."""
     down, right = np.random.randint(0, 2 * SHIFT + 1, size=2)
     padded = np.pad(image, ((SHIFT, SHIFT), (SHIFT, SHIFT), (0, 0)))
-    moved = padded[down : down + image.shape[0], right : right + image.shape[1]]
-    return moved[:, ::-1] if np.random.randint(2) else moved
+    shifted = padded[down : down + image.shape[0], right : right + image.shape[1]]
+    return shifted[:, ::-1] if np.random.randint(2) else shifted
 
 
 class CIFARTrial(TFKerasTrial):
@@ -85,11 +85,11 @@ class CIFARTrial(TFKerasTrial):
         return model
 
     def build_training_data_loader(self) -> SequenceAdapter:
-        pictures = Pictures(self._records("train"), self._batch_size(), augment=True)
-        return SequenceAdapter(pictures, workers=2, use_multiprocessing=True)
+        images = Images(self._records("train"), self._batch_size(), augment=True)
+        return SequenceAdapter(images, workers=2, use_multiprocessing=True)
 
-    def build_validation_data_loader(self) -> Pictures:
-        return Pictures(self._records("test"), self._batch_size(), augment=False)
+    def build_validation_data_loader(self) -> Images:
+        return Images(self._records("test"), self._batch_size(), augment=False)
 
     def _records(self, part: str) -> RecordFiles:
         folder = Path(self.context.get_data_config()["dir"]).expanduser()

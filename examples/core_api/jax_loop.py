@@ -17,7 +17,7 @@ NUM_TRAINING = 1500
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=235)
-    parser.add_argument("--checkpoint-storage", help="a folder or a URL, such as s3://bucket/runs")
+    parser.add_argument("--checkpoint-storage", help="a directory or URL, such as s3://bucket/runs")
     args = parser.parse_args()
     with core.init(
         distributed=core.DistributedContext.from_env(),
@@ -48,9 +48,9 @@ def train(context: core.Context, *, learning_rate: float, global_batch_size: int
         while steps < operation.length:
             batch = sampler.batch(steps)
             dropout = jax.random.fold_in(key, steps * ranks.size + rank)
-            mine = loss_and_gradients(weights, x[batch], y[batch], dropout)
-            everybodys = ranks.allgather(jax.device_get(mine))
-            loss, gradients = jax.tree.map(lambda *parts: sum(parts) / ranks.size, *everybodys)
+            local = loss_and_gradients(weights, x[batch], y[batch], dropout)
+            results = ranks.allgather(jax.device_get(local))
+            loss, gradients = jax.tree.map(lambda *parts: sum(parts) / ranks.size, *results)
             momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, gradients)
             weights = jax.tree.map(lambda w, m: w - learning_rate * m, weights, momentum)
             steps += 1

@@ -17,7 +17,7 @@ NUM_TRAINING = 1500
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=235)
-    parser.add_argument("--checkpoint-storage", help="a folder or a URL, such as s3://bucket/runs")
+    parser.add_argument("--checkpoint-storage", help="a directory or URL, such as s3://bucket/runs")
     args = parser.parse_args()
     with core.init(
         distributed=core.DistributedContext.from_env(),
@@ -36,8 +36,8 @@ def train(context: core.Context, *, learning_rate: float, global_batch_size: int
     model = SGDClassifier("log_loss", learning_rate="constant", eta0=learning_rate, shuffle=False)
     if context.info.latest_checkpoint is not None:
         with context.checkpoint.restore_path(context.info.latest_checkpoint) as path:
-            saved = np.load(path / "model.npz")
-            model.coef_, model.intercept_ = saved["coef"], saved["intercept"]
+            arrays = np.load(path / "model.npz")
+            model.coef_, model.intercept_ = arrays["coef"], arrays["intercept"]
     sampler = IndexSampler(
         NUM_TRAINING, global_batch_size // ranks.size, shuffle=True,
         seed=context.info.trial_seed, rank=rank, world_size=ranks.size,

@@ -18,7 +18,7 @@ NUM_TRAINING = 1500
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=235)
-    parser.add_argument("--checkpoint-storage", help="a folder or a URL, such as s3://bucket/runs")
+    parser.add_argument("--checkpoint-storage", help="a directory or URL, such as s3://bucket/runs")
     args = parser.parse_args()
     with core.init(
         distributed=core.DistributedContext.from_env(),
@@ -40,15 +40,15 @@ def train(context: core.Context, *, learning_rate: float, global_batch_size: int
     steps = restore(context, model, optimizer)
     replica = model
     if size > 1:
-        meeting = f"file://{context.info.trial_dir}/gloo-{context.info.run_id}"
-        distributed.init_process_group("gloo", meeting, rank=rank, world_size=size)
+        init_method = f"file://{context.info.trial_dir}/gloo-{context.info.run_id}"
+        distributed.init_process_group("gloo", init_method, rank=rank, world_size=size)
         replica = DistributedDataParallel(model)
     sampler = IndexSampler(
         NUM_TRAINING, global_batch_size // size, shuffle=True, seed=seed, rank=rank, world_size=size
     )
     for operation in context.searcher.operations():
         while steps < operation.length:
-            torch.manual_seed(seed + steps * size + rank)  # so dropout follows from the step
+            torch.manual_seed(seed + steps * size + rank)  # dropout depends only on the step
             batch = sampler.batch(steps)
             loss = nn.functional.cross_entropy(replica(x[batch]), y[batch])
             optimizer.zero_grad()
@@ -89,9 +89,9 @@ def restore(context: core.Context, model: nn.Module, optimizer: torch.optim.SGD)
 @torch.no_grad()
 def accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
     model.eval()
-    share = (model(x).argmax(1) == y).float().mean().item()
+    result = (model(x).argmax(1) == y).float().mean().item()
     model.train()
-    return share
+    return result
 
 
 if __name__ == "__main__":

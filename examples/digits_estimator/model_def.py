@@ -1,4 +1,4 @@
-"""Handwritten digits: 1797 scans of 8 x 8 pixels that come with scikit-learn, nothing to download.
+"""Handwritten digits: 1797 scans of 8 x 8 pixels, included in scikit-learn.
 
 A custom model function in the style of ``tf.estimator``, on classes that run on every TensorFlow
 from 2.15: an ``EstimatorTrial`` whose estimator and specs are ``detcore_estimator``'s.
@@ -35,50 +35,50 @@ NUM_CLASSES = 10
 def load_split(part: str) -> tuple[np.ndarray, np.ndarray]:
     """Return images ``(record, 8, 8), uint8, 0 to 16`` and labels ``(record,), int32``.
 
-    Which records train and which validate is fixed: it must not change with the trial's seed.
+    The split is fixed, because it must not depend on the trial's seed.
     """
     digits = load_digits()
     order = np.random.RandomState(0).permutation(len(digits.target))
-    chosen = order[:TRAINING_RECORDS] if part == "train" else order[TRAINING_RECORDS:]
-    return digits.images[chosen].astype("uint8"), digits.target[chosen].astype("int32")
+    indices = order[:TRAINING_RECORDS] if part == "train" else order[TRAINING_RECORDS:]
+    return digits.images[indices].astype("uint8"), digits.target[indices].astype("int32")
 
 
-def convolution(images: tf.Tensor, filters: int, name: str) -> tf.Tensor:
-    """Return 3 x 3 convolutions with ReLU; the size of the images stays."""
+def add_convolution(images: tf.Tensor, filters: int, name: str) -> tf.Tensor:
+    """Apply 3 x 3 convolutions with ReLU that keep the image size."""
     with tf1.variable_scope(name):
         kernel = tf1.get_variable("kernel", [3, 3, images.shape[-1], filters])
         bias = tf1.get_variable("bias", [filters], initializer=tf1.zeros_initializer())
     return tf.nn.relu(tf.nn.conv2d(images, kernel, strides=1, padding="SAME") + bias)
 
 
-def dense(values: tf.Tensor, units: int, name: str) -> tf.Tensor:
-    """Return an affine map of ``(record, feature)``."""
+def add_dense(values: tf.Tensor, units: int, name: str) -> tf.Tensor:
+    """Apply an affine map to ``(record, feature)``."""
     with tf1.variable_scope(name):
         kernel = tf1.get_variable("kernel", [values.shape[-1], units])
         bias = tf1.get_variable("bias", [units], initializer=tf1.zeros_initializer())
     return values @ kernel + bias
 
 
-def logits_of(images: tf.Tensor, dropout: float) -> tf.Tensor:
-    """Return one number per class, ``(record, 10)``, for images ``(record, 8, 8), 0 to 16``."""
-    hidden = convolution(images[..., tf.newaxis] / 16, 32, "first")
+def compute_logits(images: tf.Tensor, dropout: float) -> tf.Tensor:
+    """Return logits ``(record, 10)`` for images ``(record, 8, 8), 0 to 16``."""
+    hidden = add_convolution(images[..., tf.newaxis] / 16, 32, "first")
     hidden = tf.nn.max_pool2d(hidden, ksize=2, strides=2, padding="VALID")
-    hidden = convolution(hidden, 64, "second")
+    hidden = add_convolution(hidden, 64, "second")
     hidden = tf.reshape(hidden, [-1, 4 * 4 * 64])
     if dropout:
         hidden = tf.nn.dropout(hidden, rate=dropout)
-    return dense(hidden, NUM_CLASSES, "logits")
+    return add_dense(hidden, NUM_CLASSES, "logits")
 
 
-def worst_digit(batches: list[dict[str, np.ndarray]]) -> float:
-    """Return the accuracy on the digit that is recognized worst."""
+def compute_worst_accuracy(batches: list[dict[str, np.ndarray]]) -> float:
+    """Return the accuracy on the worst-recognized digit."""
     labels = np.concatenate([batch["labels"] for batch in batches])
     answers = np.concatenate([batch["answers"] for batch in batches])
     return min(float(np.mean(answers[labels == digit] == digit)) for digit in np.unique(labels))
 
 
 class Provenance(RunHook):
-    """Adds a file to every checkpoint that says what the model was trained on."""
+    """Adds a file about the training data to every checkpoint."""
 
     def __init__(self, hparams: dict[str, Any]) -> None:
         self._facts = {"data": "scikit-learn digits", "records": TRAINING_RECORDS, **hparams}
@@ -104,7 +104,7 @@ class DigitsTrial(EstimatorTrial):
         self, features: dict[str, tf.Tensor], labels: Any, mode: str, params: dict[str, float]
     ) -> EstimatorSpec:
         dropout = params["dropout"] if mode == ModeKeys.TRAIN else 0.0
-        logits = logits_of(features["image"], dropout)
+        logits = compute_logits(features["image"], dropout)
         answers = tf.argmax(logits, axis=1, output_type=tf.int32)
         if mode == ModeKeys.PREDICT:
             predictions = {"digit": answers, "probabilities": tf.nn.softmax(logits)}
@@ -118,7 +118,7 @@ class DigitsTrial(EstimatorTrial):
             metrics = {
                 "accuracy": tf1.metrics.accuracy(labels, answers),
                 "worst_digit_accuracy": self.context.make_metric(
-                    {"labels": labels, "answers": answers}, worst_digit, np.float32
+                    {"labels": labels, "answers": answers}, compute_worst_accuracy, np.float32
                 ),
             }
             return EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
@@ -151,6 +151,6 @@ class DigitsTrial(EstimatorTrial):
 
 
 def serving_input_receiver() -> export.ServingInputReceiver:
-    """Return what a served model is fed with: images ``(record, 8, 8), float32, 0 to 16``."""
+    """Define the input of a served model: images ``(record, 8, 8), float32, 0 to 16``."""
     images = tf1.placeholder(tf.float32, [None, 8, 8], name="image")
     return export.ServingInputReceiver({"image": images}, {"image": images})

@@ -1,4 +1,4 @@
-"""Handwritten digits: 1797 scans of 8 x 8 pixels that come with scikit-learn, nothing to download.
+"""Handwritten digits: 1797 scans of 8 x 8 pixels, included in scikit-learn.
 
 The data is a ``tf.data.Dataset``, wrapped with ``self.context.wrap_dataset``.
 """
@@ -22,13 +22,13 @@ TRAINING_RECORDS = 1437  # four fifths
 def load_split(part: str) -> tuple[np.ndarray, np.ndarray]:
     """Return images ``(record, 8, 8, 1), float32 in [0, 1]`` and labels ``(record,), int32``.
 
-    Which records train and which validate is fixed: it must not change with the trial's seed.
+    The split is fixed, because it must not depend on the trial's seed.
     """
     digits = load_digits()
     order = np.random.RandomState(0).permutation(len(digits.target))
-    chosen = order[:TRAINING_RECORDS] if part == "train" else order[TRAINING_RECORDS:]
-    images = (digits.images[chosen] / 16).astype("float32")[..., np.newaxis]
-    return images, digits.target[chosen].astype("int32")
+    indices = order[:TRAINING_RECORDS] if part == "train" else order[TRAINING_RECORDS:]
+    images = (digits.images[indices] / 16).astype("float32")[..., np.newaxis]
+    return images, digits.target[indices].astype("int32")
 
 
 class DigitsTrial(TFKerasTrial):

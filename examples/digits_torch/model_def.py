@@ -1,4 +1,4 @@
-"""Handwritten digits: 1797 scans of 8 x 8 pixels that come with scikit-learn, nothing to download.
+"""Handwritten digits: 1797 scans of 8 x 8 pixels, included in scikit-learn.
 
 A convolutional network with dropout, a learning rate schedule and clipped gradients.
 """
@@ -21,13 +21,13 @@ TRAINING_RECORDS = 1437  # four fifths
 def load_split(part: str) -> TensorDataset:
     """Return images ``(record, 1, 8, 8), float32 in [0, 1]`` and labels ``(record,), int64``.
 
-    Which records train and which validate is fixed: it must not change with the trial's seed.
+    The split is fixed, because it must not depend on the trial's seed.
     """
     digits = load_digits()
     order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))
-    chosen = order[:TRAINING_RECORDS] if part == "train" else order[TRAINING_RECORDS:]
+    indices = order[:TRAINING_RECORDS] if part == "train" else order[TRAINING_RECORDS:]
     images = torch.tensor(digits.images / 16, dtype=torch.float32).unsqueeze(1)
-    return TensorDataset(images[chosen], torch.tensor(digits.target)[chosen])
+    return TensorDataset(images[indices], torch.tensor(digits.target)[indices])
 
 
 class DigitsTrial(PyTorchTrial):

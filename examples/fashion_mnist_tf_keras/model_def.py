@@ -1,6 +1,6 @@
-"""Fashion-MNIST: 70,000 pictures of clothes, 28 x 28 pixels, in ten classes.
+"""Fashion-MNIST: 70,000 images of clothes, 28 x 28 pixels, in ten classes.
 
-The data is a tuple of NumPy arrays; detcore shuffles it and cuts it into batches.
+The data is a tuple of NumPy arrays, which detcore shuffles and splits into batches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIZE = 28
 
 
 class FashionMNISTTrial(TFKerasTrial):
-    """Dense or convolutional layers on Fashion-MNIST."""
+    """A small convolutional network on Fashion-MNIST."""
 
     def __init__(self, context: TFKerasTrialContext) -> None:
         self.context = context
@@ -70,6 +70,6 @@ class FashionMNISTTrial(TFKerasTrial):
             raise DataError(
                 f"{folder}: {images_file} has images of shape {images.shape} and {labels_file} has "
                 f"{len(labels)} labels; Fashion-MNIST has one label for each image of "
-                f"{SIZE} x {SIZE} pixels.\nThe files do not belong together."
+                f"{SIZE} x {SIZE} pixels.\nThe files do not match."
             )
         return (images / np.float32(255))[..., np.newaxis], labels.astype("int32")

@@ -1,7 +1,6 @@
-"""A small language model of characters, trained on the manual of the Python language.
+"""A small character-level language model, trained on Python's own manual.
 
-The text is that of ``help("for")`` and the other topics, which comes with Python: nothing is
-downloaded. Hyperparameters are the configuration of the model.
+The text is included in Python (the topics of ``help("for")``). Hyperparameters configure the model.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ CHARACTERS = {character: number for number, character in enumerate(sorted(set(TE
 
 
 class Windows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Windows of a text: characters, and the character that follows each of them."""
+    """Windows of a text, with the next character of each character."""
 
     def __init__(self, text: str, length: int) -> None:
         self.numbers = torch.tensor([CHARACTERS[character] for character in text])
@@ -43,7 +42,7 @@ class LanguageModel(nn.Module):
     def __init__(self, *, width: int, num_layers: int, num_heads: int, length: int) -> None:
         super().__init__()
         self.characters = nn.Embedding(len(CHARACTERS), width)
-        self.places = nn.Embedding(length, width)
+        self.positions = nn.Embedding(length, width)
         layer = nn.TransformerEncoderLayer(
             width, num_heads, 4 * width, dropout=0.1, batch_first=True, norm_first=True
         )
@@ -52,13 +51,13 @@ class LanguageModel(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(length))
 
     def forward(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Return the scores of each next character, ``(window, place, character), float32``."""
-        values = self.characters(numbers) + self.places.weight
+        """Return the logits of each next character, ``(window, position, character), float32``."""
+        values = self.characters(numbers) + self.positions.weight
         return self.scores(self.layers(values, mask=self.mask, is_causal=True))
 
 
 class LanguageTrial(PyTorchTrial):
-    """Trains the model with warm-up, clipped gradients, and gradients summed over batches."""
+    """Trains the model with warm-up, gradient clipping and gradient accumulation."""
 
     def __init__(self, context: PyTorchTrialContext) -> None:
         self.context = context
@@ -84,7 +83,7 @@ class LanguageTrial(PyTorchTrial):
         return DataLoader(Windows(TEXT[len(TEXT) * 9 // 10 :], self.length), batch_size=64)
 
     def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> dict[str, Any]:
-        loss = self.loss(batch)
+        loss = self.compute_loss(batch)
         self.context.backward(loss)
         self.context.step_optimizer(
             self.optimizer, lambda parameters: nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -92,9 +91,9 @@ class LanguageTrial(PyTorchTrial):
         return {"loss": loss}
 
     def evaluate_batch(self, batch: Any) -> dict[str, Any]:
-        return {"bits_per_character": self.loss(batch) / math.log(2)}
+        return {"bits_per_character": self.compute_loss(batch) / math.log(2)}
 
-    def loss(self, batch: Any) -> torch.Tensor:
+    def compute_loss(self, batch: Any) -> torch.Tensor:
         """Return the mean cross-entropy of the next characters, in nats."""
-        numbers, following = batch
-        return functional.cross_entropy(self.model(numbers).flatten(0, 1), following.flatten())
+        numbers, next_numbers = batch
+        return functional.cross_entropy(self.model(numbers).flatten(0, 1), next_numbers.flatten())

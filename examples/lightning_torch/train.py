@@ -1,7 +1,6 @@
-"""Train a small network on scans of digits with the Trainer of Lightning.
+"""Train a small network on scikit-learn's handwritten digits with Lightning's Trainer.
 
-The digits come with scikit-learn: nothing is downloaded. The lines about detcore are the import,
-``hyperparameters`` and ``fit``.
+The detcore lines are the import, ``hyperparameters`` and ``fit``.
 """
 
 import argparse
@@ -16,7 +15,7 @@ from detcore_torch.for_lightning import fit, hyperparameters
 
 
 class Digits(lightning.LightningDataModule):
-    """Scans of 8 x 8 pixels; a fifth of them for validation."""
+    """Scans of 8 x 8 pixels, a fifth of them for validation."""
 
     def __init__(self, batch_size, num_workers):
         super().__init__()
@@ -27,17 +26,17 @@ class Digits(lightning.LightningDataModule):
         digits = load_digits()
         images = torch.tensor(digits.images / 16, dtype=torch.float32).unsqueeze(1)
         data = TensorDataset(images, torch.tensor(digits.target))
-        self.train, self.held_out = random_split(data, [0.8, 0.2])
+        self.train, self.val_data = random_split(data, [0.8, 0.2])
 
     def train_dataloader(self):
         return DataLoader(self.train, self.batch_size, shuffle=True, num_workers=self.num_workers)
 
     def val_dataloader(self):
-        return DataLoader(self.held_out, 128)
+        return DataLoader(self.val_data, 128)
 
 
 class Classifier(lightning.LightningModule):
-    """A convolutional network of two layers."""
+    """A convolutional network with two layers."""
 
     def __init__(self, width, dropout, learning_rate):
         super().__init__()

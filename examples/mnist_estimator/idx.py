@@ -1,8 +1,8 @@
-"""Checks the IDX files of MNIST, as published, and says how TensorFlow reads them.
+"""Checks the IDX files of MNIST and returns their layout for TensorFlow.
 
-An IDX file is a big-endian header followed by records of one size, one byte a number. TensorFlow
-reads such records straight from the file, compressed or not, so the pictures become neither a
-constant in the graph (which every checkpoint would hold) nor an array in memory.
+An IDX file consists of a big-endian header and records of one size with one byte per number.
+TensorFlow reads the records directly from the file, compressed or not. The images therefore become
+neither a constant in the graph, which every checkpoint contains, nor an array in memory.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ LABELS_MAGIC = 0x0801
 
 _GZIP = b"\x1f\x8b"
 _WHERE = (
-    "The four files are at https://ossci-datasets.s3.amazonaws.com/mnist/ (a mirror of "
-    "http://yann.lecun.com/exdb/mnist/); put them, compressed or not, into the folder that "
+    "Download the four files from https://ossci-datasets.s3.amazonaws.com/mnist/ (a mirror of "
+    "http://yann.lecun.com/exdb/mnist/) and put them, compressed or not, into the directory that "
     "data.dir in the experiment file names."
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class IdxFile:
-    """A file whose header and size are right.
+    """An IDX file with valid header and size.
 
     Attributes:
-        path: Where it is.
-        shape: Of the whole: ``(record, row, column)`` for images, ``(record,)`` for labels.
+        path: Path of the file.
+        shape: ``(record, row, column)`` for images, ``(record,)`` for labels.
         header_bytes: Bytes before the first record.
-        compression: ``"GZIP"`` or ``""``, as ``tf.data.FixedLengthRecordDataset`` calls it.
+        compression: ``"GZIP"`` or ``""``, as in ``tf.data.FixedLengthRecordDataset``.
     """
 
     path: Path
@@ -49,77 +49,77 @@ class IdxFile:
 
     @property
     def num_records(self) -> int:
-        """How many images or labels there are."""
+        """Number of images or labels."""
         return self.shape[0]
 
     @property
     def record_bytes(self) -> int:
-        """Bytes of one image or label."""
+        """Size of an image or label in bytes."""
         return math.prod(self.shape[1:])
 
 
 def find_file(folder: Path, name: str) -> Path:
-    """Return the path of an IDX file in a folder, as published (``name.gz``) or decompressed.
+    """Return the path of an IDX file, compressed (``name.gz``) or decompressed.
 
     Args:
-        folder: The folder.
-        name: Such as ``"train-images-idx3-ubyte"``.
+        folder: Directory of the files.
+        name: Name of the file, such as ``"train-images-idx3-ubyte"``.
 
     Raises:
-        DataError: If there is neither.
+        DataError: If neither file exists.
     """
     for path in (folder / f"{name}.gz", folder / name):
         if path.is_file():
             return path
-    raise DataError(f"there is no file {name}.gz (or {name}) in {folder}.\n{_WHERE}")
+    raise DataError(f"no file {name}.gz or {name} in {folder}.\n{_WHERE}")
 
 
 def open_images(path: Path, *, md5: str | None = None) -> IdxFile:
-    """Check a file of images.
+    """Check an image file.
 
     Args:
         path: An ``...-images-idx3-ubyte`` file, with or without ``.gz``.
-        md5: Checksum of the file, as hexadecimal digits; None = not checked.
+        md5: MD5 sum of the file in hexadecimal digits. None: not checked.
 
     Raises:
-        DataError: If the file is missing, damaged, or of another kind.
+        DataError: If the file is missing, damaged or of another kind.
     """
-    file, _ = _open(path, IMAGES_MAGIC, "images", md5)
+    file, _ = _open_file(path, IMAGES_MAGIC, "images", md5)
     return file
 
 
 def open_labels(path: Path, *, num_classes: int, md5: str | None = None) -> IdxFile:
-    """Check a file of labels, each ``0 <= label < num_classes``.
+    """Check a label file, with ``0 <= label < num_classes``.
 
     Args:
         path: An ``...-labels-idx1-ubyte`` file, with or without ``.gz``.
-        num_classes: How many classes there are.
-        md5: As for `open_images`.
+        num_classes: Number of classes.
+        md5: As in `open_images`.
 
     Raises:
-        DataError: If the file is missing, damaged, or of another kind.
+        DataError: If the file is missing, damaged or of another kind.
     """
-    file, content = _open(path, LABELS_MAGIC, "labels", md5)
+    file, content = _open_file(path, LABELS_MAGIC, "labels", md5)
     labels = content[file.header_bytes :]
     if labels and max(labels) >= num_classes:
         index = next(index for index, label in enumerate(labels) if label >= num_classes)
         raise DataError(
             f"{path}: label {index} is {labels[index]}, but there are {num_classes} classes, 0 to "
-            f"{num_classes - 1}.\nThe file is of another data set, or damaged.\n{_WHERE}"
+            f"{num_classes - 1}.\nThe file is damaged or belongs to another data set.\n{_WHERE}"
         )
     return file
 
 
-def _open(path: Path, magic: int, kind: str, md5: str | None) -> tuple[IdxFile, bytes]:
+def _open_file(path: Path, magic: int, kind: str, md5: str | None) -> tuple[IdxFile, bytes]:
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
-        raise DataError(f"there is no file {path}.\n{_WHERE}") from error
-    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    if md5 is not None and found != md5.lower():
+        raise DataError(f"the file {path} does not exist.\n{_WHERE}") from error
+    digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if md5 is not None and digest != md5.lower():
         raise DataError(
-            f"{path} has the MD5 sum {found}, but data.md5 in the experiment file says {md5}.\n"
-            f"The download was cut short, or the file is of another data set.\n{_WHERE}"
+            f"{path} has the MD5 sum {digest}, but data.md5 in the experiment file is {md5}.\n"
+            f"The download is incomplete, or the file belongs to another data set.\n{_WHERE}"
         )
     compression = "GZIP" if content.startswith(_GZIP) else ""
     if compression:
@@ -127,29 +127,29 @@ def _open(path: Path, magic: int, kind: str, md5: str | None) -> tuple[IdxFile, 
             content = gzip.decompress(content)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise DataError(f"{path} cannot be decompressed: {error}.\n{_WHERE}") from error
-    shape, header_bytes = _parse(path, content, magic, kind)
+    shape, header_bytes = _parse_header(path, content, magic, kind)
     return IdxFile(path, shape, header_bytes, compression), content
 
 
-def _parse(path: Path, content: bytes, magic: int, kind: str) -> tuple[tuple[int, ...], int]:
-    """Return the shape that the header tells, and the header's length in bytes."""
+def _parse_header(path: Path, content: bytes, magic: int, kind: str) -> tuple[tuple[int, ...], int]:
+    """Return the shape in the header, and the header's size in bytes."""
     num_axes = magic & 0xFF
     header_bytes = 4 + 4 * num_axes
-    found = int.from_bytes(content[:4], "big")
-    if len(content) < header_bytes or found != magic:
-        known = {IMAGES_MAGIC: "images", LABELS_MAGIC: "labels"}
-        what = f", which is the number of {known[found]}" if found in known else ""
+    number = int.from_bytes(content[:4], "big")
+    if len(content) < header_bytes or number != magic:
+        kinds = {IMAGES_MAGIC: "images", LABELS_MAGIC: "labels"}
+        meaning = f" ({kinds[number]})" if number in kinds else ""
         raise DataError(
-            f"{path} begins with the magic number {found}{what}; {kind} begin with {magic}.\n"
-            f"Images and labels may be swapped, or this is no IDX file of bytes.\n{_WHERE}"
+            f"{path} has the magic number {number}{meaning}; expected {magic} ({kind}).\n"
+            f"Images and labels may be swapped, or it is not an IDX file of bytes.\n{_WHERE}"
         )
     shape = struct.unpack(f">{num_axes}I", content[4:header_bytes])
     expected = header_bytes + math.prod(shape)
     if len(content) != expected:
         raise DataError(
-            f"{path} holds {len(content)} bytes, but its header says {shape}, which is {expected} "
-            f"bytes.\nThe file was cut short, or something was added.\n{_WHERE}"
+            f"{path} has {len(content)} bytes, but its header {shape} requires {expected} bytes.\n"
+            f"The file is truncated, or data was added.\n{_WHERE}"
         )
     if not shape[0]:
-        raise DataError(f"{path} holds no {kind}: its header says {shape}.\n{_WHERE}")
+        raise DataError(f"{path} contains no {kind}; its header is {shape}.\n{_WHERE}")
     return shape, header_bytes

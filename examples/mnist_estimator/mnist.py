@@ -1,4 +1,4 @@
-"""MNIST as input functions, for both trials of this folder."""
+"""Input functions for MNIST, shared by both trials."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ __all__ = ["NUM_CLASSES", "SIZE", "make_input_fn"]
 
 NUM_CLASSES = 10
 SIZE = 28
-# What a shuffle holds is part of each checkpoint: this many pictures are 8 MB.
+# Each checkpoint contains the shuffle buffer, which has 8 MB with this number of images.
 SHUFFLE_RECORDS = 10_000
 
 
 def make_input_fn(
     context: EstimatorTrialContext, part: str, *, shuffle: bool = False
 ) -> Callable[[], tf.data.Dataset]:
-    """Return an input function of batches ``({"image": images}, labels)``.
+    """Return an input function for batches ``({"image": images}, labels)``.
 
     Images are ``(record, 28, 28, 1), float32 in [0, 1]``, labels ``(record,), int32``.
 
     Args:
         context: The trial's context.
         part: ``"train"`` or ``"t10k"``.
-        shuffle: Whether each epoch has an order of its own.
+        shuffle: Whether each epoch has a different order.
     """
 
     def input_fn() -> tf.data.Dataset:
         images, labels = check_files(part, context.get_data_config())
-        records = tf.data.Dataset.zip((read(images), read(labels)))
+        records = tf.data.Dataset.zip((read_records(images), read_records(labels)))
         records = context.wrap_dataset(records)
         if shuffle:
             records = records.shuffle(SHUFFLE_RECORDS)
-        return records.batch(context.get_per_slot_batch_size()).map(decode).prefetch(2)
+        return records.batch(context.get_per_slot_batch_size()).map(decode_batch).prefetch(2)
 
     return input_fn
 
 
 def check_files(part: str, data: Mapping[str, Any]) -> tuple[IdxFile, IdxFile]:
-    """Return the files of images and labels.
+    """Check and return the image file and the label file.
 
     Args:
         part: ``"train"`` or ``"t10k"``.
-        data: The section ``data`` of the experiment file.
+        data: Section ``data`` of the experiment file.
 
     Raises:
-        DataError: If they are missing, damaged, or do not belong together.
+        DataError: If the files are missing, damaged or do not match.
     """
     folder = Path(data["dir"]).expanduser()
     sums = data.get("md5") or {}
@@ -64,13 +64,13 @@ def check_files(part: str, data: Mapping[str, Any]) -> tuple[IdxFile, IdxFile]:
         raise DataError(
             f"{folder}: {images_path.name} has images of shape {images.shape} and "
             f"{labels_path.name} has {labels.num_records} labels; MNIST has one label for each "
-            f"image of {SIZE} x {SIZE} pixels.\nThe files do not belong together."
+            f"image of {SIZE} x {SIZE} pixels.\nThe files do not match."
         )
     return images, labels
 
 
-def read(file: IdxFile) -> tf.data.Dataset:
-    """Return the records of a file as strings of bytes."""
+def read_records(file: IdxFile) -> tf.data.Dataset:
+    """Return the records of a file as byte strings."""
     return tf.data.FixedLengthRecordDataset(
         str(file.path),
         record_bytes=file.record_bytes,
@@ -79,8 +79,8 @@ def read(file: IdxFile) -> tf.data.Dataset:
     )
 
 
-def decode(images: tf.Tensor, labels: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Return a batch of records as numbers."""
+def decode_batch(images: tf.Tensor, labels: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Decode a batch of byte strings into numbers."""
     pixels = tf.reshape(tf.io.decode_raw(images, tf.uint8), [-1, SIZE, SIZE, 1])
     classes = tf.reshape(tf.io.decode_raw(labels, tf.uint8), [-1])
     return {"image": tf.cast(pixels, tf.float32) / 255}, tf.cast(classes, tf.int32)

@@ -1,4 +1,4 @@
-"""A convolutional network on MNIST, in a model function; runs on TensorFlow 2.15 and on the newest.
+"""A convolutional network on MNIST in a model function, for TensorFlow 2.15 and later.
 
 `premade.py` trains a premade estimator of TensorFlow 2.15 on the same data.
 """
@@ -24,31 +24,31 @@ from detcore_estimator import (
 tf1 = tf.compat.v1
 
 
-def variables(name: str, shape: list[int]) -> tuple[tf.Variable, tf.Variable]:
-    """Return the kernel of a layer, in the given shape, and its bias."""
+def create_variables(name: str, shape: list[int]) -> tuple[tf.Variable, tf.Variable]:
+    """Create the kernel of a layer with a shape, and its bias."""
     with tf1.variable_scope(name):
         kernel = tf1.get_variable("kernel", shape)
         bias = tf1.get_variable("bias", shape[-1:], initializer=tf1.zeros_initializer())
     return kernel, bias
 
 
-def logits_of(images: tf.Tensor, params: dict[str, Any], *, training: bool) -> tf.Tensor:
-    """Return one number per class, ``(record, 10)``, for images ``(record, 28, 28, 1)``."""
+def compute_logits(images: tf.Tensor, params: dict[str, Any], *, training: bool) -> tf.Tensor:
+    """Return logits ``(record, 10)`` for images ``(record, 28, 28, 1)``."""
     filters, units = params["filters"], params["dense"]
-    kernel, bias = variables("convolution", [5, 5, 1, filters])
+    kernel, bias = create_variables("convolution", [5, 5, 1, filters])
     hidden = tf.nn.relu(tf.nn.conv2d(images, kernel, strides=2, padding="SAME") + bias)
     hidden = tf.nn.max_pool2d(hidden, ksize=2, strides=2, padding="SAME")
     hidden = tf.reshape(hidden, [-1, 7 * 7 * filters])
-    kernel, bias = variables("hidden", [7 * 7 * filters, units])
+    kernel, bias = create_variables("hidden", [7 * 7 * filters, units])
     hidden = tf.nn.relu(hidden @ kernel + bias)
     if training:
         hidden = tf.nn.dropout(hidden, rate=params["dropout"])
-    kernel, bias = variables("logits", [units, NUM_CLASSES])
+    kernel, bias = create_variables("logits", [units, NUM_CLASSES])
     return hidden @ kernel + bias
 
 
 class MNISTTrial(EstimatorTrial):
-    """One convolution and one hidden layer."""
+    """A network with one convolution and one hidden layer."""
 
     def __init__(self, context: EstimatorTrialContext) -> None:
         self.context = context
@@ -59,7 +59,7 @@ class MNISTTrial(EstimatorTrial):
     def _model_fn(
         self, features: dict[str, tf.Tensor], labels: Any, mode: str, params: dict[str, Any]
     ) -> EstimatorSpec:
-        logits = logits_of(features["image"], params, training=mode == ModeKeys.TRAIN)
+        logits = compute_logits(features["image"], params, training=mode == ModeKeys.TRAIN)
         predictions = {"digit": tf.argmax(logits, axis=1), "probabilities": tf.nn.softmax(logits)}
         if mode == ModeKeys.PREDICT:
             outputs = {"serving_default": export.PredictOutput(predictions)}
@@ -86,12 +86,12 @@ class MNISTTrial(EstimatorTrial):
 
 
 def pixels_receiver() -> export.ServingInputReceiver:
-    """Feed a served model with images, ``(record, 28, 28, 1), float32 in [0, 1]``."""
+    """Define the input of a served model: images ``(record, 28, 28, 1), float32 in [0, 1]``."""
     images = tf1.placeholder(tf.float32, [None, SIZE, SIZE, 1], name="image")
     return export.ServingInputReceiver({"image": images}, {"image": images})
 
 
 def examples_receiver() -> export.ServingInputReceiver:
-    """Feed a served model with serialized ``tf.train.Example``, ``(record,), string``."""
+    """Define the input of a served model: serialized ``tf.train.Example``, ``(record,)``."""
     features = {"image": tf.io.FixedLenFeature([SIZE, SIZE, 1], tf.float32)}
     return export.build_parsing_serving_input_receiver_fn(features)()

@@ -13,7 +13,7 @@ tf1 = tf.compat.v1
 
 
 class PremadeMNISTTrial(EstimatorTrial):
-    """Dense layers; everything but the data is TensorFlow's."""
+    """Dense layers from TensorFlow's premade estimator."""
 
     def __init__(self, context: EstimatorTrialContext) -> None:
         self.context = context

@@ -1,4 +1,4 @@
-"""Softmax regression on scans of handwritten digits; the workers average their gradients."""
+"""Softmax regression on handwritten digits with gradients averaged over workers."""
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -17,31 +17,31 @@ def main() -> None:
 def train(context: core.Context, *, learning_rate: float, global_batch_size: int) -> None:
     digits = load_digits()
     x, y = digits.data / 16, np.eye(10)[digits.target]
-    place = context.distributed
+    ranks = context.distributed
     weights, steps = np.zeros((64, 10)), 0
     if context.info.latest_checkpoint is not None:
         with context.checkpoint.restore_path(context.info.latest_checkpoint) as path:
             weights, steps = np.load(path / "weights.npy"), context.info.steps_completed
     sampler = IndexSampler(
-        NUM_TRAINING, global_batch_size // place.size, shuffle=True,
-        seed=context.info.trial_seed, rank=place.rank, world_size=place.size,
+        NUM_TRAINING, global_batch_size // ranks.size, shuffle=True,
+        seed=context.info.trial_seed, rank=ranks.rank, world_size=ranks.size,
     )  # fmt: skip
     for operation in context.searcher.operations():
         while steps < operation.length:
             batch = sampler.batch(steps)
             error = softmax(x[batch] @ weights) - y[batch]
-            gradients = place.allgather(x[batch].T @ error / len(batch))
+            gradients = ranks.allgather(x[batch].T @ error / len(batch))
             weights -= learning_rate * np.mean(gradients, axis=0)
             steps += 1
             is_preempted = context.preempt.should_preempt()
-            if place.rank == 0 and (steps % 50 == 0 or is_preempted):
+            if ranks.rank == 0 and (steps % 50 == 0 or is_preempted):
                 with context.checkpoint.store_path({"steps_completed": steps}) as (path, _):
                     np.save(path / "weights.npy", weights)
             if is_preempted:
                 raise SystemExit(75)
-        if place.rank == 0:
-            guesses = (x[NUM_TRAINING:] @ weights).argmax(axis=1)
-            accuracy = float(np.mean(guesses == digits.target[NUM_TRAINING:]))
+        if ranks.rank == 0:
+            predictions = (x[NUM_TRAINING:] @ weights).argmax(axis=1)
+            accuracy = float(np.mean(predictions == digits.target[NUM_TRAINING:]))
             context.train.report_validation_metrics(steps, {"accuracy": accuracy})
             operation.report_completed(accuracy)
 

@@ -1,7 +1,7 @@
-"""Train a small language model with the Trainer of transformers, as its own examples do.
+"""Train a small language model with the transformers Trainer.
 
-The text is that of ``help("for")`` and the other topics, which comes with Python: nothing is
-downloaded. The lines about detcore are the import, ``hyperparameters`` and ``train``.
+The text is included in Python (the topics of ``help("for")``). The detcore lines are the import,
+``hyperparameters`` and ``train``.
 """
 
 import dataclasses
@@ -26,14 +26,14 @@ LENGTH = 64
 
 @dataclasses.dataclass
 class DataArguments:
-    """Arguments about the data, beside those of transformers."""
+    """Data arguments in addition to the transformers arguments."""
 
     max_train_samples: int | None = None
     max_eval_samples: int | None = None
 
 
-def windows(text, limit):
-    """Return windows of a text; the model itself shifts the labels."""
+def make_windows(text, limit):
+    """Return windows of a text. The model shifts the labels itself."""
     numbers = torch.tensor([CHARACTERS[character] for character in text])
     rows = numbers[: len(numbers) // LENGTH * LENGTH].view(-1, LENGTH)[:limit]
     return [{"input_ids": row, "labels": row} for row in rows]
@@ -70,7 +70,7 @@ split = len(TEXT) * 9 // 10
 trainer = Trainer(
     model=GPT2LMHeadModel(config),
     args=args,
-    train_dataset=windows(TEXT[:split], data.max_train_samples),
-    eval_dataset=windows(TEXT[split:], data.max_eval_samples),
+    train_dataset=make_windows(TEXT[:split], data.max_train_samples),
+    eval_dataset=make_windows(TEXT[split:], data.max_eval_samples),
 )
 train(trainer, hparams=hparams)

@@ -95,7 +95,7 @@ def test_mnist_files_that_do_not_belong_together_are_refused(
     assert finished.code == 1
     text = finished.stderr + finished.stdout
     assert "has images of shape (800, 28, 28)" in text
-    assert "The files do not belong together." in text
+    assert "The files do not match." in text
 
 
 @NEEDS_TF_ESTIMATOR

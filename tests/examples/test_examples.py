@@ -54,7 +54,7 @@ def test_fashion_mnist_of_another_size_is_refused(detcore: Detcore, tmp_path: Pa
     assert finished.code == 1
     text = finished.stderr + finished.stdout
     assert "has images of shape (4, 28, 28)" in text
-    assert "The files do not belong together." in text
+    assert "The files do not match." in text
 
 
 @pytest.mark.soak

@@ -1,4 +1,4 @@
-"""The IDX readers of the MNIST and the Fashion-MNIST example, on small files as published."""
+"""IDX readers of the MNIST and Fashion-MNIST examples, with small files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fashion() -> ModuleType:
 
 @pytest.fixture(params=["mnist", "fashion"])
 def idx(request: pytest.FixtureRequest) -> SimpleNamespace:
-    """The two functions of a reader: one opens files for TensorFlow, one reads them."""
+    """Functions of a reader, which opens files for TensorFlow or reads them."""
     module: Any = request.getfixturevalue(request.param)
     if request.param == "mnist":
         return SimpleNamespace(images=module.open_images, labels=module.open_labels)
@@ -56,8 +56,8 @@ def test_mnist_files_are_opened(tmp_path: Path, mnist: ModuleType, compression: 
     assert (labels.num_records, labels.record_bytes, labels.header_bytes) == (7, 1, 8)
 
 
-def test_the_compressed_file_is_taken_first(tmp_path: Path, mnist: ModuleType) -> None:
-    with pytest.raises(DataError, match=r"no file images\.gz \(or images\).*\nThe four files are"):
+def test_compressed_file_has_priority(tmp_path: Path, mnist: ModuleType) -> None:
+    with pytest.raises(DataError, match=r"no file images\.gz or images in .*\nDownload the four"):
         mnist.find_file(tmp_path, "images")
     for name in ("images", "images.gz"):
         (tmp_path / name).touch()
@@ -71,24 +71,26 @@ def test_fashion_mnist_files_are_read(path: Path, fashion: ModuleType) -> None:
     assert np.array_equal(fashion.read_labels(path, num_classes=10), LABELS)
 
 
-def test_a_missing_file_tells_where_to_get_it(path: Path, idx: SimpleNamespace) -> None:
-    with pytest.raises(DataError, match=r"no file .*file\.gz\.\nThe four files are at https://"):
+def test_missing_file_shows_download_address(path: Path, idx: SimpleNamespace) -> None:
+    with pytest.raises(
+        DataError, match=r"file .*file\.gz does not exist\.\nDownload the four files from https://"
+    ):
         idx.images(path)
 
 
-def test_the_checksum_of_the_experiment_file_is_compared(path: Path, idx: SimpleNamespace) -> None:
+def test_wrong_checksum_is_rejected(path: Path, idx: SimpleNamespace) -> None:
     path.write_bytes(gzip.compress(idx_bytes(LABELS)))
     idx.labels(path, num_classes=10, md5=hashlib.md5(path.read_bytes()).hexdigest().upper())
     with pytest.raises(DataError, match=r"has the MD5 sum \w{32}, but data\.md5 .* says 0123"):
         idx.labels(path, num_classes=10, md5="0123")
 
 
-def test_swapped_images_and_labels(path: Path, idx: SimpleNamespace) -> None:
+def test_swapped_files_are_rejected(path: Path, idx: SimpleNamespace) -> None:
     path.write_bytes(gzip.compress(idx_bytes(LABELS)))
-    with pytest.raises(DataError, match="magic number 2049, which is the number of labels; images"):
+    with pytest.raises(DataError, match=r"magic number 2049 \(labels\); expected 2051"):
         idx.images(path)
     path.write_bytes(gzip.compress(idx_bytes(PICTURES)))
-    with pytest.raises(DataError, match="number 2051, which is the number of images; labels"):
+    with pytest.raises(DataError, match=r"magic number 2051 \(images\); expected 2049"):
         idx.labels(path, num_classes=10)
 
 
@@ -99,14 +101,14 @@ FLOATS[2] = 0x0D
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (bytes(FLOATS), "images begin with 2051"),
-        (b"", "images begin with 2051"),
-        (idx_bytes(PICTURES)[:10], r"but its header says|begin with"),
-        (idx_bytes(PICTURES)[:-1], r"holds 5503 bytes, but its header says \(7, 28, 28\)"),
-        (idx_bytes(PICTURES) + b"x", r"holds 5505 bytes, but its header says \(7, 28, 28\)"),
+        (bytes(FLOATS), r"expected 2051 \(images\)"),
+        (b"", r"expected 2051 \(images\)"),
+        (idx_bytes(PICTURES)[:10], r"but its header|expected 2051"),
+        (idx_bytes(PICTURES)[:-1], r"has 5503 bytes, but its header \(7, 28, 28\)"),
+        (idx_bytes(PICTURES) + b"x", r"has 5505 bytes, but its header \(7, 28, 28\)"),
     ],
 )
-def test_other_content_is_refused(
+def test_other_content_is_rejected(
     path: Path, idx: SimpleNamespace, content: bytes, message: str
 ) -> None:
     path.write_bytes(gzip.compress(content))
@@ -114,21 +116,21 @@ def test_other_content_is_refused(
         idx.images(path)
 
 
-def test_damaged_compression(path: Path, idx: SimpleNamespace) -> None:
-    whole = gzip.compress(idx_bytes(PICTURES))
-    for content in (whole[:-20], whole[:200] + bytes(50) + whole[250:]):
-        path.write_bytes(content)
+def test_damaged_compression_is_rejected(path: Path, idx: SimpleNamespace) -> None:
+    content = gzip.compress(idx_bytes(PICTURES))
+    for damaged in (content[:-20], content[:200] + bytes(50) + content[250:]):
+        path.write_bytes(damaged)
         with pytest.raises(DataError, match=r"file\.gz cannot be decompressed"):
             idx.images(path)
 
 
-def test_a_label_out_of_range(path: Path, idx: SimpleNamespace) -> None:
+def test_label_out_of_range_is_rejected(path: Path, idx: SimpleNamespace) -> None:
     path.write_bytes(gzip.compress(idx_bytes(np.array([1, 2, 10]))))
     with pytest.raises(DataError, match="label 2 is 10, but there are 10 classes, 0 to 9"):
         idx.labels(path, num_classes=10)
 
 
-def test_a_mnist_file_of_nothing(path: Path, mnist: ModuleType) -> None:
+def test_empty_mnist_file_is_rejected(path: Path, mnist: ModuleType) -> None:
     path.write_bytes(gzip.compress(idx_bytes(np.zeros((0, 28, 28)))))
-    with pytest.raises(DataError, match=r"holds no images: its header says \(0, 28, 28\)"):
+    with pytest.raises(DataError, match=r"contains no images; its header is \(0, 28, 28\)"):
         mnist.open_images(path)

@@ -19,17 +19,17 @@ def main() -> None:
 def train(*, learning_rate: float, global_batch_size: int) -> None:
     digits = load_digits()
     x, y = digits.data.astype("float32") / 16, digits.target
-    held_out = x[NUM_TRAINING:], y[NUM_TRAINING:]
+    val_data = x[NUM_TRAINING:], y[NUM_TRAINING:]
     keras.utils.set_random_seed(0)
-    model = build(learning_rate)
+    model = build_model(learning_rate)
     model.fit(
         x[:NUM_TRAINING], y[:NUM_TRAINING], batch_size=global_batch_size, epochs=5,
-        validation_data=held_out, verbose=2,
+        validation_data=val_data, verbose=2,
     )  # fmt: skip
     model.save("model.keras")
 
 
-def build(learning_rate: float) -> keras.Model:
+def build_model(learning_rate: float) -> keras.Model:
     model = keras.Sequential([keras.Input((64,)), Dense(32, "relu"), Dropout(0.2), Dense(10)])
     model.compile(
         optimizer=keras.optimizers.SGD(learning_rate, momentum=0.9),

@@ -36,9 +36,9 @@ def train(*, learning_rate: float, global_batch_size: int) -> None:
 @torch.no_grad()
 def accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
     model.eval()
-    share = (model(x).argmax(1) == y).float().mean().item()
+    result = (model(x).argmax(1) == y).float().mean().item()
     model.train()
-    return share
+    return result
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A real MLflow server that can be killed, and scripts that train beside it."""
+"""A real MLflow server that tests can kill, and training scripts."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ import pytest
 
 
 class Server:
-    """``mlflow server`` with SQLite, on a port that it keeps when it is started again."""
+    """``mlflow server`` with SQLite on a fixed port."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.database = folder / "mlflow.db"
         self.artifacts = folder / "artifacts"
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self.port: int = found.getsockname()[1]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
         self.uri = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, unless it runs; return when it answers."""
+        """Start the server if necessary, and wait until it responds."""
         if self._process is not None:
             return
         quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
@@ -56,7 +56,7 @@ class Server:
             time.sleep(0.1)
 
     def kill(self) -> None:
-        """End it and all of its processes at once, as a machine that goes down does."""
+        """Kill the server and all its processes, as in a power failure."""
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -70,12 +70,12 @@ class Server:
             return False
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """Ask the server's database itself."""
+        """Query the server's database directly."""
         with contextlib.closing(sqlite3.connect(self.database, timeout=30)) as connection:
             return connection.execute(query, values).fetchall()
 
     def runs(self, name: str) -> list[tuple[str, str]]:
-        """Return identifier and status of each run of an experiment."""
+        """Return the id and status of each run of an experiment."""
         query = (
             "SELECT run_uuid, status FROM runs JOIN experiments USING (experiment_id) "
             "WHERE experiments.name = ? ORDER BY start_time"
@@ -83,7 +83,7 @@ class Server:
         return self.rows(query, name)
 
     def metrics(self, run_id: str, key: str) -> list[tuple[int, float, int]]:
-        """Return step, value and time in the order in which they came."""
+        """Return step, value and time in the order of arrival."""
         query = "SELECT step, value, timestamp FROM metrics WHERE run_uuid = ? AND key = ?"
         return self.rows(f"{query} ORDER BY rowid", run_id, key)
 
@@ -93,7 +93,7 @@ class Server:
 
 
 class Training:
-    """Scripts that train, in a folder of their own."""
+    """Training scripts in a separate directory."""
 
     def __init__(self, folder: Path, uri: str) -> None:
         self.folder = folder
@@ -134,17 +134,19 @@ class Training:
         return rows
 
     def reports(self) -> list[tuple[int, float, int]]:
-        """Return step, loss and time in milliseconds of what was reported, from the event logs."""
-        found = []
+        """Return step, loss and time in milliseconds of each report in the event logs."""
+        rows = []
         for path in sorted(self.folder.glob("home/experiments/1/trials/1/events-*.jsonl")):
             for line in path.read_bytes().split(b"\n")[1:-1]:
                 record = json.loads(line)
                 if record["kind"] == "training":
                     payload = record["payload"]
-                    told_at = datetime.datetime.fromtimestamp(record["at"], datetime.timezone.utc)
-                    moment = int(told_at.timestamp() * 1000)  # whole microseconds, as detcore tells
-                    found.append((payload["steps_completed"], payload["metrics"]["loss"], moment))
-        return found
+                    reported_at = datetime.datetime.fromtimestamp(
+                        record["at"], datetime.timezone.utc
+                    )
+                    moment = int(reported_at.timestamp() * 1000)  # microseconds
+                    rows.append((payload["steps_completed"], payload["metrics"]["loss"], moment))
+        return rows
 
     def close(self) -> None:
         for process in self._started:

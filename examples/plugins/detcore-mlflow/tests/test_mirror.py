@@ -1,4 +1,4 @@
-"""Trials in MLflow: everything, in order, once; whatever is killed."""
+"""Trials in MLflow are complete, in order and without duplicates, despite kills."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 Server = Any
 Training = Any
 
-WHOLE = """
+COMPLETE_SCRIPT = """
 from detcore import core
 hparams = {"lr": 0.1, "layers": {"count": 3, "sizes (wide)": [8, 4]}}
 with core.init(script=core.ScriptExperiment(hparams=hparams)) as context:
@@ -17,7 +17,7 @@ with core.init(script=core.ScriptExperiment(hparams=hparams)) as context:
         (path / "weights").write_text("abc")
     context.train.report_validation_metrics(1, {"accuracy": 0.25, "val_loss": float("nan")})
 """
-STEPS = """
+STEP_SCRIPT = """
 import time
 from detcore import core
 with core.init(resume=True) as context:
@@ -37,14 +37,14 @@ def read_until(process: Any, step: int) -> None:
     for line in process.stdout:
         if int(line) >= step:
             return
-    raise AssertionError(f"it ended before step {step}: {process.stderr.read()}")
+    raise AssertionError(f"the script ended before step {step}: {process.stderr.read()}")
 
 
-def test_a_trial_is_mirrored(server: Server, training: Training) -> None:
+def test_trial_is_mirrored(server: Server, training: Training) -> None:
     server.start()
     training.variables["DETCORE_MLFLOW_UPLOAD"] = "1"
-    training.script(WHOLE)
-    training.deliver()  # what a slow machine left
+    training.script(COMPLETE_SCRIPT)
+    training.deliver()  # remaining events on a slow machine
     ((run_id, status),) = server.runs(training.folder.name)
     assert status == "FINISHED"
     assert server.pairs("params", run_id) == {
@@ -69,9 +69,9 @@ def test_a_trial_is_mirrored(server: Server, training: Training) -> None:
     assert start <= moment <= end
 
 
-def test_a_trial_that_fails_and_goes_on_is_one_run(server: Server, training: Training) -> None:
+def test_resumed_trial_is_one_run(server: Server, training: Training) -> None:
     server.start()
-    script = training.write(STEPS.replace("LAST", "50").replace("print(step, flush=True)", """
+    script = training.write(STEP_SCRIPT.replace("LAST", "50").replace("print(step, flush=True)", """
         if step == 30 and context.info.run_id == 1: raise SystemExit(75)
         if step == 45 and context.info.run_id == 2: raise ValueError("no")
     """.strip()))  # fmt: skip
@@ -86,21 +86,19 @@ def test_a_trial_that_fails_and_goes_on_is_one_run(server: Server, training: Tra
     assert server.pairs("tags", run_id)["detcore.run_id"] == "3"
 
 
-def test_two_homes_do_not_meet_in_one_experiment(server: Server, training: Training) -> None:
+def test_trials_of_two_homes_are_separate_runs(server: Server, training: Training) -> None:
     server.start()
-    training.script(WHOLE)
+    training.script(COMPLETE_SCRIPT)
     training.deliver()
     training.variables["DETCORE_HOME"] = str(training.folder / "another")
-    training.script(WHOLE)
+    training.script(COMPLETE_SCRIPT)
     training.deliver()
     assert [status for _, status in server.runs(training.folder.name)] == ["FINISHED"] * 2
 
 
-def test_a_server_killed_in_the_middle_and_started_again_misses_nothing(
-    server: Server, training: Training
-) -> None:
+def test_restarted_server_receives_all_events(server: Server, training: Training) -> None:
     server.start()
-    process = training.start(training.write(STEPS.replace("LAST", "600")))
+    process = training.start(training.write(STEP_SCRIPT.replace("LAST", "600")))
     read_until(process, 100)
     server.kill()
     read_until(process, 300)
@@ -116,15 +114,13 @@ def test_a_server_killed_in_the_middle_and_started_again_misses_nothing(
     assert server.metrics(run_id, "loss") == reports  # in order, once
 
 
-def test_a_server_that_is_down_for_the_whole_run_is_told_later(
-    server: Server, training: Training
-) -> None:
+def test_events_are_delivered_after_an_outage(server: Server, training: Training) -> None:
     server.kill()
-    _, stderr = training.script(STEPS.replace("LAST", "60"))
-    assert "cannot be reached: " in stderr
+    _, stderr = training.script(STEP_SCRIPT.replace("LAST", "60"))
+    assert "is unreachable: " in stderr
     (row,) = training.deliver(code=1)
     assert row["waiting"] == 64  # start, 60 reports, two checkpoints, end
-    assert "cannot be reached" in row["note"]
+    assert "is unreachable" in row["note"]
     server.start()
     (row,) = training.deliver()
     assert (row["delivered"], row["waiting"]) == (64, 0)
@@ -133,11 +129,9 @@ def test_a_server_that_is_down_for_the_whole_run_is_told_later(
     assert server.metrics(run_id, "loss") == training.reports()
 
 
-def test_workers_and_server_killed_again_and_again_lose_and_double_nothing(
-    server: Server, training: Training
-) -> None:
+def test_repeated_kills_lose_and_duplicate_nothing(server: Server, training: Training) -> None:
     server.start()
-    script = training.write(STEPS.replace("LAST", "200"))
+    script = training.write(STEP_SCRIPT.replace("LAST", "200"))
     for stop_at in (30, 60, 61, 110, 150):
         process = training.start(script)
         if stop_at == 61:
@@ -161,11 +155,9 @@ def test_workers_and_server_killed_again_and_again_lose_and_double_nothing(
     assert set(steps) == set(range(25, 201, 25))
 
 
-def test_nothing_waits_for_ever_where_it_is_not_said_where_to(
-    server: Server, training: Training
-) -> None:
+def test_events_wait_for_a_tracking_uri(server: Server, training: Training) -> None:
     del training.variables["MLFLOW_TRACKING_URI"]
-    _, stderr = training.script(WHOLE)
+    _, stderr = training.script(COMPLETE_SCRIPT)
     assert "MLFLOW_TRACKING_URI is not set" in stderr
     (row,) = training.deliver(code=1)
     assert row["waiting"] == 5

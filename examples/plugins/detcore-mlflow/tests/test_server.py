@@ -1,4 +1,4 @@
-"""What is an outage and what is a mistake."""
+"""Classification of outages and rejected requests."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from detcore.types import TrialInfo
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers with the status and body that the path asks for."""
+    """Responds with the status in the path."""
 
     def do_GET(self) -> None:
         status = int(self.path.split("status=")[1])
         self.send_response(status)
         self.end_headers()
-        self.wfile.write(b'{"error_code": "SOME_CODE", "message": "told so"}')
+        self.wfile.write(b'{"error_code": "SOME_CODE", "message": "some reason"}')
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -42,27 +42,27 @@ def answering() -> Iterator[MlflowServer]:
 
 
 @pytest.mark.parametrize("status", [401, 403, 408, 429, 500, 502, 503, 504])
-def test_what_may_pass_is_an_outage(status: int, answering: MlflowServer) -> None:
-    with pytest.raises(UnavailableError, match=f"answers {status} to GET .*: told so"):
+def test_temporary_status_is_an_outage(status: int, answering: MlflowServer) -> None:
+    with pytest.raises(UnavailableError, match=f"responded {status} to GET .*: some reason"):
         answering.get("runs/get", status=str(status))
 
 
 @pytest.mark.parametrize("status", [400, 404, 409])
-def test_what_does_not_pass_is_a_mistake(status: int, answering: MlflowServer) -> None:
-    with pytest.raises(RefusedError, match=f"answers {status}") as caught:
+def test_permanent_status_is_a_rejection(status: int, answering: MlflowServer) -> None:
+    with pytest.raises(RefusedError, match=f"responded {status}") as caught:
         answering.get("runs/get", status=str(status))
     assert caught.value.code == "SOME_CODE"
 
 
-def test_nobody_there_is_an_outage() -> None:
+def test_refused_connection_is_an_outage() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(UnavailableError, match=r"cannot be reached: URLError: .*refused"):
+    with pytest.raises(UnavailableError, match=r"is unreachable: URLError: .*refused"):
         MlflowServer(f"http://127.0.0.1:{port}").get("runs/get")
 
 
-def test_a_server_that_never_answers_is_an_outage_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_server_is_an_outage_after_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "0.2")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -70,14 +70,12 @@ def test_a_server_that_never_answers_is_an_outage_soon(monkeypatch: pytest.Monke
             MlflowServer(uri).get("runs/get")
 
 
-def test_an_address_that_is_no_servers_is_said() -> None:
-    with pytest.raises(
-        UnavailableError, match=r"'sqlite:///x\.db': trials are mirrored to servers"
-    ):
+def test_non_server_address_is_rejected() -> None:
+    with pytest.raises(UnavailableError, match=r"'sqlite:///x\.db', but trials are mirrored only"):
         MlflowServer("sqlite:///x.db")
 
 
-def test_the_key_of_a_trial_is_on_the_disk_before_anything_is_sent(
+def test_key_is_written_before_first_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as free:

@@ -1,4 +1,4 @@
-"""Mirrors detcore's trials into MLflow. Everything is in `detcore_mlflow.plugin`'s hooks."""
+"""Mirror detcore trials to MLflow. `detcore_mlflow.plugin` contains the hooks."""
 
 __version__ = "0.1.0"
 

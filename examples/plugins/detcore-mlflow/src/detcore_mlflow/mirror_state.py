@@ -1,4 +1,4 @@
-"""Which MLflow run mirrors a trial: a small file in the trial's folder."""
+"""Identity of a trial's MLflow run, stored in the trial's directory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What is known of a trial's mirror.
+    """Identity of a trial's MLflow run.
 
     Attributes:
-        key: Tag by which its run is found again; made before the run is.
-        uri: Where it is.
-        run_id: MLflow's identifier of the run, or None before it is known.
+        key: Tag that identifies the run, created before the run.
+        uri: URI of the server.
+        run_id: MLflow's run id, or None before the run is created.
     """
 
     key: str
@@ -25,8 +25,8 @@ class State:
 
 
 def read_state(trial_dir: Path) -> State:
-    """Return what is known; a new key, which is written first, where nothing is."""
-    path = _path(trial_dir)
+    """Read the state, or create and write a state with a new key."""
+    path = _state_path(trial_dir)
     if path.exists():
         return State(**json.loads(path.read_text(encoding="utf-8")))
     state = State(key=uuid.uuid4().hex)
@@ -35,12 +35,12 @@ def read_state(trial_dir: Path) -> State:
 
 
 def write_state(trial_dir: Path, state: State) -> None:
-    """Write it, all or nothing."""
-    path = _path(trial_dir)
+    """Write the state atomically."""
+    path = _state_path(trial_dir)
     draft = path.with_suffix(".new")
     draft.write_text(json.dumps(dataclasses.asdict(state)), encoding="utf-8")
     os.replace(draft, path)
 
 
-def _path(trial_dir: Path) -> Path:
+def _state_path(trial_dir: Path) -> Path:
     return Path(trial_dir) / "mlflow.json"

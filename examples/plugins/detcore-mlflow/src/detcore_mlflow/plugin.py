@@ -1,4 +1,4 @@
-"""The hooks. They are called one at a time, by a thread that does nothing else."""
+"""Hook implementations, which detcore calls one at a time in a separate thread."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ __all__ = [
 
 @hookimpl
 def detcore_trial_started(trial: TrialInfo, event: EventInfo) -> None:
-    """Begin an MLflow run, or go on with it."""
-    _mirror_of(trial).start(event)
+    """Start or continue an MLflow run."""
+    _make_mirror(trial).start(event)
 
 
 @hookimpl
@@ -32,26 +32,26 @@ def detcore_training_metrics(
     trial: TrialInfo, steps_completed: int, metrics: Mapping[str, float], event: EventInfo
 ) -> None:
     """Log metrics under their names."""
-    _mirror_of(trial).log_metrics(steps_completed, dict(metrics), event)
+    _make_mirror(trial).log_metrics(steps_completed, dict(metrics), event)
 
 
 @hookimpl
 def detcore_validation_metrics(
     trial: TrialInfo, steps_completed: int, metrics: Mapping[str, float], event: EventInfo
 ) -> None:
-    """Log metrics under their names, with ``val_`` before those that lack it."""
-    named = {
+    """Log metrics under their names with the prefix ``val_``."""
+    val_metrics = {
         name if name.startswith("val_") else f"val_{name}": value for name, value in metrics.items()
     }
-    _mirror_of(trial).log_metrics(steps_completed, named, event)
+    _make_mirror(trial).log_metrics(steps_completed, val_metrics, event)
 
 
 @hookimpl
 def detcore_checkpoint_saved(
     trial: TrialInfo, checkpoint: CheckpointSaved, event: EventInfo
 ) -> None:
-    """Note where a checkpoint is."""
-    _mirror_of(trial).note_checkpoint(checkpoint, event)
+    """Record the location of a checkpoint."""
+    _make_mirror(trial).record_checkpoint(checkpoint, event)
 
 
 @hookimpl
@@ -59,11 +59,11 @@ def detcore_trial_finished(
     trial: TrialInfo, state: str, error: str | None, event: EventInfo
 ) -> None:
     """Set the MLflow run's status."""
-    _mirror_of(trial).finish(state, error, event)
+    _make_mirror(trial).finish(state, error, event)
 
 
-def _mirror_of(trial: TrialInfo) -> Mirror:
-    # What it needs is imported when there is something to tell.
+def _make_mirror(trial: TrialInfo) -> Mirror:
+    # Imported on the first event, to keep discovery fast.
     from detcore_mlflow.mirror import Mirror
 
     return Mirror(trial)
