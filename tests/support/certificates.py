@@ -1,4 +1,4 @@
-"""Certificates for servers of tests."""
+"""TLS certificates for test servers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Certificate"]
 
 
 class Certificate:
-    """A certificate that signs itself, and its key, as files."""
+    """Files of a self-signed certificate and its key."""
 
     def __init__(self, folder: Path, *, host: str = "127.0.0.1", password: bytes = b"") -> None:
         self.certificate = folder / "certificate.pem"
@@ -51,5 +51,5 @@ class Certificate:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """For ``detcore serve``."""
+        """Options for ``detcore serve``."""
         return ("--certificate", str(self.certificate), "--key", str(self.key))

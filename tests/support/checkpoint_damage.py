@@ -1,7 +1,7 @@
-"""A corpus of damages to a committed checkpoint, and what has to be found out about each.
+"""Kinds of damage to a committed checkpoint, and the faults that must be detected.
 
-It goes through `StorageBackend` only, so that every back end has to find them; those that only a
-file system can have are marked.
+The damage is done through `StorageBackend`, so every back end is tested. Damage that is possible
+only on a file system is marked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from detcore.errors import CheckpointCorruptError, CheckpointError, CheckpointNo
 from detcore.storage import StorageBackend
 
 SIZES = {"a/weights": 70_000, "a/optimizer": 70_000, "state": 33, "empty": 0}
-LARGE_BYTES = 9_000_000  # read in several parts from object stores
+LARGE_BYTES = 9_000_000  # object stores return it in several parts
 MANIFEST_NAME = "manifest.json"
 OTHER_UUID = "11111111-2222-4333-8444-555555555555"
 PAGE = 4096
@@ -35,9 +35,9 @@ class Saved:
     """A committed checkpoint.
 
     Attributes:
-        storage: Where it is.
-        uuid: Which.
-        contents: What each of its files holds, the manifest included.
+        storage: Storage of the checkpoint.
+        uuid: UUID of the checkpoint.
+        contents: Content of each file, including the manifest.
     """
 
     storage: StorageBackend
@@ -55,14 +55,14 @@ class Saved:
         self.storage.delete([f"{self.uuid}/{name}" for name in names])
 
     def path(self, name: str) -> Path:
-        """Return where a file is, on a storage that is a folder."""
+        """Return the path of a file in a local storage."""
         root = self.storage.direct_path(self.uuid)
         assert root is not None
         return root / name
 
 
 def save(storage: StorageBackend, folder: Path, *, large: bool = False) -> Saved:
-    """Save a checkpoint that damages of the corpus can be done to."""
+    """Save a checkpoint for all kinds of damage."""
     chooser = random.Random(3)
     sizes = {**SIZES, **({"large": LARGE_BYTES} if large else {})}
     (folder / "hollow").mkdir(parents=True)
@@ -77,7 +77,7 @@ def save(storage: StorageBackend, folder: Path, *, large: bool = False) -> Saved
 
 
 def flip(place: float, bit: int = 0) -> Callable[[bytes], bytes]:
-    """Flip a bit of the byte at a share of the length."""
+    """Flip a bit at a fraction of the length."""
 
     def damage(data: bytes) -> bytes:
         index = min(int(place * len(data)), len(data) - 1)
@@ -108,7 +108,7 @@ SAME_SIZE: dict[str, Callable[[bytes], bytes]] = {
     "two bytes exchanged": lambda data: data[1:2] + data[0:1] + data[2:],
     "of another save": lambda data: random.Random(9).randbytes(len(data)),
 }
-"""Changes of a file that keep its size."""
+"""Changes to a file that keep its size."""
 
 CONTENT: dict[str, Callable[[bytes], bytes]] = {
     **SAME_SIZE,
@@ -119,7 +119,7 @@ CONTENT: dict[str, Callable[[bytes], bytes]] = {
     "itself appended": lambda data: data + data,
     "read as text": lambda data: data.replace(b"\n", b"\r\n"),
 }
-"""Changes of a file of some thousand random bytes."""
+"""Changes to a file of several thousand random bytes."""
 
 
 def _change_field(name: str, value: object) -> Callable[[bytes], bytes]:
@@ -154,19 +154,19 @@ MANIFEST: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "no checksum": (_change_field("checksum", None), "its field 'checksum' is missing"),
     "of a later release": (_change_field("version", 2), "its version is 2"),
 }
-"""Changes of the manifest, and what is said of each."""
+"""Changes to the manifest, and the expected fault of each."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Damage:
-    """Something that happens to a checkpoint.
+    """A kind of damage to a checkpoint.
 
     Attributes:
-        name: What.
-        apply: Does it.
-        faults: What has to be found: a pattern of the reason by name of the file.
-        large: Whether it needs the large file.
-        in_folder: Whether only a file system can have it.
+        name: Name of the damage.
+        apply: Function that does the damage.
+        faults: Expected faults, as patterns of the reason by file name.
+        large: Whether the damage requires the large file.
+        in_folder: Whether the damage is possible only on a file system.
     """
 
     name: str
@@ -235,7 +235,7 @@ def _manifest_of_another(saved: Saved) -> None:
 
 
 def _manifest_of_before(saved: Saved) -> None:
-    """An intact manifest, from before one of the files was written again."""
+    """Replace the manifest by an intact manifest of an earlier save."""
     fields = json.loads(saved.contents[MANIFEST_NAME])
     fields["files"]["state"]["xxh3_128"] = "0" * 32
     saved.put(MANIFEST_NAME, _with_checksum(fields))
@@ -275,7 +275,7 @@ def _link_elsewhere(path: Path) -> None:
 
 def _make_socket(path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch, socket.socket(socket.AF_UNIX) as server:
-        patch.chdir(path.parent)  # a socket's path is short
+        patch.chdir(path.parent)  # the path of a socket must be short
         server.bind(path.name)
 
 
@@ -343,15 +343,15 @@ DAMAGES: tuple[Damage, ...] = (
 
 
 def check_damage(saved: Saved, damage: Damage, folder: Path) -> None:
-    """Do a damage to a checkpoint, and check that all that reads it finds it and names it.
+    """Damage a checkpoint, and check that all readers detect and name the damage.
 
     Args:
         saved: An intact checkpoint.
-        damage: What to do to it.
-        folder: A folder to download to.
+        damage: The damage.
+        folder: Directory for downloads.
 
     Raises:
-        AssertionError: If the damage is not found, or not named, or something is handed out.
+        AssertionError: If the damage is not detected or named, or a damaged file is returned.
     """
     damage.apply(saved)
     faults = verify_checkpoint(saved.storage, saved.uuid)
@@ -391,7 +391,7 @@ def _check_refused(
     selector: Callable[[str], bool] | None,
     or_named: set[str] | None = None,
 ) -> None:
-    """Check that what holds a bad file is not handed out, and that the file is named."""
+    """Check that a damaged file is never returned and that the error names it."""
     expected = (CheckpointCorruptError, CheckpointNotFoundError)
     names = "|".join(map(re.escape, sorted({*named, *(or_named or ())})))
     pattern = rf"is damaged: ({names}): |manifest\.json cannot be used|no committed checkpoint"
@@ -413,7 +413,7 @@ def _check_refused(
 
 
 def _check_part(saved: Saved, good: set[str], folder: Path) -> None:
-    """Check that the files that are whole can be had."""
+    """Check that intact files can be downloaded."""
     saved.context.download(saved.uuid, folder / "part", selector=good.__contains__)
     with saved.context.restore_path(saved.uuid, selector=good.__contains__) as path:
         for name in good:

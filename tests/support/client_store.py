@@ -1,4 +1,4 @@
-"""A store of records and checkpoints to ask, and ways to ask it."""
+"""Records and checkpoints for client tests, with each kind of transport."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILES: dict[str, str] = {"weights.txt": "1 2 3", "code/model.py": "class Model: 
 
 @dataclasses.dataclass
 class ClientStore:
-    """Records in a folder, written directly, and real checkpoints."""
+    """Records written directly to a directory, and real checkpoints."""
 
     home: Path
     database: Database
@@ -28,11 +28,11 @@ class ClientStore:
 
     @property
     def storage(self) -> LocalStorage:
-        """Where the checkpoints are."""
+        """Checkpoint storage."""
         return LocalStorage(self.home / "checkpoints")
 
     def files(self, uuid: str) -> Path:
-        """Folder of a checkpoint in the storage."""
+        """Directory of a checkpoint."""
         return self.home / "checkpoints" / uuid
 
     def experiment(
@@ -58,17 +58,17 @@ class ClientStore:
         return experiment_id
 
     def take_lock(self, experiment_id: int) -> None:
-        """Be the runner of an experiment until `release_lock`."""
+        """Hold the runner lock of an experiment until `release_lock`."""
         lock = self.database.open_lock(experiment_id, self.home)
         assert lock.acquire()
         self.locks[experiment_id] = lock
 
     def release_lock(self, experiment_id: int) -> None:
-        """Be a runner that is gone."""
+        """Release the lock, as if the runner had exited."""
         self.locks.pop(experiment_id).close()
 
     def trial(self, experiment_id: int, **hparams: Any) -> int:
-        """Record a trial, with its folder."""
+        """Record a trial and create its directory."""
         trial_id = self.database.create_trial(experiment_id=experiment_id, hparams=hparams, seed=0)
         folder = self.home / "experiments" / str(experiment_id) / "trials" / str(trial_id)
         folder.mkdir(parents=True)
@@ -78,7 +78,7 @@ class ClientStore:
     def report(
         self, trial_id: int, steps: int, metrics: Mapping[str, Any], *, kind: str = "validation"
     ) -> None:
-        """Record a report of metrics."""
+        """Record a metric report."""
         record = MetricRecord(
             trial_id=trial_id,
             run_id=1,
@@ -98,7 +98,7 @@ class ClientStore:
         files: Mapping[str, str] = FILES,
         **metadata: Any,
     ) -> str:
-        """Save a checkpoint, and report the validation at its step."""
+        """Save a checkpoint and report a validation at its step."""
         source = self.home / "source"
         for name, text in files.items():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -119,5 +119,5 @@ class ClientStore:
         return uuid
 
     def one_checkpoint(self, **metadata: Any) -> str:
-        """Save the checkpoint of a trial of its own."""
+        """Save a checkpoint of a new trial."""
         return self.checkpoint(self.trial(self.experiment(), rate=0.1), 10, {"loss": 1}, **metadata)

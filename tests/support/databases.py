@@ -1,4 +1,4 @@
-"""Databases of each kind that are removed after a test, and fixtures of them."""
+"""Temporary databases of each kind, and their fixtures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Places", "places", "run_postgresql", "take_lock"]
 
 
 class Places:
-    """Makes databases that are removed after the test."""
+    """Creates databases that are deleted after the test."""
 
     def __init__(self, folder: Path, server: PostgreSQLServer | None) -> None:
         self._folder = folder
@@ -23,7 +23,7 @@ class Places:
         self._made: list[str] = []
 
     def new(self, *, empty: bool = False) -> str:
-        """Return the URL of a new database, with tables unless it is to be `empty`."""
+        """Create a database, with tables unless `empty`, and return its URL."""
         if self._server is None:
             self._made.append(str(self._folder / f"{len(self._made)}.db"))
             return f"sqlite:///{self._made[-1]}"
@@ -41,7 +41,7 @@ def run_postgresql(open_records: Callable[[str], Database]) -> Iterator[PostgreS
     """Run a server with a database `records` that has all tables and no rows.
 
     Args:
-        open_records: Creates the tables, given the URL of the database.
+        open_records: Function that creates the tables of the database at a URL.
     """
     with run_server() as server:
         server.execute("CREATE DATABASE records")
@@ -51,7 +51,7 @@ def run_postgresql(open_records: Callable[[str], Database]) -> Iterator[PostgreS
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Places]:
-    """Databases of each kind; needs a fixture `postgresql`."""
+    """Databases of each kind. Requires the fixture `postgresql`."""
     is_sqlite = request.param == "sqlite"
     places = Places(tmp_path, None if is_sqlite else request.getfixturevalue("postgresql"))
     yield places
@@ -59,7 +59,7 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Places]:
 
 
 def take_lock(database: Database, experiment_id: int, home: Path) -> None:
-    """Be the runner of an experiment, until this process ends."""
+    """Hold the runner lock of an experiment until this process exits."""
     lock = database.open_lock(experiment_id, home)
     assert lock.acquire()
     lock.keep()

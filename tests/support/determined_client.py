@@ -1,4 +1,4 @@
-"""The earlier system's own client, unmodified, in an environment of its own; and what it sees."""
+"""Determined's unmodified client in a separate environment, and records for it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["Client", "Filled", "client_environment", "fill"]
 
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "locks" / "determined.txt"
-# Would lead the client elsewhere, or log it in as somebody else.
+# Variables that would change the client's server or user.
 _FOREIGN = (
     "DET_", "DETCORE_", "PYTHON", "XDG_CONFIG_HOME", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_"
 )  # fmt: skip
-# What scripts begin with; they end with say(...).
+# Start of all scripts, which end with say(...).
 _PRELUDE = """
 import json, logging, sys, warnings
 warnings.simplefilter("ignore")
@@ -47,13 +47,13 @@ def refusal(call, *arguments, **named):
 
 @dataclasses.dataclass(frozen=True)
 class Client:
-    """The client's SDK and command, for one server and one user.
+    """SDK and command of the client for one server and user.
 
     Attributes:
-        environment: The virtual environment it is installed in.
-        home: Where it keeps tokens.
-        server: Whom it asks.
-        variables: More for its processes, such as who asks.
+        environment: Virtual environment of the client.
+        home: Directory for tokens.
+        server: The server.
+        variables: Additional environment variables, such as the user.
     """
 
     environment: Path
@@ -64,13 +64,13 @@ class Client:
     )
 
     def script(self, text: str, **given: Any) -> Any:
-        """Run a script of the SDK, and return what it said."""
+        """Run an SDK script, and return its result."""
         done = self._run("python", "-c", _PRELUDE + text, json.dumps(given))
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
     def det(self, *arguments: object, code: int = 0, typed: str | None = None) -> str:
-        """Run the command ``det``, and return what it printed; warnings of versions are faults."""
+        """Run the command ``det`` and return its output. Version warnings are faults."""
         done = self._run("det", *map(str, arguments), typed=typed)
         said = f"det {' '.join(map(str, arguments))}:\n{done.stdout}{done.stderr}"
         assert done.returncode == code, said
@@ -91,20 +91,20 @@ class Client:
         return subprocess.run(
             [str(self.environment / "bin" / name), *arguments],
             cwd=self.home, env=variables, input=typed, capture_output=True, text=True, timeout=120,
-            # A password is asked of the terminal, if there is one.
+            # The command would prompt for a password on a terminal.
             start_new_session=True,
         )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class Filled:
-    """What the server's records hold.
+    """Records on the server.
 
     Attributes:
-        experiment: COMPLETED, with two trials and three checkpoints; a smaller loss is better.
-        paused: PAUSED, archived, without trials.
-        trials: Of the first one.
-        checkpoints: Of its trials: the first one's at 10 and 20 batches, the second one's at 10.
+        experiment: COMPLETED, with two trials and three checkpoints. Smaller loss is better.
+        paused: PAUSED and archived experiment without trials.
+        trials: Trials of `experiment`.
+        checkpoints: Checkpoints of trial 1 at 10 and 20 batches, and of trial 2 at 10.
     """
 
     store: ClientStore
@@ -115,7 +115,7 @@ class Filled:
 
 
 def client_environment() -> Path:
-    """Return a virtual environment with what the client's lock says; the first caller makes it."""
+    """Return a virtual environment with the locked packages, which the first caller creates."""
     folder = ROOT / ".nox" / "determined-client"
     folder.parent.mkdir(exist_ok=True)
     mark = folder / "made-from"

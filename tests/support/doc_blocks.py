@@ -1,8 +1,8 @@
-"""The fenced blocks of the pages, and what the comments before them say.
+"""Fenced code blocks of documentation pages, and their directives.
 
-The comments are seen neither on the site nor where a page is read as plain Markdown:
+Directives are HTML comments, which readers do not see:
 
-- ``<!-- blocks: env=keras toy -->``, once on a page: where its blocks run; with the toy framework.
+- ``<!-- blocks: env=keras toy -->``, once on a page: environment and plugins.
 - ``<!-- block: file=train.py -->`` before a block: write it instead of running it. Other words are
   ``exit=2`` (of the last command), ``plain`` (only parsed), ``skip=REASON`` and ``by=TEST``, and
   before a ``diff`` block ``of='COMMAND'``, which prints it.
@@ -57,14 +57,14 @@ _COMMENT = re.compile(r"^ *<!-- (?P<kind>blocks?|hidden): (?P<words>.*?)(?P<end>
 
 
 class PageError(Exception):
-    """A page that breaks the conventions."""
+    """Raised when a page breaks the conventions."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Block:
-    """A piece of a page that runs, or says why not."""
+    """A block of a page that runs, or states why it does not run."""
 
-    line: int  # of its first line of code, from 1
+    line: int  # number of the first code line, from 1
     language: str  # "copy" for files taken from the repository
     code: str
     words: dict[str, str]
@@ -72,13 +72,13 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """Where to write it, if it is not to run."""
+        """File to write, if the block does not run."""
         return self.words.get("file")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Page:
-    """The blocks of a page, in their order."""
+    """The blocks of a page, in order."""
 
     path: Path
     words: dict[str, str]
@@ -86,24 +86,24 @@ class Page:
 
     @property
     def name(self) -> str:
-        """Its path in the repository."""
+        """Path of the page in the repository."""
         return name_of(self.path)
 
     @property
     def environment(self) -> str:
-        """Where its blocks run."""
+        """Environment of the blocks."""
         return self.words.get("env", "bare")
 
 
 def pages() -> list[Path]:
-    """Return every page that has to keep the conventions."""
+    """Return every page that must follow the conventions."""
     found = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/README.md"), ROOT / "README.md"]
     found += ROOT.glob("examples/**/README.md")
     return sorted(path for path in found if not _is_hidden(path.relative_to(ROOT)))
 
 
 def _is_hidden(path: Path) -> bool:
-    """Whether a tool has put it there, such as pytest the README of its cache."""
+    """Whether a tool generated the file, such as the README in pytest's cache."""
     return any(part.startswith(".") for part in path.parts)
 
 
@@ -113,7 +113,7 @@ def name_of(path: Path) -> str:
 
 
 def environment_of(path: Path) -> str:
-    """Return where the blocks of a page run, also if the page breaks the conventions."""
+    """Return the environment of a page, even if the page breaks the conventions."""
     found = re.search(
         r"^<!-- blocks:.*\benv=([\w-]+)", path.read_text(encoding="utf-8"), re.MULTILINE
     )
@@ -121,7 +121,7 @@ def environment_of(path: Path) -> str:
 
 
 def read_page(path: Path) -> Page:
-    """Read a page; PageError if it breaks the conventions."""
+    """Read a page. Raises PageError if the page breaks the conventions."""
     words: dict[str, str] = {}
     blocks = []
     for block in _blocks(path.read_text(encoding="utf-8").splitlines(), path):

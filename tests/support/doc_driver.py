@@ -1,8 +1,8 @@
-"""Run the blocks of one page, in order, in the folder where this process is started.
+"""Run the blocks of one page in order in the working directory.
 
-``python doc_driver.py PAGE`` ends with 0 if all went well; the first block that fails ends it, with
-the page's line in the traceback. Python blocks share one namespace, as in one script; commands
-share a shell's folder and variables.
+``python doc_driver.py PAGE`` exits with 0 on success. The first failing block ends it with the
+page's line in the traceback. Python blocks share one namespace, as in one script. Commands share
+the directory and variables of one shell.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ else:
 
 __all__ = ["BlockError", "Driver", "matches"]
 
-# What an experiment file needs besides what a page shows of one.
+# Required settings that an excerpt of an experiment file omits.
 _REST = {
     "entrypoint": "model_def:Trial",
     "hyperparameters": {"global_batch_size": 32},
@@ -42,11 +42,11 @@ _MARK = "\x1e"
 
 
 class BlockError(Exception):
-    """A block that did not do what the page says."""
+    """Raised when a block does not behave as the page shows."""
 
 
 class Driver:
-    """What the blocks of a page share."""
+    """State shared by the blocks of a page."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -54,10 +54,10 @@ class Driver:
         self.script = self._write_script()
 
     def _write_script(self) -> Path:
-        """Write the Python blocks at their lines into one file, so that tracebacks and source fit.
+        """Write the Python blocks at their lines into one file, so that tracebacks show the source.
 
         Returns:
-            Its path; it is never run as a whole.
+            Path of the file, which is never run as a whole.
         """
         lines: list[str] = []
         for block in self.page.blocks:
@@ -85,7 +85,7 @@ class Driver:
                         raise BlockError(f"{self.place(block)}: exit code {ending.code}") from None
 
     def place(self, block: Block) -> str:
-        """Return where a block is."""
+        """Return the position of a block."""
         return f"{self.page.name}:{block.line}"
 
     def block(self, block: Block) -> None:
@@ -126,7 +126,7 @@ class Driver:
             return
         whole = parsed if {"searcher", "entrypoint"} <= set(parsed) else {**_REST, **parsed}
         path = Path(f"checked-{block.line}.yaml").absolute()
-        # A whole file is checked as it is written: YAML is read in detcore's own way. The code that
+        # A complete file is checked when it is written, with detcore's YAML reader. The code that
         # it names is the reader's.
         path.write_text(block.code if whole is parsed else yaml.safe_dump(whole), encoding="utf-8")
         self._shell(
@@ -155,7 +155,7 @@ class Driver:
                 raise BlockError(f"{self.place(block)}: not in {name}: {missing}")
 
     def _text(self, block: Block) -> None:
-        """Nothing: output, or a drawing."""
+        """No-op: the block is output or a drawing."""
 
     def _console(self, block: Block) -> None:
         commands: list[str] = []
@@ -186,7 +186,7 @@ class Driver:
         self._shell(block, [block.code])
 
     def _shell(self, block: Block, commands: list[str]) -> list[str]:
-        """Run commands in one shell; return what each printed."""
+        """Run commands in one shell, and return the output of each command."""
         script = [f"if [ -e {_STATE} ]; then . ./{_STATE}; fi", "set -e"]
         for command in commands:
             script += [command, f"printf '{_MARK}\\n'"]
@@ -220,9 +220,9 @@ def _copy(source: Path) -> None:
 
 
 def matches(expected: list[str], actual: str) -> str | None:
-    """Return the first shown line that a command did not print in its place, or None.
+    """Return the first expected line that a command did not print, or None.
 
-    Spaces, numbers and identifiers may differ; ``...`` stands for anything.
+    Spaces, numbers and identifiers may differ. ``...`` matches anything.
     """
     printed = iter([_loose(line) for line in actual.splitlines()])
     for line in expected:
@@ -240,6 +240,6 @@ def _loose(line: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path.cwd()))  # as for a script in that folder
+    sys.path.insert(0, str(Path.cwd()))  # as for a script in that directory
     with tempfile.TemporaryDirectory() as commands, warm_python.warm_commands(Path(commands)):
         Driver(read_page(Path(sys.argv[1]).resolve())).run()

@@ -1,4 +1,4 @@
-"""The examples, run as a user runs them, and small files for them to read."""
+"""Run the examples like a user, and create small data files for them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def run_example(
 
 
 def check_digits(detcore: Detcore, example: str, *arguments: str, epochs: int = 15) -> Finished:
-    """Check that an example reaches 97 percent on the digits in a minute; return the run."""
-    # Time on the processors: the clock on the wall also shows what else the machine is doing.
+    """Check that an example reaches 97 percent within a minute, and return the run."""
+    # CPU time, because wall-clock time depends on the load of the machine.
     before = os.times()
     finished = run_example(detcore, example, *arguments)
     after = os.times()
@@ -50,7 +50,7 @@ def check_digits(detcore: Detcore, example: str, *arguments: str, epochs: int = 
 
 
 def run_script(script: str, *arguments: object) -> str:
-    """Run a script as a user would, and return what it printed last."""
+    """Run a script like a user, and return the last line of its output."""
     command = [sys.executable, "-c", script, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -58,7 +58,7 @@ def run_script(script: str, *arguments: object) -> str:
 
 
 def short(batches: int, *, metric: str = "val_accuracy") -> dict[str, Any]:
-    """Return the settings of a run of a few batches that validates at its end only."""
+    """Return settings for a few batches and one validation at the end."""
     searcher = {"name": "single", "metric": metric, "smaller_is_better": False}
     return {
         "searcher": {**searcher, "max_length": {"batches": batches}},
@@ -68,26 +68,26 @@ def short(batches: int, *, metric: str = "val_accuracy") -> dict[str, Any]:
 
 
 def checkpoint_of(detcore: Detcore, finished: Finished) -> Path:
-    """Return the folder of the only trial's latest checkpoint."""
+    """Return the directory of the only trial's latest checkpoint."""
     (trial,) = finished.summary["trials"]
     uuid: str = trial["latest_checkpoint"]
     return detcore.home / "checkpoints" / uuid
 
 
 def load_module(example: str, name: str) -> ModuleType:
-    """Import a module of an example, under a name of its own."""
+    """Import a module of an example under a unique name."""
     path = EXAMPLES / example / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"{example}_{name}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
 
 def idx_bytes(array: np.ndarray[Any, Any]) -> bytes:
-    """Return what an IDX file of unsigned bytes holds, as its description says."""
+    """Encode an array as an IDX file of unsigned bytes."""
     header = struct.pack(">BBBB", 0, 0, 8, array.ndim) + struct.pack(
         f">{array.ndim}I", *array.shape
     )
@@ -95,13 +95,13 @@ def idx_bytes(array: np.ndarray[Any, Any]) -> bytes:
 
 
 def write_idx(path: Path, array: np.ndarray[Any, Any]) -> None:
-    """Write an IDX file of bytes, compressed if its name says so."""
+    """Write an IDX file of bytes, compressed if its name ends with ``.gz``."""
     content = idx_bytes(array)
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
 
 def write_pictures(folder: Path, suffix: str) -> None:
-    """Write 1000 small pictures in MNIST's four files, with a bright column where a label says."""
+    """Write MNIST's four files with 1000 images, in which a bright column shows the label."""
     rng = np.random.default_rng(0)
     for part, count in (("train", 800), ("t10k", 200)):
         labels = rng.integers(0, 10, size=count)

@@ -1,4 +1,4 @@
-"""Real distributions, as an installer leaves them: a package and a ``.dist-info`` folder."""
+"""Installed distributions: a package and a ``.dist-info`` directory."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def write_distribution(
     entry_points: str | None = None,
     metadata: str | None = None,
 ) -> Path:
-    """Write a distribution into a folder that goes on ``PYTHONPATH``.
+    """Write a distribution into a directory for ``PYTHONPATH``.
 
     Args:
-        site: The folder; made if it is not there.
-        name: Of the distribution, such as ``"detcore-good"``.
-        version: Of the distribution.
-        modules: Module name -> source; default: ``<package>.plugin`` with one hook.
-        plugins: The entry points of group ``detcore``; default: one named like the package's end.
-        commands: Those of group ``detcore.commands``.
+        site: The directory. Created if missing.
+        name: Name of the distribution, such as ``"detcore-good"``.
+        version: Version of the distribution.
+        modules: Sources by module name. Default: ``<package>.plugin`` with one hook.
+        plugins: Entry points of group ``detcore``. Default: one, named after the package.
+        commands: Entry points of group ``detcore.commands``.
         requires: The ``Requires-Dist`` lines.
-        entry_points: The whole text of ``entry_points.txt`` instead.
-        metadata: The whole text of ``METADATA`` instead.
+        entry_points: Complete text of ``entry_points.txt`` instead.
+        metadata: Complete text of ``METADATA`` instead.
 
     Returns:
-        The ``.dist-info`` folder.
+        The ``.dist-info`` directory.
     """
     package = name.replace("-", "_")
     short = name.partition("-")[2] or name
@@ -87,7 +87,7 @@ def _write_module(site: Path, module: str, source: str) -> None:
 def run_python(
     *arguments: str, sites: Sequence[Path] = (), variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run this Python with folders on ``PYTHONPATH`` and no other plugin settings."""
+    """Run Python with directories on ``PYTHONPATH`` and no other plugin settings."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith("DETCORE_")}
     environ.pop("PYTHONWARNINGS", None)
     environ["PYTHONPATH"] = os.pathsep.join(map(str, sites))
@@ -108,7 +108,7 @@ def run_detcore(
     only: Sequence[str] | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line; `only` keeps out the plugins that this environment happens to have."""
+    """Run the command line. `only` excludes the plugins of this environment."""
     variables = dict(variables or {})
     if only is not None:
         variables["DETCORE_PLUGINS"] = ",".join(only)
@@ -116,14 +116,14 @@ def run_detcore(
 
 
 def install_prefix() -> str:
-    """Return how a command starts that installs into this environment."""
+    """Return the start of the command that installs into this environment."""
     if importlib.util.find_spec("pip") is not None:
         return f"{sys.executable} -m pip install"
     return f"uv pip install --python {sys.executable}"
 
 
 def uninstall_prefix() -> str:
-    """Return how a command starts that removes from this environment."""
+    """Return the start of the command that uninstalls from this environment."""
     if importlib.util.find_spec("pip") is not None:
         return f"{sys.executable} -m pip uninstall --yes"
     return f"uv pip uninstall --python {sys.executable}"

@@ -1,4 +1,4 @@
-"""The runner as workers see it, for tests that start a worker by themselves."""
+"""Fake runner for tests that start a worker directly."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from detcore.records import Database, answer_question
 
 
 class FakeRunner:
-    """The other end of workers' channels: keeps their messages, and answers their questions.
+    """Records messages from workers' channels and answers requests.
 
     Args:
         database_url: The records.
-        home: Where the logs of the workers are.
+        home: Directory of the workers' logs.
 
     Attributes:
-        messages: What workers sent, but for questions.
+        messages: Messages from workers, without requests.
     """
 
     def __init__(self, database_url: str, home: Path) -> None:
@@ -31,7 +31,7 @@ class FakeRunner:
         self.messages: list[dict[str, Any]] = []
 
     def workers_end(self, trial_id: int) -> int:
-        """Return the descriptor of a new channel for a worker of a trial."""
+        """Create a channel for a worker of a trial, and return its descriptor."""
         ours, theirs = socket.socketpair()
         self._sockets += [ours, theirs]
         thread = threading.Thread(target=self._listen, args=(ours, trial_id))
@@ -50,7 +50,7 @@ class FakeRunner:
                     database, self._home, trial_id, message["question"], message["fields"]
                 )
             reply = {"type": "answer", "number": message["number"], "answer": answer}
-            with contextlib.suppress(BrokenPipeError):  # the worker was killed meanwhile
+            with contextlib.suppress(BrokenPipeError):  # the worker may have been killed
                 ours.sendall(json.dumps(reply).encode() + b"\n")
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A proxy between a client and a server that does to requests what networks and busy stores do."""
+"""HTTP proxy that injects the faults of networks and busy stores."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
 FAULTS = ("503", "429", "reset before", "reset after", "truncate", "delay", "throttle")
-"""All but ``"stall"``, which nothing but a time limit ends, and those of credentials."""
+"""All faults except ``"stall"``, which only a timeout ends, and credential faults."""
 REFUSALS = {
     "ExpiredToken": 403,
     "RequestTimeTooSkewed": 403,
     "AccessDenied": 403,
     "Invalid Credentials": 401,
 }
-"""Codes of S3, and a message of GCS, with their status."""
+"""Error codes of S3, and a message of GCS, with their status."""
 
 _DELAY_S = 0.2
 _BYTES_PER_S = 20_000_000
@@ -33,14 +33,14 @@ _SLOW_DOWN = (
 
 
 class FaultProxy:
-    """What to do to requests; may be changed while the proxy runs.
+    """Faults to inject, which may be changed while the proxy runs.
 
     Attributes:
-        url: Where the proxy listens.
-        choose: Called with method and target of each request; returns a fault or None.
-        seen: The faults that happened.
-        expired_keys: Access keys of S3 that are answered with ExpiredToken.
-        on_expired: Called after each such answer.
+        url: URL of the proxy.
+        choose: Function from the method and target of a request to a fault or None.
+        seen: Injected faults.
+        expired_keys: S3 access keys that are rejected with ExpiredToken.
+        on_expired: Called after each such rejection.
     """
 
     def __init__(self, url: str) -> None:
@@ -52,7 +52,7 @@ class FaultProxy:
         self.closing = threading.Event()
 
     def sometimes(self, *faults: str, share: float, seed: int = 0) -> None:
-        """Do something to a share of the requests."""
+        """Inject a fault into a fraction of the requests."""
         chooser = random.Random(seed)
         lock = threading.Lock()
 
@@ -63,13 +63,13 @@ class FaultProxy:
         self.choose = choose
 
     def always(self, fault: str, *methods: str) -> None:
-        """Do something to all requests, or to all of some methods."""
+        """Inject a fault into all requests, or all requests with some methods."""
         self.choose = lambda method, target: fault if not methods or method in methods else None
 
 
 @contextlib.contextmanager
 def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
-    """Run a proxy in front of a server; it does nothing until told."""
+    """Run a proxy in front of a server, initially without faults."""
     host = urlsplit(upstream).netloc
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -82,7 +82,7 @@ def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
                 super().handle()
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
         def forward(self) -> None:
             fault = proxy.choose(self.command, self.path)
@@ -160,7 +160,7 @@ def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
             length = len(content)
             for name, value in headers:
                 if name.lower() == "content-length":
-                    length = int(value)  # of a HEAD, which has no content
+                    length = int(value)  # length in the response to HEAD, which has no content
                 elif name.lower() not in ("transfer-encoding", "connection"):
                     self.send_header(name, value)
             if status != 204:

@@ -1,4 +1,4 @@
-"""File systems of tests' own, small enough to fill up."""
+"""Temporary file systems that are small enough to fill up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @contextlib.contextmanager
 def mounted_disk(folder: Path, *, size: str) -> Iterator[Path]:
-    """Mount a real file system of a size, such as ``"8m"``, at a new folder."""
+    """Mount a real file system of a size such as ``"8m"`` at a new directory."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:

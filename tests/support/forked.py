@@ -1,4 +1,4 @@
-"""Calls in a process of their own, as the start of another script makes them."""
+"""Function calls in a separate process, as in another script."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Result = TypeVar("_Result")
 
 
 def call_in_child(function: Callable[[], _Result]) -> _Result:
-    """Call a function in a forked process, which has ended on return; return its plain result.
+    """Call a function in a forked process, wait for its exit and return the result.
 
     Raises:
         AssertionError: If the function raised an exception, which the message contains.

@@ -1,6 +1,6 @@
-"""The real application on a real socket, in a thread of the test: a server that costs little.
+"""The real application on a real socket in a thread of the test, which is fast.
 
-Tests of what a process of its own does (signals, kills, options) have `running_server.py`.
+Use `running_server.py` to test signals, kills and options of a server process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _USER = "grace"
 
 
 def make_token(database_url: str, *, user: str = _USER, is_admin: bool = True) -> str:
-    """Return a token of a user that is made for it, and has no password."""
+    """Create a user without a password, and return a token for it."""
     token = f"token-of-{user}"
     with ServerDatabase.open(database_url) as database:
         made = database.create_user(user, password_hash=None, is_admin=is_admin)
@@ -37,7 +37,7 @@ def make_token(database_url: str, *, user: str = _USER, is_admin: bool = True) -
 
 @contextlib.contextmanager
 def served(environment: Environment) -> Iterator[str]:
-    """Serve the records of an environment for the time of the block; yield the URL."""
+    """Serve the records of an environment during the block, and yield the URL."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         settings = ServerSettings(
             environment=environment,
@@ -50,7 +50,7 @@ def served(environment: Environment) -> Iterator[str]:
 
 @contextlib.contextmanager
 def served_app(app: FastAPI) -> Iterator[str]:
-    """Serve any application for the time of the block; yield the URL."""
+    """Serve an application during the block, and yield the URL."""
     with socket.create_server(("127.0.0.1", 0)) as listener, _run(app, listener) as url:
         yield url
 

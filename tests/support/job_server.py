@@ -1,4 +1,4 @@
-"""A server that runs what is handed in, and the command of somebody who hands in from elsewhere."""
+"""Server that runs submitted experiments, and a client with a separate home."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _T = TypeVar("_T")
 
 
 class JobServer:
-    """A server with its own home, and a client with another; all its processes are found again.
+    """A server and a client with separate homes. All their processes can be found.
 
     Args:
-        folder: For both homes.
-        options: Of ``detcore serve``.
-        python_path: Folders with more modules, for both.
-        certificate: What the client checks the server's certificate against.
-        variables: Of the server.
+        folder: Directory of both homes.
+        options: Options of ``detcore serve``.
+        python_path: Additional import directories for both.
+        certificate: Certificate that the client trusts.
+        variables: Environment variables of the server.
 
     Attributes:
         client: The ``detcore`` command of the user ``ada``, who is logged in.
@@ -67,7 +67,7 @@ class JobServer:
         for session in self._sessions.values():
             session.close()
         self.server.stop()
-        self.client.close()  # its runners, too
+        self.client.close()  # also kills runners
 
     @property
     def url(self) -> str:
@@ -77,7 +77,7 @@ class JobServer:
         return ServerDatabase.open(self.server.database_url)
 
     def session(self, user: str = USER) -> Session:
-        """Log in; anybody but ``ada`` is added first, as somebody who is no administrator."""
+        """Log in. Users other than ``ada`` are created first, without administrator rights."""
         if user in self._sessions:
             return self._sessions[user]
         with self.database() as database:
@@ -89,7 +89,7 @@ class JobServer:
         return self._sessions[user]
 
     def given(self, **changes: Any) -> tuple[Submission, PackedContext]:
-        """Return an experiment to hand in."""
+        """Return an experiment to submit."""
 
         text = yaml.safe_dump(toy_config(**changes))
         given = Submission(
@@ -106,17 +106,17 @@ class JobServer:
         return runner.pid
 
     def reboot(self, experiment_id: int) -> None:
-        """Kill the server and the runner at once, as a machine does that loses its power."""
+        """Kill the server and the runner together, as in a power failure."""
         runner = self.runner_of(experiment_id)
         self.server.kill()
         os.kill(runner, signal.SIGKILL)
 
 
 def wait_for(condition: Callable[[], _T], process: subprocess.Popen[str] | None = None) -> _T:
-    """Wait until a condition is true; return its value.
+    """Wait until a condition is true, and return its value.
 
     Raises:
-        AssertionError: If the process ends first, or a minute is over.
+        AssertionError: If the process exits first, or after a minute.
     """
     deadline = time.monotonic() + 60
     while not (value := condition()):

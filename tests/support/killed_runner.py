@@ -1,11 +1,11 @@
-"""A runner that is killed before its k-th step, for each k, and gone on with.
+"""Program that kills a runner before each of its steps and resumes it.
 
-Run as a program. For a kill before each step, the files are copied before each step of one run, as
-SIGKILL would leave them, and gone on with; for storms of kills, processes are killed. Each run is a
-process of its own, forked from this one, which has imported all there is.
+To simulate a kill before each step, one run copies its files before each step, as SIGKILL would
+leave them, and the copies are resumed. Storms of kills use real kills. Each run is a separate
+process, forked from this process after all imports.
 
-The trials are not processes but objects that do at once what they are asked for; their checkpoints
-and metrics are real. A step is a call of the record store, of the storage, or of the launcher.
+Trials are objects instead of processes, and act immediately. Their checkpoints and metrics are
+real. A step is a call to the record store, the storage or the launcher.
 
 Prints one JSON object: the number of steps, and what differed from a run that was not killed.
 """
@@ -66,7 +66,7 @@ reproducibility: {experiment_seed: 5}
 
 
 def behaviour(rate: float) -> str:
-    """Return what trials of a rate do."""
+    """Return the behaviour of trials with a rate."""
     names = {10: "rejects", 57: "crashes once", 74: "crashes", 97: "stops"}
     return names.get(int(rate * 100), "trains")
 
@@ -75,7 +75,7 @@ class Steps:
     """Counts steps.
 
     Args:
-        before: Called before each, with its number from 0.
+        before: Called before each step with its number, from 0.
     """
 
     def __init__(self, before: Callable[[int], None]) -> None:
@@ -86,7 +86,7 @@ class Steps:
 
     def step(self) -> None:
         if self.are_counted:
-            with self._lock:  # threads of the runner share the database
+            with self._lock:  # runner threads share the database
                 self._before(self.done)
                 self.done += 1
 
@@ -106,7 +106,7 @@ class Steps:
 
 
 class Group:
-    """The workers of a trial, which have done at once what they were asked for."""
+    """Workers of a trial that act immediately."""
 
     first_failed = None
 
@@ -192,7 +192,7 @@ class Group:
 
 
 class Launcher:
-    """Starts such trials."""
+    """Starts trials that act immediately."""
 
     def __init__(self, steps: Steps, plugins: PluginManager) -> None:
         self._steps = steps
@@ -209,14 +209,14 @@ class Launcher:
 
 
 class Listener:
-    """Hears nothing."""
+    """Ignores all events."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_, **__: None
 
 
 def run(folder: Path, steps: Steps) -> None:
-    """Start the experiment, or go on with it."""
+    """Start or resume the experiment."""
     environment = read_environment({"DETCORE_HOME": str(folder)})
     plugins = PluginManager(environment)
     settings = RunSettings(environment=environment, plugins=plugins, listener=Listener())
@@ -235,7 +235,7 @@ def run(folder: Path, steps: Steps) -> None:
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """Return all that must not depend on kills."""
+    """Return all results that must not depend on kills."""
     environment = read_environment({"DETCORE_HOME": str(folder)})
     with Database.open(environment.database_url) as database:
         (experiment,) = database.list_experiments()
@@ -248,7 +248,7 @@ def outcome(folder: Path) -> dict[str, Any]:
             )
             for trial in trials
         }
-        # A killed probe of the storage leaves a file, which a later start removes after a day.
+        # A killed storage probe leaves a file, which a start removes after a day.
         folders = [path for path in (folder / "checkpoints").iterdir() if path.is_dir()]
         return {
             "state": experiment.state.value,
@@ -264,7 +264,7 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 def forked(work: Callable[[], Any]) -> tuple[int, Any]:
-    """Do something in a process of its own; return its code, and what it returned."""
+    """Call a function in a separate process, and return the exit code and the result."""
     read_fd, write_fd = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -290,7 +290,7 @@ class Killing:
     """Runs a search in processes that are killed.
 
     Args:
-        folder: For all files.
+        folder: Directory for all files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -298,7 +298,7 @@ class Killing:
         self._home = folder / "home"
         self._empty = folder / "empty"
         self._empty.mkdir()
-        # Made once; and what is imported late is imported once.
+        # Created once, so that late imports also happen once.
         Database.open(f"sqlite:///{self._empty / 'detcore.db'}").close()
         importlib.import_module("numpy.random")
 
@@ -319,12 +319,12 @@ class Killing:
         return sorted(self._folder.glob("step-*")), done, found
 
     def from_copy(self, files: Path) -> dict[str, Any]:
-        """Go on from such a copy; return the outcome."""
+        """Resume from a copy, and return the outcome."""
         self._put(files)
         return self._go_on()[1]
 
     def killed(self, kills: Sequence[int]) -> dict[str, Any]:
-        """Kill one process after the other before the given steps; return the outcome."""
+        """Kill one process after another before the given steps, and return the outcome."""
         self._put(self._empty)
         for last in kills:
             code, _ = forked(functools.partial(self._run, functools.partial(_kill_at, last)))

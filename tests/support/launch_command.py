@@ -1,4 +1,4 @@
-"""The `detcore launch` command, run as a person runs it."""
+"""The `detcore launch` command, run like a user."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LAUNCH = [sys.executable, "-m", "detcore", "launch"]
 def run_ranks(
     folder: Path, source: str, num_workers: int, *, code: int = 0
 ) -> tuple[list[Any], str]:
-    """Run a script, which is given the folder, on some workers.
+    """Run a script with the directory as its argument on some workers.
 
     Returns:
-        The line of JSON that each rank prints last if the code is 0, and all output.
+        The last line of each rank as JSON if the exit code is 0, and the complete output.
     """
     script = folder / "train.py"
     script.write_text(source)
@@ -40,7 +40,7 @@ def run_ranks(
 
 
 class Launch(Starter):
-    """Starts `detcore launch`, and ends what a test leaves."""
+    """Starts `detcore launch`, and kills remaining processes."""
 
     def __init__(self, tmp_path: Path) -> None:
         super().__init__()

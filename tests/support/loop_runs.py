@@ -1,4 +1,4 @@
-"""The scripts of examples/core_api in processes of their own, with a home and a storage."""
+"""Run the scripts of examples/core_api in processes with a home and a storage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _START_S = 240.0
 
 
 class LoopRuns(Starter):
-    """One home and one storage for runs of the loops; what is left running is killed at the end."""
+    """Home and storage for runs of the loops. Remaining processes are killed at the end."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class LoopRuns(Starter):
         self.variables: dict[str, str] = {}
 
     def start(self, *command: object) -> subprocess.Popen[str]:
-        """Start a command in the examples' folder; ``python3`` is this environment's."""
+        """Start a command in the examples' directory with this environment's ``python3``."""
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         process = subprocess.Popen(
             list(map(str, command)),
@@ -55,28 +55,28 @@ class LoopRuns(Starter):
         return process
 
     def script(self, loop: str, steps: int, *, ranks: int = 1) -> list[object]:
-        """Return the command that trains a loop by itself, in one or several processes."""
+        """Return the command that runs a loop standalone, in one or several processes."""
         storage = self.storage.as_uri()
         command = ["python3", f"{loop}.py", "--steps", steps, "--checkpoint-storage", storage]
         return [*(["detcore", "launch", "-n", ranks, "--"] if ranks > 1 else []), *command]
 
     def run(self, *command: object) -> str:
-        """Run a command that must succeed; return what it printed."""
+        """Run a command that must succeed, and return its output."""
         return self.end(self.start(*command), 0)
 
     def end(self, process: subprocess.Popen[str], code: int | None) -> str:
-        """Wait for the end of a process with an exit code (None: any but 0), return its output."""
+        """Wait for an exit code (None: any except 0), and return the output."""
         stdout, stderr = process.communicate(timeout=_START_S)
         is_expected = process.returncode != 0 if code is None else process.returncode == code
         assert is_expected, f"ended with {process.returncode}:\n{stdout}\n{stderr}"
         return stdout
 
     def wait_for_checkpoint(self, process: subprocess.Popen[str], more_than: int = 0) -> None:
-        """Wait until a process has saved, so that there are more checkpoints than before."""
+        """Wait until a process has saved another checkpoint."""
         self.wait_for(process, lambda: len(self.manifests()) > more_than)
 
     def kill_after_checkpoint(self, *command: object) -> None:
-        """Start a command, and kill it when it has saved."""
+        """Start a command, and kill it after its first save."""
         process = self.start(*command)
         self.wait_for_checkpoint(process)
         process.kill()
@@ -96,7 +96,7 @@ class LoopRuns(Starter):
         return list(self.storage.glob("*/manifest.json"))
 
     def newest(self) -> tuple[int, dict[str, npt.NDArray[Any]]]:
-        """Return the steps and every array of the checkpoint with the most steps."""
+        """Return the steps and all arrays of the latest checkpoint."""
         steps, path = max((_steps_of(path), path) for path in self.manifests())
         return steps, arrays_of(path.parent)
 
@@ -106,14 +106,14 @@ class LoopRuns(Starter):
         return database
 
     def metrics(self, trial_id: int, kind: str) -> list[tuple[int, dict[str, float]]]:
-        """Return the metrics of a trial, by step."""
+        """Return the metrics of a trial by step."""
         with self.database() as database:
             found = database.metrics(trial_id, kind)
             return [(record.steps_completed, dict(record.metrics)) for record in found]
 
 
 def check_same_training(whole: LoopRuns, broken: LoopRuns) -> int:
-    """Check that two runs ended with the same bits and validated the same; return their steps."""
+    """Check that two runs have equal state and validations, and return their steps."""
     (steps, expected), (same_steps, found) = whole.newest(), broken.newest()
     assert steps == same_steps
     assert expected.keys() == found.keys()
@@ -129,7 +129,7 @@ def _steps_of(manifest: Path) -> int:
 
 
 def arrays_of(checkpoint: Path) -> dict[str, npt.NDArray[Any]]:
-    """Return every array of a checkpoint's files, by file and name."""
+    """Return all arrays in a checkpoint by file and name."""
     return dict(_arrays(checkpoint))
 
 

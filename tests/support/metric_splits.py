@@ -1,4 +1,4 @@
-"""Records split over ranks and batches in any way, and reduced."""
+"""Metrics of records that are split over ranks and batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detcore.metrics import MetricReducer
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Batch k is records ``cuts[k]`` to ``cuts[k + 1]``, on rank ``owners[k]``; may be empty."""
+    """Batch k contains records ``cuts[k]`` to ``cuts[k + 1]`` on rank ``owners[k]``."""
 
     cuts: tuple[int, ...]
     owners: tuple[int, ...]
@@ -23,7 +23,7 @@ class Split:
 
 @st.composite
 def splits(draw: st.DrawFn, num_records: int) -> Split:
-    """Draw a split over 1 to 4 ranks; ranks and batches without records occur."""
+    """Draw a split over 1 to 4 ranks. Ranks and batches may be empty."""
     num_ranks = draw(st.integers(1, 4))
     inner = sorted(draw(st.lists(st.integers(0, num_records), max_size=6)))
     cuts = (0, *inner, num_records)
@@ -34,9 +34,9 @@ def splits(draw: st.DrawFn, num_records: int) -> Split:
 def reduce_split(
     reducer: MetricReducer, parts: dict[str, Any], split: Split, *, as_list: bool = False
 ) -> Any:
-    """Return the value of a metric, computed as a training job does: a copy for each rank.
+    """Compute a metric like a training job, with a copy of the metric on each rank.
 
-    Also checks that reducers keep copies, and that a reset forgets everything.
+    Also checks that reducers keep copies and that a reset clears the state.
     """
     ranks: list[Any] = [copy.deepcopy(reducer) for _ in range(split.num_ranks)]
 
@@ -46,15 +46,15 @@ def reduce_split(
             batch = {name: part[start:end].copy() for name, part in parts.items()}
             states[owner] = ranks[owner].accumulate(list(batch.values()) if as_list else batch)
             for part in batch.values():
-                part[:] = 0  # the next batch may use the same memory
-        return [states[rank] for rank in sorted(states)]  # a rank without a batch is not in it
+                part[:] = 0  # the next batch may reuse the memory
+        return [states[rank] for rank in sorted(states)]  # ranks without batches are omitted
 
     given = accumulate()
     for state in given:
         assert_plain(state)
     kept = copy.deepcopy(given)
     value = ranks[0].cross_slot_reduce(given)
-    assert_same(ranks[-1].cross_slot_reduce(kept), value)  # any rank reduces, and changes no state
+    assert_same(ranks[-1].cross_slot_reduce(kept), value)  # any rank can reduce
     assert_same(ranks[0].cross_slot_reduce(given), value)
     for rank in ranks:
         rank.reset()
@@ -63,19 +63,19 @@ def reduce_split(
 
 
 def whole(reducer: MetricReducer, parts: dict[str, Any]) -> Any:
-    """Return the value from one batch with all records."""
+    """Compute the value from one batch with all records."""
     fresh = copy.deepcopy(reducer)
     return fresh.cross_slot_reduce([fresh.accumulate(parts)])
 
 
 def assert_same(value: Any, expected: Any) -> None:
-    """The same bits, but for the kind of NaN and of zero."""
+    """Check for equal bits, except for kinds of NaN and zero."""
     assert type(value) is type(expected)
     np.testing.assert_array_equal(value, expected)
 
 
 def assert_plain(state: Any) -> None:
-    """A state is built of numbers, lists, tuples and arrays: no class of ours travels."""
+    """Check that a state consists of numbers, lists, tuples and arrays."""
     if type(state) in (list, tuple):
         for part in state:
             assert_plain(part)

@@ -1,4 +1,4 @@
-"""Cells that a real Jupyter kernel runs."""
+"""Run cells in a real Jupyter kernel."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ RunCell = Callable[[str], tuple[dict[str, Any], str]]
 
 @contextlib.contextmanager
 def start_kernel(folder: Path, variables: dict[str, str]) -> Iterator[RunCell]:
-    """Start a kernel in a new folder; yield what runs a cell.
+    """Start a kernel in a new directory, and yield a function that runs a cell.
 
-    A cell's result is the kernel's reply, and what the cell printed.
+    The result of a cell is the kernel's reply and the cell's output.
     """
     folder.mkdir()
     manager = KernelManager(kernel_name="python3")

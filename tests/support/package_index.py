@@ -1,6 +1,6 @@
-"""A package index on the loopback address: what twine and ``uv publish`` upload, pip can install.
+"""A local package index to which twine and ``uv publish`` upload and from which pip installs.
 
-It speaks the two protocols that PyPI does: uploads by multipart forms, and the simple index.
+It supports PyPI's protocols: uploads with multipart forms, and the simple index.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["PackageIndex", "serve_index"]
 
 
 class PackageIndex:
-    """Distributions in a folder, and who may add to them.
+    """Distributions in a directory, and the upload token.
 
     Attributes:
-        url: Where uploads go; packages are below ``{url}simple/``.
-        folder: Has a folder of files for each distribution.
-        token: The password of uploads; the user is ``__token__``.
+        url: URL for uploads. Packages are under ``{url}simple/``.
+        folder: Directory with a subdirectory for each distribution.
+        token: Password for uploads by the user ``__token__``.
     """
 
     token = "pypi-of-a-test"
@@ -35,7 +35,7 @@ class PackageIndex:
         self.url = ""
 
     def add(self, form: dict[str, bytes], name: str, content: bytes) -> int:
-        """Take a file, and return the HTTP status."""
+        """Store a file, and return the HTTP status."""
         target = self.folder / form["name"].decode().lower().replace("_", "-") / name
         digest = hashlib.sha256(content).hexdigest()
         if form[":action"] != b"file_upload" or form["sha256_digest"].decode() != digest:
@@ -57,7 +57,7 @@ class PackageIndex:
 
 @contextlib.contextmanager
 def serve_index(folder: Path) -> Iterator[PackageIndex]:
-    """Serve an index, until the block ends."""
+    """Serve an index during the block."""
     index = PackageIndex(folder)
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -91,7 +91,7 @@ def serve_index(folder: Path) -> Iterator[PackageIndex]:
                 self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         index.url = f"http://127.0.0.1:{server.server_port}/"
@@ -109,7 +109,7 @@ def _basic(user: str, password: str) -> str:
 
 
 def _parse(kind: str, body: bytes) -> tuple[dict[str, bytes], str, bytes]:
-    """Return the fields of a form, and the name and content of the file in it."""
+    """Return the fields of a form, and the name and content of its file."""
     parser = email.parser.BytesParser(policy=email.policy.HTTP)
     message = parser.parsebytes(b"Content-Type: " + kind.encode() + b"\r\n\r\n" + body)
     form: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""Reading a page as a browser would: what it is made of, and what it would load."""
+"""Parse a page like a browser, and check its elements and resources."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _VOID = {"meta"}
 
 
 class Page(HTMLParser):
-    """A page, parsed; fails on anything that a page of detcore has no need of."""
+    """A parsed page that rejects everything that detcore's pages do not need."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -52,7 +52,7 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """All that is written in it, titles included."""
+        """Complete text, including titles."""
         return "\n".join(self.texts)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -70,7 +70,7 @@ class Page(HTMLParser):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        """Check that elements are closed in their order."""
+        """Check that elements are closed in order."""
         assert self.open.pop() == tag
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -79,6 +79,6 @@ class Page(HTMLParser):
         self.handle_endtag(tag)
 
     def handle_data(self, data: str) -> None:
-        """Keep a text."""
+        """Record text."""
         if self.open and self.open[-1] != "style" and data.strip():
             self.texts.append(data.strip())

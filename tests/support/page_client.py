@@ -1,4 +1,4 @@
-"""A browser without a window: a cookie, forms, and pages that are looked at as they come in."""
+"""A simple browser with a cookie and forms, which checks every page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEADING = re.compile(r"h[1-6]")
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What the server answered."""
+    """Response from the server."""
 
     status: int
     headers: dict[str, str]
@@ -28,12 +28,12 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The body as text."""
+        """Response body as text."""
         return self.body.decode()
 
 
 class PageClient:
-    """Asks one server, and keeps its cookie."""
+    """Client of one server that keeps the cookie."""
 
     def __init__(self, url: str) -> None:
         self.host = urllib.parse.urlsplit(url).netloc
@@ -43,9 +43,9 @@ class PageClient:
     def ask(
         self, method: str, path: str, form: dict[str, str] | None = None, **headers: str
     ) -> Answer:
-        """Ask for a page, or send a form as a browser does; redirects are not followed.
+        """Request a page or send a form like a browser, without following redirects.
 
-        A header with the value "" is not sent.
+        Headers with the value "" are omitted.
         """
         sent = {"Cookie": self.cookie}
         body = None
@@ -68,11 +68,11 @@ class PageClient:
         return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, read)
 
     def log_in(self, name: str = USER, password: str = PASSWORD) -> Answer:
-        """Send the log-in form."""
+        """Send the login form."""
         return self.ask("POST", "/ui/login", {"name": name, "password": password})
 
     def page(self, path: str, *, status: int = 200) -> ServedPage:
-        """Return a page, checked."""
+        """Request a page, and check it."""
         answer = self.ask("GET", path)
         assert answer.status == status, (path, answer.status, answer.text[:500])
         assert answer.headers["content-type"] == "text/html; charset=utf-8"
@@ -84,11 +84,11 @@ class PageClient:
 
 
 class ServedPage(HTMLParser):
-    """A page, parsed; fails on what the policy forbids, and on what a screen reader stumbles over.
+    """A parsed page that rejects policy violations and accessibility faults.
 
     Attributes:
-        rows: The cells of each row of each table, as text.
-        links: Where links lead.
+        rows: Cell texts of all table rows.
+        links: Targets of links.
     """
 
     def __init__(self, html: str) -> None:
@@ -122,7 +122,7 @@ class ServedPage(HTMLParser):
 
     @property
     def text(self) -> str:
-        """All that is written in it."""
+        """Complete text."""
         return "\n".join(self.texts)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -162,7 +162,7 @@ class ServedPage(HTMLParser):
             self._open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        """Check that elements are closed in their order."""
+        """Check that elements are closed in order."""
         assert self._open.pop() == tag, self.getpos()
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -172,7 +172,7 @@ class ServedPage(HTMLParser):
             self.handle_endtag(tag)
 
     def handle_data(self, data: str) -> None:
-        """Keep a text."""
+        """Record text."""
         if self._open[-1:] == ["title"] and "svg" not in self._open:
             self.title += data
         elif self._open[-1:] == ["script"]:

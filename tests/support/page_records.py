@@ -1,4 +1,4 @@
-"""Records that the page is looked at with."""
+"""Records for tests of the web pages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def add_search(
     state: ExperimentState = ExperimentState.COMPLETED,
     **more: Any,
 ) -> int:
-    """Record a random search as its trials would leave it; `more` goes into the configuration."""
+    """Record a finished random search. `more` extends the configuration."""
     chance = random.Random(1)
     experiment = database.create_experiment(
         config={
@@ -102,7 +102,7 @@ def add_search(
 
 
 def save_checkpoint(database: Database, trial_id: int, store: Path, files: Path, step: int) -> str:
-    """Save a checkpoint with two files of a trial, whose storage is the folder `store`."""
+    """Save a trial's checkpoint with two files in the storage directory `store`."""
     files.mkdir(exist_ok=True)
     (files / "weights.bin").write_bytes(bytes(range(256)) * 40)
     (files / "state.json").write_text("{}\n")

@@ -1,4 +1,4 @@
-"""Asking a server with the standard library alone, byte by byte where that matters."""
+"""HTTP requests with the standard library, and raw connections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Answer", "PlainHttp", "connect_to", "read_to_the_end"]
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a server answered."""
+    """Response from a server."""
 
     status: int
     headers: Mapping[str, str]
@@ -24,17 +24,17 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        """The body as a JSON value."""
+        """Response body as a JSON value."""
         return json.loads(self.body)
 
     @property
     def error(self) -> str:
-        """What an error says."""
+        """Message of an error response."""
         return str(self.json["error"]["message"])
 
 
 class PlainHttp:
-    """Asks one server, over one connection, which it makes again where it broke."""
+    """Client of one server with one connection, which it reopens after a failure."""
 
     def __init__(self, url: str, *, context: ssl.SSLContext | None = None) -> None:
         parts = urllib.parse.urlsplit(url)
@@ -56,7 +56,7 @@ class PlainHttp:
         token: str = "",
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Ask; a body that is not bytes is sent as JSON."""
+        """Send a request. A body that is not bytes is sent as JSON."""
         sent = dict(headers or {})
         if token:
             sent["Authorization"] = f"Bearer {token}"
@@ -72,19 +72,19 @@ class PlainHttp:
             raise
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         self._connection.close()
 
 
 def connect_to(url: str) -> socket.socket:
-    """Return a connection with the server at a URL, for what no client would send."""
+    """Open a raw connection to a server, for invalid requests."""
     parts = urllib.parse.urlsplit(url)
     assert parts.port is not None
     return socket.create_connection((parts.hostname, parts.port), timeout=60)
 
 
 def read_to_the_end(connection: socket.socket) -> bytes:
-    """Return what comes until the other side closes."""
+    """Receive data until the other side closes."""
     parts = []
     try:
         while part := connection.recv(65536):

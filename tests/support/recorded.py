@@ -1,4 +1,4 @@
-"""Records as training would leave them, and the commands that read them."""
+"""Records as training writes them, and the commands that read them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ with Database.open(sys.argv[1]) as database:
 
 @dataclasses.dataclass
 class Records:
-    """A home with records, and the commands that read them."""
+    """A home with records, and commands that read them."""
 
     home: Path
     database: Database
@@ -60,7 +60,7 @@ class Records:
     @classmethod
     @contextlib.contextmanager
     def create(cls, folder: Path) -> Iterator[Records]:
-        """Yield the records of a new home in a folder."""
+        """Yield the records of a new home."""
         home = folder / "home"
         with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
             yield cls(home, database)
@@ -79,7 +79,7 @@ class Records:
         return json.loads(result.stdout)
 
     def csv(self, *arguments: object) -> list[dict[str, str]]:
-        """Return what a command prints with ``--csv``, by the names of its columns."""
+        """Run a command with ``--csv``, and return its rows by column name."""
         result = self(*arguments, "--csv")
         assert result.exit_code == 0, result.output
         return list(csv.DictReader(io.StringIO(result.stdout_bytes.decode(), newline="")))
@@ -87,7 +87,7 @@ class Records:
     def on_a_terminal(
         self, *arguments: object, variables: Mapping[str, str] | None = None, **options: Any
     ) -> tuple[int, str, str]:
-        """Run a command in a process on a terminal; see `terminal.on_a_terminal`."""
+        """Run a command on a terminal. See `terminal.on_a_terminal`."""
         return on_a_terminal(
             [sys.executable, "-m", "detcore", *map(str, arguments)],
             variables={"DETCORE_HOME": str(self.home), **(variables or {})},
@@ -121,7 +121,7 @@ class Records:
         )
 
     def checkpoint(self, trial_id: int, step: int, uuid: str, *, size: int = 1500) -> str:
-        """Record a checkpoint, without files."""
+        """Record a checkpoint without files."""
         self.database.record_checkpoint(
             CheckpointStarted(uuid=uuid, storage_url="s3://runs", steps_completed=step),
             trial_id=trial_id,
@@ -138,7 +138,7 @@ class Records:
         return int(done.stdout)
 
     def folder(self, trial_id: int) -> Path:
-        """Give a trial its folder."""
+        """Create a trial's directory."""
         trial = self.database.get_trial(trial_id)
         folder = self.home / "experiments" / str(trial.experiment_id) / "trials" / str(trial_id)
         folder.mkdir(parents=True)
@@ -146,12 +146,12 @@ class Records:
         return folder
 
     def runs(self, experiment_id: int) -> int:
-        """Be the runner of an experiment, until this process ends; return its number."""
+        """Hold the runner lock of an experiment until this process exits, and return its id."""
         take_lock(self.database, experiment_id, self.home)
         return experiment_id
 
     def trained(self) -> int:
-        """Record a trial that was validated three times and saved once."""
+        """Record a trial with three validations and one checkpoint."""
         trial = self.trial(self.runs(self.experiment()), learning_rate=0.5, layers={"count": 2})
         self.database.start_run(trial)
         for step in (10, 20, 30):

@@ -1,4 +1,4 @@
-"""A real server in a process of its own, on a free port of the loopback interface."""
+"""A real server process on a free loopback port."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["PASSWORD", "SLOW_TO_JUDGE", "USER", "RunningServer", "quick_hash"]
 
 USER = "ada"
 PASSWORD = "Correct-horse-7"
-# A setup: judging takes seconds and nothing can interrupt it; no real input takes as long.
+# Setup in which checking an experiment takes seconds, longer than any real input.
 SLOW_TO_JUDGE = """
 import time
 from detcore_server.jobs import submit
@@ -31,22 +31,22 @@ submit.check = lambda *arguments: (time.sleep(3), check(*arguments))[1]
 
 
 def quick_hash(password: str) -> str:
-    """Return a hash to store that is verified quickly: a hash names its costs."""
+    """Return a password hash with low costs, which is verified quickly."""
     return argon2.PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(prehash(password))
 
 
 class RunningServer:
-    """``detcore serve`` on the records of a folder; can be killed and started again.
+    """``detcore serve`` on the records in a directory, which can be killed and restarted.
 
     Args:
-        home: The folder of records.
-        options: Of the command.
-        setup: Python code that its process runs first, such as one that shortens a timeout.
-        variables: Set for its process.
+        home: Directory of the records.
+        options: Options of the command.
+        setup: Python code that the process runs first, for example to shorten a timeout.
+        variables: Environment variables of the process.
 
     Attributes:
-        url: Where it answers; the same one each time it is started.
-        log: What it wrote to stderr, over all its lives.
+        url: URL of the server, which stays the same after a restart.
+        log: Output to stderr of all starts.
     """
 
     def __init__(self, home: Path, *options: str, setup: str = "", **variables: str) -> None:
@@ -70,12 +70,12 @@ class RunningServer:
 
     @property
     def pid(self) -> int:
-        """Id of its process."""
+        """Process id."""
         assert self._process is not None
         return self._process.pid
 
     def start(self) -> RunningServer:
-        """Start it, and wait until it listens."""
+        """Start the server, and wait until it listens."""
         program = ["-m", "detcore"]
         if self._setup:
             program = ["-c", f"{self._setup}\nfrom detcore.cli import main\nmain()"]
@@ -98,11 +98,11 @@ class RunningServer:
         return self
 
     def kill(self) -> None:
-        """End it with SIGKILL."""
+        """Kill the server with SIGKILL."""
         self.stop(signal.SIGKILL)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """End it with a signal, wait, and return its exit code; 0 if it does not run."""
+        """Stop the server with a signal, and return its exit code, or 0 if it does not run."""
         if self._process is None:
             return 0
         self.signal(number)
@@ -113,7 +113,7 @@ class RunningServer:
         return code
 
     def signal(self, number: int) -> None:
-        """Send it a signal, and do not wait."""
+        """Send a signal without waiting."""
         assert self._process is not None
         self._process.send_signal(number)
 
@@ -123,7 +123,7 @@ class RunningServer:
         return str(said["token"])
 
     def ask(self, method: str, path: str, body: object = None, token: str = "") -> Any:
-        """Ask with the standard library alone; raise HTTPError unless the answer is a good one."""
+        """Send a request with the standard library. Raises HTTPError for error responses."""
         headers = {"Content-Type": "application/json"}
         if token:
             headers["Authorization"] = f"Bearer {token}"

@@ -1,4 +1,4 @@
-"""Searches of a script that trains nothing, run through the command line."""
+"""Searches over a script without training, run with the command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPACE = {
     "width": {"type": "int", "minval": 1, "maxval": 8},
 }
 
-# It saves how far it is, and is killed, fails or waits where its orders say so.
+# Saves its progress, and is killed, fails or waits according to its orders.
 SCRIPT = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -64,7 +64,7 @@ with core.init() as context:
 
 
 class Searches:
-    """The `detcore` command with a home and a folder of code."""
+    """The `detcore` command with a home and a code directory."""
 
     def __init__(self, detcore: Detcore) -> None:
         self.detcore = detcore
@@ -74,7 +74,7 @@ class Searches:
         self.order()
 
     def order(self, **orders: Any) -> None:
-        """Say what trials do; by id: ``t3={"fail_at": 2}``."""
+        """Set the behaviour of trials by id: ``t3={"fail_at": 2}``."""
         by_id = {name.removeprefix("t"): order for name, order in orders.items()}
         (self.code / "orders.json").write_text(json.dumps(by_id))
 
@@ -97,13 +97,13 @@ class Searches:
         )
 
     def run(self, *, code: int = 0, **changes: Any) -> dict[str, Any]:
-        """Run an experiment; return its summary."""
+        """Run an experiment, and return its summary."""
         finished = self.detcore("run", self.config(**changes), self.code, "--json")
         assert finished.code == code, finished.stdout + finished.stderr
         return finished.summary
 
     def resume(self, *arguments: object) -> dict[str, Any]:
-        """Resume the first experiment; return its summary."""
+        """Resume the first experiment, and return its summary."""
         finished = self.detcore("run", "--resume", 1, "--json", *arguments)
         assert finished.code == 0, finished.stdout + finished.stderr
         return finished.summary
@@ -112,7 +112,7 @@ class Searches:
         return self.detcore.database()
 
     def events(self, experiment: int = 1) -> list[Any]:
-        """Return the log of a search, with trials by their index."""
+        """Return the log of a search, with trial indices."""
         with self.database() as database:
             return database.list_search_events(experiment)
 
@@ -121,7 +121,7 @@ class Searches:
             return database.list_trials(experiment)
 
     def starts(self) -> list[dict[str, Any]]:
-        """Return every start of a trial: which, and from where."""
+        """Return the trial and the first step of every start."""
         lines = (self.code / "starts.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines]
 

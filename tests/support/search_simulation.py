@@ -1,4 +1,4 @@
-"""Running a search without training anything."""
+"""Simulate a search without training."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SPACE = {
 def setup(
     max_length: int = 64, *, seed: int = 7, space: Any = SPACE, **settings: Any
 ) -> SearchSetup:
-    """Return what a method is made from."""
+    """Create the setup of a search method."""
     return SearchSetup(
         settings={"smaller_is_better": True, **settings},
         hyperparameters=space,
@@ -58,14 +58,14 @@ def asha(max_length: int = 1024, **settings: Any) -> SearchSetup:
 
 
 class Simulation:
-    """Trials that report in a random order, and sometimes fail.
+    """Simulated trials that report in random order and sometimes fail.
 
     Args:
-        method: Makes the search method.
-        seed: Of the order, and of which trials fail.
-        num_slots: Trials that train at one time.
-        failing: Part of the reports that are exits.
-        metric: The metric of a trial at a length.
+        method: Function that creates the search method.
+        seed: Seed of the report order and of the failures.
+        num_slots: Number of concurrent trials.
+        failing: Fraction of reports replaced by exits.
+        metric: Function from a trial and length to a metric.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Simulation:
         self._note(self.search.first)
 
     def run(self) -> Simulation:
-        """Go on until the search is finished."""
+        """Continue until the search is finished."""
         while self._training:
             place = self._random.randrange(len(self._training))
             trial, length = self._training.pop(place)
@@ -95,7 +95,7 @@ class Simulation:
         return self
 
     def lengths(self) -> list[int]:
-        """Return how far each trial was trained."""
+        """Return the training length of each trial."""
         return [trial.length for trial in self.search.trials]
 
     def _event(self, trial: int, length: int) -> Event:
@@ -113,11 +113,11 @@ class Simulation:
 
 
 def created(operations: Sequence[Sequence[Operation]]) -> Iterator[Create]:
-    """Yield the trials that operations create."""
+    """Yield the trials created by operations."""
     for group in operations:
         yield from (each for each in group if isinstance(each, Create))
 
 
 def closed(operations: Sequence[Sequence[Operation]]) -> list[int]:
-    """Return the trials that operations close, in order."""
+    """Return the trials closed by operations, in order."""
     return [each.trial for group in operations for each in group if isinstance(each, Close)]

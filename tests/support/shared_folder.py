@@ -1,4 +1,4 @@
-"""Files that take minutes to make, made once for all processes that run the tests of a session."""
+"""Directories with expensive files that all test processes of a session share."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 
 
 def shared_folder(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """Return a folder; the first process that asks for it fills it, and the others wait for that.
+    """Return a shared directory. The first process fills it while other processes wait.
 
     Args:
-        factory: pytest's.
-        name: Of the folder; one for each content.
-        make: Fills the empty folder that it is given.
+        factory: pytest's directory factory.
+        name: Name of the directory, unique for each content.
+        make: Function that fills the empty directory.
     """
     base = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:

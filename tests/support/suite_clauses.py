@@ -1,4 +1,4 @@
-"""Clauses of suites, run one by one on plugins that keep them or do not."""
+"""Run single clauses of suites on correct and wrong plugins."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ __all__ = ["broken_clauses", "clauses_of", "run_clause"]
 
 
 def clauses_of(suite: type[Any]) -> list[str]:
-    """Return the names of a suite's clauses, sorted."""
+    """Return the sorted names of a suite's clauses."""
     members = inspect.getmembers(suite, lambda member: hasattr(member, "clause"))
     return sorted(str(member.clause) for _, member in members)
 
 
 def run_clause(suite: type[Any], name: str, tmp_path: Path) -> BrokenContractError | None:
-    """Run the test of one clause; return how it is broken, or None.
+    """Run the test of one clause, and return its error or None.
 
     Args:
-        suite: A suite that names its plugin.
-        name: The clause.
-        tmp_path: An empty folder.
+        suite: Suite class of a plugin.
+        name: Name of the clause.
+        tmp_path: Empty directory.
     """
     test = getattr(suite(), f"test_{name.replace('-', '_')}")
-    given = {"tmp_path": tmp_path} if "tmp_path" in inspect.signature(test).parameters else {}
+    arguments = {"tmp_path": tmp_path} if "tmp_path" in inspect.signature(test).parameters else {}
     try:
         with _unshrunk():
-            test(**given)
+            test(**arguments)
     except BrokenContractError as error:
         return error
     except pytest.skip.Exception:
@@ -43,7 +43,7 @@ def run_clause(suite: type[Any], name: str, tmp_path: Path) -> BrokenContractErr
 
 
 def broken_clauses(suite: type[Any], tmp_path: Path) -> list[str]:
-    """Run all clauses of a suite; return the names of those that are broken."""
+    """Run all clauses of a suite, and return the names of broken clauses."""
     broken = []
     for name in clauses_of(suite):
         folder = tmp_path / name
@@ -55,7 +55,7 @@ def broken_clauses(suite: type[Any], tmp_path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _unshrunk() -> Iterator[None]:
-    """Take the first example that breaks a clause, rather than the smallest."""
+    """Report the first failing example without shrinking it."""
     settings.register_profile("unshrunk", phases=[Phase.explicit, Phase.generate])
     before = settings.get_current_profile_name()
     settings.load_profile("unshrunk")

@@ -1,11 +1,11 @@
-"""A world without processes, files or time, in which a runner's decisions are tried.
+"""Model of a runner without processes, files or time, which tests the runner's decisions.
 
-A `World` holds all that `detcore.run.supervisor` decides about: the records and the search log,
-which survive a kill of the runner, and its workers, which do not. Its moves are the steps of the
-runner, action by action, and all that may happen between them: workers report, end or fail, signals
-and requests arrive, the runner is killed and resumed. Each move is checked.
+A `World` contains the state that `detcore.run.supervisor` uses: records and search log, which
+survive a kill of the runner, and workers, which do not. Moves are the runner's actions and events
+between them: workers report, exit or fail, signals and requests arrive, and the runner is killed and
+resumed. Each move is checked.
 
-`explore` tries all orders of the moves of a small scenario, `walk` random orders of a large one.
+`explore` tries all orders of moves in a small scenario, and `walk` random orders in a large scenario.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Log = tuple[tuple[Event, str | None], ...]
 
 
 class Race:
-    """A search method whose first trial that trains to the end closes all others."""
+    """A search method that closes all other trials when the first trial has trained to the end."""
 
     def __init__(self, num_trials: int) -> None:
         self._open = list(range(num_trials))
@@ -85,15 +85,15 @@ METHODS: dict[str, Callable[[], SearchMethod]] = {
     "race-2": lambda: Race(2),
     "race-4": lambda: Race(4),
 }
-# All of these happen at most so often as a scenario says; the rest happens by itself.
+# Faults, whose number is limited by a scenario. Other moves are always possible.
 FAULTS = (
-    "die",  # the runner is killed, and its workers end with it
+    "die",  # the runner is killed, and its workers exit
     "crash",  # the workers of a trial fail, with or without a new checkpoint
-    "mistake",  # they raise an exception that is certain to come again
+    "mistake",  # they raise an exception that would occur again
     "damage",  # their latest checkpoint cannot be restored
-    "leave",  # they make way, though nobody asked them to
-    "signal",  # the runner receives SIGINT; the second one is urgent
-    "control",  # another process asks for a pause, a cancel or a kill
+    "leave",  # they exit with code 75 without a request
+    "signal",  # the runner receives SIGINT; a second SIGINT is urgent
+    "control",  # another process requests a pause, cancel or kill
     "trial control",  # another process cancels or kills one trial
     "failure",  # the search method fails, or the log cannot be written
 )
@@ -101,15 +101,15 @@ FAULTS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A search and what may happen to it.
+    """A search and its possible faults.
 
     Attributes:
         method: Name of the search method.
-        places: How many trials run at once.
+        places: Number of concurrent trials.
         max_restarts: As in the experiment file.
-        scripts: What some trials do, by index: reject, stop, fail, or are certain to fail.
-        faults: How often each fault happens at most.
-        is_script: Whether its trial is a standalone script, which each run starts once.
+        scripts: Behaviour of some trials by index: reject, stop, fail, or fail repeatedly.
+        faults: Maximum number of each fault.
+        is_script: Whether the trial is a standalone script, which each run starts once.
     """
 
     method: str
@@ -121,7 +121,7 @@ class Scenario:
 
     @property
     def is_same_always(self) -> bool:
-        """Whether the search log must be the same for all orders of moves."""
+        """Whether the search log must be equal for all orders of moves."""
         faults = {name for name, _ in self.faults}
         crashes = dict(self.faults).get("crash", 0)
         return (
@@ -132,11 +132,11 @@ class Scenario:
 
 
 class Violation(AssertionError):
-    """The runner did what it must not."""
+    """Raised when the runner breaks an invariant."""
 
 
 class Row(NamedTuple):
-    """The record of a trial, with the batches of its checkpoints."""
+    """Record of a trial with its checkpoint batches."""
 
     id: int
     state: TrialState = PAUSED
@@ -159,7 +159,7 @@ class Workers(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """The search after a log: trials as (length, is_waiting, is_closed), and the last answer."""
+    """State of a search: trials as (length, is_waiting, is_closed), and the last answer."""
 
     trials: tuple[tuple[int, bool, bool], ...]
     operations: tuple[Operation, ...]
@@ -168,7 +168,7 @@ class Planned(NamedTuple):
 
 @functools.lru_cache(maxsize=200_000)
 def planned(method: str, log: Log) -> Planned:
-    """Return the search after a log, with the answer to its last event."""
+    """Replay a log, and return the search with the answer to the last event."""
     search = Search(METHODS[method](), seed=7)
     operations = search.first
     for event, _ in log:
@@ -187,11 +187,11 @@ def require(holds: object, what: str) -> None:
 
 
 class World:
-    """A runner and all that is outside of it.
+    """A runner and its environment.
 
     Args:
-        scenario: What may happen.
-        supervisor: The module that decides.
+        scenario: The search and its possible faults.
+        supervisor: The supervisor module under test.
     """
 
     def __init__(self, scenario: Scenario, supervisor: types.ModuleType = supervisor) -> None:
@@ -199,24 +199,24 @@ class World:
         self.supervisor: Any = supervisor
         self.scripts = dict(scenario.scripts)
         self.left = tuple(dict(scenario.faults).get(name, 0) for name in FAULTS)
-        # What survives a kill of the runner.
+        # State that survives a kill of the runner.
         self.log: Log = ()
         self.rows: tuple[Row, ...] = ()
         self.experiment = PAUSED
         self.num_runs = 0
-        # What does not.
+        # State that is lost.
         self.state: Any = None
         self.queue: tuple[Any, ...] = ()
         self.inbox: tuple[Any, ...] = ()
         self.workers: tuple[Workers, ...] = ()
         self.made_way: tuple[int, ...] = ()
-        self.script_ended: Any = None  # how the script ended in this run
+        self.script_ended: Any = None  # outcome of the script in this run
         self.now = 0.0
         self.has_ticked = False
         self._create(planned(scenario.method, ()).operations)
 
     def key(self) -> tuple[Any, ...]:
-        """Return all that what follows depends on."""
+        """Return the state that determines all further moves."""
         return (
             self.left, self.log, self.rows, self.experiment, min(self.num_runs, 5), self.state,
             self.queue, tuple(map(self._hashable, self.inbox)), self.workers, self.now,
@@ -224,7 +224,7 @@ class World:
         )  # fmt: skip
 
     def _hashable(self, event: Any) -> Any:
-        # What the search wants follows from the log, and has dictionaries.
+        # The search's requests follow from the log and contain unhashable dictionaries.
         if isinstance(event, self.supervisor.Advanced):
             return event._replace(operations=event.operations is None)
         return event
@@ -235,13 +235,13 @@ class World:
 
     @property
     def is_settled(self) -> bool:
-        """Whether a resumed runner would find nothing to do, or what it did in vain before."""
+        """Whether a resumed runner would have nothing new to do."""
         if self.state is not None or self.experiment is PAUSED or self.experiment is RUNNING:
             return False
         if self.experiment is COMPLETED or self.plan.is_finished:
             return True
         closed = [is_closed for _, _, is_closed in self.plan.trials]
-        # A closed trial that failed after its last report trains that part again.
+        # A closed trial that failed after its last report trains the last part again.
         is_hopeless = all(
             row.state in OVER if closed[i] else self.scripts.get(i) in ("fail", "certain", "reject")
             for i, row in enumerate(self.rows)
@@ -251,7 +251,7 @@ class World:
     # Moves.
 
     def moves(self) -> list[Move]:
-        """Return all that may happen next."""
+        """Return all possible next moves."""
         if self.is_settled:
             return []
         dies = [("die", 0)] if self._may("die") else []
@@ -276,7 +276,7 @@ class World:
         return self.left[FAULTS.index(fault)] > 0
 
     def _next_start(self) -> float | None:
-        """Return when the next trial may start that waits for its time."""
+        """Return the time at which the next delayed trial may start."""
         if self.state.is_stopping:
             return None
         idle = [trial for trial in self.state.trials if trial.place is None]
@@ -311,7 +311,7 @@ class World:
             yield "damage", index
 
     def do(self, move: Move) -> None:
-        """Let something happen, and check what follows."""
+        """Make a move, and check the result."""
         name, index = move
         fault = {"crash later": "crash", "cancel trial": "trial control"}.get(name, name)
         fault = "trial control" if name == "kill trial" else fault
@@ -332,7 +332,7 @@ class World:
             event, self.inbox = self.inbox[0], self.inbox[1:]
             self._decide(event)
         elif name == "tick":
-            if self.has_ticked:  # nothing else happens until a trial has waited long enough
+            if self.has_ticked:  # time passes until a trial has waited long enough
                 self.now = self._next_start() or self.now
             self._decide(self.supervisor.Tick(self.now))
             self.has_ticked = True
@@ -352,7 +352,7 @@ class World:
             self._check_idle()
 
     def _happen_to_workers(self, name: str, index: int) -> None:
-        """Let workers report or end."""
+        """Let workers report or exit."""
         kind, row = self.supervisor.Ending, self.rows[index]
         workers = self._workers(index)
         latest = max(row.checkpoints, default=0)
@@ -442,7 +442,7 @@ class World:
         running, used = [w.trial for w in self.workers], [w.place for w in self.workers]
         require(index not in running, f"trial {index} runs twice at once")
         require(place not in used, f"place {place} is used twice")
-        require(0 <= place < self.scenario.places, f"there is no place {place}")
+        require(0 <= place < self.scenario.places, f"unknown place {place}")
         require(not self.state.is_stopping, f"trial {index} starts although the run is to end")
         require(index < len(self.plan.trials), f"trial {index} starts before it is logged")
         row, (target, is_waiting, is_closed) = self.rows[index], self.plan.trials[index]
@@ -455,7 +455,7 @@ class World:
         require(starts_at <= self.now, f"trial {index} starts before it has waited")
         require(index not in self.made_way, f"trial {index} made way, and starts again at once")
         require(self.script_ended is None, "a script is started again by its runner")
-        # A script that was killed behind its training runs its end again.
+        # A script killed after its training repeats its end.
         is_over = not self.scenario.is_script
         exits = [event for event, _ in self.log if is_over and isinstance(event, Exited)]
         require(index not in [e.trial for e in exits], f"trial {index} starts after its end")
@@ -590,7 +590,7 @@ class World:
             self._check_starts()
 
     def _check_starts(self) -> None:
-        """Check that no trial waits for a place that is free."""
+        """Check that no trial waits while a place is free."""
         state = self.state
         idle = [
             index
@@ -621,7 +621,7 @@ class World:
 
 
 def check_settled(world: World, expected: Log | None) -> None:
-    """Check the end of an order of moves."""
+    """Check the final state of a sequence of moves."""
     states = [row.state for row in world.rows]
     require(all(state in OVER for state in states), f"a trial is lost: {states}")
     for index, row in enumerate(world.rows):
@@ -640,7 +640,7 @@ def check_settled(world: World, expected: Log | None) -> None:
 
 
 def undisturbed(scenario: Scenario, supervisor: types.ModuleType = supervisor) -> World:
-    """Return the world after all has gone well."""
+    """Return the final world without faults."""
     world = World(dataclasses.replace(scenario, faults=()), supervisor)
     for _ in range(1000):
         moves = world.moves()
@@ -651,12 +651,12 @@ def undisturbed(scenario: Scenario, supervisor: types.ModuleType = supervisor) -
 
 
 def explore(scenario: Scenario, supervisor: types.ModuleType = supervisor) -> int:
-    """Try all orders of moves; return their number.
+    """Try all orders of moves, and return their number.
 
-    Worlds that several orders lead through are tried once.
+    A world that several orders reach is explored once.
 
     Raises:
-        Violation: With one of the shortest orders that lead to it.
+        Violation: With one of the shortest orders of moves that cause it.
     """
     first = World(scenario, supervisor)
     numbers = {first.key(): 0}
@@ -691,10 +691,10 @@ def explore(scenario: Scenario, supervisor: types.ModuleType = supervisor) -> in
 
 
 def _count_orders(children: Sequence[Sequence[int]]) -> int:
-    """Return the number of ways from the first world to one without moves.
+    """Return the number of paths from the first world to a final world.
 
     Raises:
-        Violation: If a way leads in a circle, so that a run need not end.
+        Violation: If a path is circular, so that a run may not end.
     """
     num_parents = [0] * len(children)
     for each in children:
@@ -718,10 +718,10 @@ def _count_orders(children: Sequence[Sequence[int]]) -> int:
 
 
 def walk(scenario: Scenario, seed: int, supervisor: types.ModuleType = supervisor) -> list[Move]:
-    """Try one random order of moves; return it.
+    """Try one random order of moves, and return it.
 
     Raises:
-        Violation: With the moves that lead to it.
+        Violation: With the moves that cause it.
     """
     dice = random.Random(seed)
     world = World(scenario, supervisor)

@@ -1,4 +1,4 @@
-"""Running a command on a real pseudo-terminal."""
+"""Run commands on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def on_a_terminal(
     """Run a command with standard error on a terminal.
 
     Args:
-        command: The program and its arguments.
-        variables: Added to those of this process.
-        folder: Where it runs.
+        command: Program and arguments.
+        variables: Additional environment variables.
+        folder: Working directory.
         width: Columns of the terminal.
-        stdout_too: Whether standard output is the terminal as well; else it is a pipe.
+        stdout_too: Whether standard output is also the terminal. Otherwise it is a pipe.
 
     Returns:
-        The exit code, all that was written to the terminal, and what was written to the pipe.
+        Exit code, output to the terminal, and output to the pipe.
     """
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
@@ -62,5 +62,5 @@ def on_a_terminal(
 
 
 def without_colour(text: str) -> str:
-    """Return a text without the sequences that colour it or move in it."""
+    """Remove escape sequences from a text."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)

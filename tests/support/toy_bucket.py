@@ -1,4 +1,4 @@
-"""The slow storage of the toy plugin, and experiments that keep their checkpoints there."""
+"""Slow storage of the toy plugin, and experiments that use it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLOW = {**BATCH, "pause_s": 0.05}
 
 
 class Bucket:
-    """A folder that takes its time; `order` says how much, also while a trial runs."""
+    """A slow storage directory. `order` sets its delay, also while a trial runs."""
 
     def __init__(self, detcore: Detcore) -> None:
         self.detcore = detcore
@@ -44,7 +44,7 @@ class Bucket:
         )
 
     def slow_config(self, **changes: Any) -> Path:
-        """Write an experiment that is slow from its first checkpoint on; see `Detcore.slow`."""
+        """Write an experiment that is slow after its first checkpoint. See `Detcore.slow`."""
         return self.config(hyperparameters=self.detcore.slow(pause_from=10), **changes)
 
     def storage(self) -> FsspecStorage:
@@ -54,11 +54,11 @@ class Bucket:
         return list_committed(self.storage())
 
     def begun(self) -> list[str]:
-        """Checkpoints that are recorded as on their way."""
+        """Checkpoints recorded as in progress."""
         return [record.uuid for record in self.records() if record.state == "ACTIVE"]
 
     def is_saving_for(self, save_s: float) -> bool:
-        """Whether a save has begun since it was ordered to take this long."""
+        """Whether a save with this delay has started."""
         begun = self.orders.with_suffix(".begun")
         return begun.exists() and str(save_s) in begun.read_text().split()
 
@@ -68,7 +68,7 @@ class Bucket:
             return database.list_checkpoints()
 
     def reported(self) -> int:
-        """Return the last batch of which the first trial has reported."""
+        """Return the last batch reported by the first trial."""
         with self.detcore.database() as database:
             ingest_event_logs(database, self.detcore.home)
             return max(each.steps_completed for each in database.metrics(1, "training"))
@@ -78,11 +78,11 @@ class Bucket:
         return state
 
     def assert_all_whole(self) -> None:
-        """Nothing is on its way any more, what is recorded is there, and nothing else is."""
+        """Check that no save is in progress, and that records and files agree."""
         states = {record.uuid: record.state for record in self.records()}
         assert set(states.values()) <= {"COMPLETED", "DELETED"}, states
         completed = {uuid for uuid, state in states.items() if state == "COMPLETED"}
-        # Not the folder in which the storage is tried out, which this kind of storage keeps.
+        # Except the probe directory, which this storage keeps.
         there = {path.name for path in self.root.glob("[!.]*") if path.is_dir()}
         assert set(self.committed()) == completed == there
         for uuid in completed:
@@ -96,7 +96,7 @@ class Bucket:
         return self.state(finished.summary["trials"][0]["latest_checkpoint"])
 
     def resumed_state(self, experiment: int) -> dict[str, Any]:
-        """Go on with an experiment to its end, on a fast storage; return the final state."""
+        """Resume an experiment with fast storage until its end, and return the final state."""
         self.order()
         self.detcore.hurry()
         finished = self.detcore.run_checked("run", "--resume", experiment, "--json")

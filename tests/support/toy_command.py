@@ -1,4 +1,4 @@
-"""The `detcore` command with a home of its own, and experiments of the toy framework for it."""
+"""The `detcore` command with a separate home, and experiments of the toy framework."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODEL_DIR = TESTS / "run" / "model"
 
 
 def toy_config(**changes: Any) -> dict[str, Any]:
-    """Return an experiment of the toy framework; keys with two underscores are nested."""
+    """Return an experiment of the toy framework. Double underscores in keys mean nesting."""
     plain: dict[str, Any] = {
         "name": "toy",
         "entrypoint": "model_def:Line",
@@ -44,20 +44,20 @@ def toy_config(**changes: Any) -> dict[str, Any]:
 
 
 class NoWorkerError(AssertionError):
-    """The run ended before it told its worker's process."""
+    """Raised when a run ends before it reports its worker's process id."""
 
 
 class Detcore(DetcoreCommand):
-    """The `detcore` command with a home of its own, and the toy framework."""
+    """The `detcore` command with a separate home and the toy framework."""
 
     def __init__(self, tmp_path: Path, *, site: Path | None = None) -> None:
         super().__init__(tmp_path, python_path=[TOY_PLUGIN, *([site] if site else [])])
         self.tmp_path = tmp_path
 
     def config(self, **changes: Any) -> Path:
-        """Write an experiment file; keys with two underscores change nested settings.
+        """Write an experiment file. Double underscores in keys mean nesting.
 
-        Nothing is started again, and no checkpoint is deleted, unless the changes say so.
+        By default trials are not restarted and checkpoints are not deleted.
         """
         checkpoints = self.home / "checkpoints"
         checkpoints.mkdir(parents=True, exist_ok=True)
@@ -81,9 +81,9 @@ class Detcore(DetcoreCommand):
         return finished
 
     def slow(self, *, pause_from: int) -> dict[str, Any]:
-        """Return hyperparameters of a trial that is slow from a batch on, until `hurry`.
+        """Return hyperparameters that slow a trial down from a batch until `hurry`.
 
-        What is to hit it there has seconds for that, also on a loaded machine.
+        This leaves several seconds for a fault, also on a busy machine.
         """
         self._slow.touch()
         return {
@@ -95,7 +95,7 @@ class Detcore(DetcoreCommand):
         }
 
     def hurry(self) -> None:
-        """Let trials be slow no more."""
+        """Stop slowing trials down."""
         self._slow.unlink(missing_ok=True)
 
     @property
@@ -103,13 +103,13 @@ class Detcore(DetcoreCommand):
         return self.tmp_path / "slow"
 
     def toy_state(self, uuid: str) -> dict[str, Any]:
-        """Read the toy framework's state out of a checkpoint in the default storage."""
+        """Read the toy framework's state from a checkpoint in the default storage."""
         path = self.home / "checkpoints" / uuid / "toy.json"
         state: dict[str, Any] = json.loads(path.read_text())
         return state
 
     def write_code(self, name: str, text: str) -> Path:
-        """Write a module or a script; return the folder that it is in."""
+        """Write a module or script, and return its directory."""
         folder = self.tmp_path / "code"
         folder.mkdir(exist_ok=True)
         (folder / name).write_text(text)
@@ -120,7 +120,7 @@ class Detcore(DetcoreCommand):
         return Database.open(f"sqlite:///{self.home / 'detcore.db'}")
 
     def worker_pid(self) -> int:
-        """Read the worker's process id off the opening line of the command started last."""
+        """Read the worker's process id from the first line of the last command."""
         process = self.started[-1]
         assert process.stdout is not None
         told = []
@@ -136,7 +136,7 @@ class Detcore(DetcoreCommand):
 
 
 class OnPostgresql(Detcore):
-    """The command, with its records in a database of its own."""
+    """The command with a separate record database."""
 
     url = ""
 
@@ -145,7 +145,7 @@ class OnPostgresql(Detcore):
 
 
 def worker_pids(process: subprocess.Popen[str]) -> list[int]:
-    """Read the process ids of several workers, by rank, off the notice that lists them."""
+    """Read the process ids of several workers by rank from the notice that lists them."""
     assert process.stdout is not None
     for line in process.stdout:
         match = re.match(r"\d workers: processes ([\d, ]+)$", line)

@@ -1,4 +1,4 @@
-"""Python processes that start in milliseconds: forked from one that has imported what they need.
+"""Python processes that start in milliseconds, forked from a process with the required imports.
 
 Most tests that start a process would wait for imports: 0.6 s of CPU for a worker, 3 s for
 TensorFlow. `install` makes `subprocess.Popen` ask a *zygote* for each Python process that it can
@@ -79,7 +79,7 @@ _LIMITS = (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_AS, re
 
 
 class Zygote:
-    """This process's end of the connection to a zygote, which is a child of it.
+    """Connection of this process to its child process, the zygote.
 
     Args:
         link: The socket.
@@ -99,11 +99,11 @@ class Zygote:
         self.lock = threading.Lock()
 
     def fork(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> int | None:
-        """Return the process id of a new child of this process, or None if the zygote is gone."""
+        """Return the process id of a new child process, or None if the zygote has exited."""
         with self.lock:
             if self.link is None:
                 return None
-            # The process in between ends at once, which makes the new process a child of this one.
+            # The intermediate process exits immediately, which makes the new process our child.
             _be_subreaper(True)
             try:
                 socket.send_fds(self.link, [json.dumps(message).encode()], descriptors)
@@ -137,7 +137,7 @@ def install(preload: Sequence[str]) -> None:
 
 
 def uninstall() -> None:
-    """Start processes as usual again, and end the zygote."""
+    """Restore normal process starts, and end the zygote."""
     global _zygote
     subprocess.Popen._execute_child = _cold_start  # type: ignore[attr-defined]
     if _zygote is not None and _zygote.link is not None:
@@ -156,7 +156,7 @@ def _begin() -> Zygote:
             env={**variables, _ROOM_VARIABLE: "-" * _ROOM_BYTES},
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
-        ).returncode = 0  # it ends with this process; its exit code does not matter
+        ).returncode = 0  # the zygote exits with this process
     ours.settimeout(_START_TIMEOUT_S)
     ours.send(json.dumps(_preload).encode())
     imported = json.loads(ours.recv(_MAX_MESSAGE_BYTES))
@@ -166,7 +166,7 @@ def _begin() -> Zygote:
 
 @contextlib.contextmanager
 def cold() -> Iterator[None]:
-    """Start all processes as usual in this block, and with them what they start."""
+    """Start all processes normally in this block, including their child processes."""
     global _is_cold
     before, _is_cold = _is_cold, True
     try:
@@ -281,7 +281,7 @@ def _kind(words: list[str], variables: Mapping[str, str], folder: str) -> str | 
     if program is None or os.path.dirname(program) != os.path.dirname(sys.executable):
         return None
     # Ray's processes start threads of gRPC, whose state no other process may have touched.
-    # Programs of detcore_testing are never warm: they look at what is imported.
+    # Programs of detcore_testing are never warm, because they check imported modules.
     if words[1] == "-m" and len(words) > 2 and words[2].split(".")[0] in _WARM_PACKAGES:
         return "module"
     is_script = words[1].endswith(".py") and os.path.isfile(os.path.join(folder, words[1]))
@@ -302,7 +302,7 @@ def _be_subreaper(on: bool) -> None:
 
 @contextlib.contextmanager
 def warm_commands(folder: Path) -> Iterator[None]:
-    """Let shells that this block starts find warm ``detcore`` and ``python`` commands.
+    """Provide warm ``detcore`` and ``python`` commands for shells in this block.
 
     A shell starts programs, not `subprocess.Popen`. It finds small stand-ins first on its path,
     which ask this process to start the command with their streams, variables and folder, and end
@@ -360,7 +360,7 @@ def _accept(listening: socket.socket) -> None:
 
 
 def _run_for(link: socket.socket) -> None:
-    """Run the command that a stand-in asks for; kill it if the stand-in is killed."""
+    """Run the command that a stand-in requests. Kill it if the stand-in is killed."""
     with link:
         data, streams, _, _ = socket.recv_fds(link, _MAX_MESSAGE_BYTES, 3)
         words, folder, variables = json.loads(data)
@@ -415,7 +415,7 @@ def _import(names: Sequence[str]) -> None:
 
 
 def _serve(link: socket.socket, base: list[str], imported: list[str]) -> None:
-    """Fork until the other end is closed; return in the forked processes."""
+    """Fork until the other end is closed. Returns in the forked processes."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
@@ -538,14 +538,14 @@ def _share_cores(num_threads: str) -> None:
             return
 
 
-# Of OpenBLAS, as numpy builds it: of 2, of 1.26, and without a prefix.
+# OpenBLAS in NumPy 2, in NumPy 1.26, and without a prefix.
 _SET_NUM_THREADS = (
     "scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads",
 )  # fmt: skip
 
 
 def _place(descriptors: list[int], numbers: list[int], ready: int) -> int:
-    """Give descriptors the numbers that the process expects; return the new number of `ready`."""
+    """Renumber descriptors as the process expects, and return the new number of `ready`."""
     # First out of the way of each other, then where they belong.
     away = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _AWAY) for fd in (*descriptors, ready)]
     for number, fd in zip((0, 1, 2, *numbers), away, strict=False):

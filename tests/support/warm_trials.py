@@ -1,4 +1,4 @@
-"""Trials for launchers, without a runner: started, answered, and closed by hand."""
+"""Trials that tests start, answer and close without a runner."""
 
 from __future__ import annotations
 
@@ -112,12 +112,12 @@ HPARAMS = {"global_batch_size": 8, "learning_rate": 0.05}
 
 
 class Trials:
-    """An experiment whose trials a test starts one by one.
+    """An experiment whose trials a test starts individually.
 
     Args:
-        home: Folder for the records.
-        model_dir: Folder of the trial's code.
-        config: The experiment's configuration; defaults are filled in.
+        home: Directory for the records.
+        model_dir: Directory of the trial's code.
+        config: Configuration, to which defaults are added.
     """
 
     def __init__(self, home: Path, model_dir: Path, config: Mapping[str, Any]) -> None:
@@ -167,7 +167,7 @@ class Trials:
 
 
 def finish(group: WorkerGroup) -> int:
-    """Answer a trial that it is to end, and wait for that; return its exit code."""
+    """Tell a trial to end, and return its exit code."""
     for event in _events(group):
         if event.type == "searcher_completed":
             group.reply(type="end")
@@ -186,7 +186,7 @@ def _events(group: WorkerGroup) -> Iterator[WorkerEvent]:
 
 
 class Runs:
-    """Trials of the class above, cold and warm."""
+    """Cold and warm trials of the class above."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -208,23 +208,23 @@ class Runs:
         self.trials.output.clear()
         hparams: dict[str, Any] = {**HPARAMS, "facts": str(facts), "does": does}
         with pytest.MonkeyPatch.context() as patch:
-            patch.delenv("PYTEST_CURRENT_TEST", raising=False)  # another one in each test
+            patch.delenv("PYTEST_CURRENT_TEST", raising=False)  # differs in each test
             return self.trials.start(launcher, **hparams)
 
     def start_waiting(self) -> Any:
-        """Start a warm trial that waits; return when it does."""
+        """Start a warm trial, and return when it waits."""
         group = self.start(self.warm, "wait")
         wait_until(lambda: ("stdout", "waiting") in self.trials.output)
         return group
 
     def run(self, launcher: LocalLauncher, does: str = "") -> tuple[int, Any]:
-        """Run a trial to its end; return its exit code and what it found, if anything."""
+        """Run a trial to its end, and return its exit code and its findings, if any."""
         code = finish(self.start(launcher, does))
         facts = self.folder / "facts.json"
         return code, json.loads(facts.read_text()) if facts.exists() else None
 
     def warm_up(self) -> Any:
-        """Run trials until one is warm; return what it found."""
+        """Run trials until one is warm, and return its findings."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             code, facts = self.run(self.warm)
@@ -236,5 +236,5 @@ class Runs:
 
 
 def kind(file: str) -> str:
-    """Return what a descriptor leads to, the same for all trials: "pipe", ".../trials//events"."""
+    """Describe the target of a descriptor without trial ids: "pipe", ".../trials//events"."""
     return re.sub(r":\[\d+\]|(?<=/trials/)\d+", "", file)

@@ -1,4 +1,4 @@
-"""Linear regression by stochastic gradient descent: the smallest framework that can be resumed."""
+"""Linear regression by stochastic gradient descent, as a minimal framework with exact resume."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ToyController", "ToyTrial", "load_weights"]
 
 
 class ToyTrial(Trial):
-    """Subclasses say what to learn."""
+    """Base class for toy trials."""
 
     restarts_data = False
     noise = 1e-3
@@ -35,15 +35,15 @@ class ToyTrial(Trial):
 
 
 class ToyController:
-    """A stepping controller; several workers add up their gradients.
+    """A stepping controller. Several workers sum their gradients.
 
-    Hyperparameters make it slow: it waits ``pause_s`` after each batch, from batch ``pause_from``
-    on, and while the file ``pause_while`` is there.
+    Hyperparameters slow it down. It waits ``pause_s`` after each batch, from batch ``pause_from``
+    on, while the file ``pause_while`` exists.
     """
 
     def __init__(self, trial: ToyTrial, context: TrialContext) -> None:
         self._trial = trial
-        trial.controller = self  # for trials that make it go wrong
+        trial.controller = self  # for trials that break the controller
         self._context = context
         self._distributed = context.distributed
         self._x, self._y = trial.build_data()
@@ -69,7 +69,7 @@ class ToyController:
             self._ledger.describe(IdKind.RECORD_INDEX, num_records=len(self._x))
         self._digests = context.digests
         self._weights = np.zeros(self._x.shape[1])
-        self._gradient: np.ndarray | None = None  # not saved: used up when a step is done
+        self._gradient: np.ndarray | None = None  # not saved, because each step resets it
         self._noise = np.random.default_rng(context.get_trial_seed() + self._distributed.rank)
         self._step = 0
         self._data_start = 0
@@ -161,6 +161,6 @@ class ToyController:
 
 
 def load_weights(path: str, tags: Sequence[str] = ("all",), scale: float = 1.0) -> dict[str, Any]:
-    """Return the weights of a checkpoint, and what it was called with."""
+    """Return the weights in a checkpoint and the arguments of the call."""
     state = json.loads((Path(path) / "toy.json").read_text())
     return {"weights": [scale * weight for weight in state["weights"]], "tags": list(tags)}

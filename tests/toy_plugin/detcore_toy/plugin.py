@@ -1,4 +1,4 @@
-"""Registers the toy framework, a storage that is slow, and search methods."""
+"""Register the toy framework, a slow storage and search methods."""
 
 from detcore import hookimpl
 from detcore.plugins import SearcherType, StorageType

@@ -1,4 +1,4 @@
-"""Search methods of a third party: one that works, and others that do not, or not always."""
+"""Third-party search methods: a working method and methods with faults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DoublingSettings(BaseModel):
 
 
 class Doubling:
-    """Trials one after the other, each twice as long as the one before."""
+    """Runs trials one after another, each twice as long as the previous trial."""
 
     def __init__(self, setup: SearchSetup) -> None:
         self._left = int(setup.settings["max_trials"])
@@ -45,7 +45,7 @@ class Doubling:
 
 
 class Moody(Doubling):
-    """Fails when its second trial reports, while there is a file ``mood`` beside the code."""
+    """Fails when its second trial reports, if the code directory contains a file ``mood``."""
 
     def __init__(self, setup: SearchSetup) -> None:
         super().__init__(setup)
@@ -58,7 +58,7 @@ class Moody(Doubling):
 
 
 class Hollow:
-    """Half of a search method."""
+    """An incomplete search method."""
 
     def __init__(self, setup: SearchSetup) -> None:
         self.start = list
@@ -66,7 +66,7 @@ class Hollow:
 
 
 class Broken:
-    """Cannot be made."""
+    """A search method that cannot be created."""
 
     def __init__(self) -> None:
         pass

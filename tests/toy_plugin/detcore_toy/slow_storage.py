@@ -1,4 +1,4 @@
-"""A folder that takes its time, as far away object stores do; it can also refuse, and kill."""
+"""A slow directory storage, like a distant object store, that can also fail and kill."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["SlowSettings", "SlowStorage", "open_slow"]
 
 
 class SlowSettings(pydantic.BaseModel):
-    """Where the files go, and the file that says how slowly: it is read again each time.
+    """Directory of the files, and path of the orders file, which is read for each operation.
 
-    Its JSON object may have ``save_s`` (seconds that each checkpoint takes), ``fail``, and
-    ``kill_at_delete`` (the process is killed when it deletes files of checkpoints for that time).
-    A file beside it with the suffix ``.begun`` gets a line with ``save_s`` as each save begins.
+    The JSON object in the orders file may contain ``save_s`` (seconds per checkpoint), ``fail``,
+    and ``kill_at_delete`` (number of the file deletion at which the process is killed). At the
+    start of each save, a line with ``save_s`` is written to a file with the suffix ``.begun``.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid")
@@ -34,7 +34,7 @@ class SlowSettings(pydantic.BaseModel):
 
 
 class SlowStorage(FsspecStorage):
-    """Not a folder of this machine as far as detcore can tell."""
+    """Hide from detcore that the storage is a local directory."""
 
     def __init__(self, settings: SlowSettings) -> None:
         super().__init__(Path(settings.root).as_uri())
