@@ -27,7 +27,7 @@ class Certificate:
         except ValueError:
             alternative = x509.DNSName(host)
         now = datetime.datetime.now(datetime.timezone.utc)
-        made = (
+        certificate = (
             x509.CertificateBuilder()
             .subject_name(name)
             .issuer_name(name)
@@ -39,7 +39,7 @@ class Certificate:
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .sign(key, hashes.SHA256())
         )
-        self.certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+        self.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         hidden = serialization.BestAvailableEncryption(password) if password else None
         self.key.write_bytes(
             key.private_bytes(

@@ -127,10 +127,10 @@ def _change_field(name: str, value: object) -> Callable[[bytes], bytes]:
 
 
 def _other_digest(data: bytes) -> bytes:
-    found = re.search(rb'"xxh3_128": "(\w)', data)
-    assert found is not None
-    digit = b"1" if found[1] == b"0" else b"0"
-    return data[: found.start(1)] + digit + data[found.end(1) :]
+    match = re.search(rb'"xxh3_128": "(\w)', data)
+    assert match is not None
+    digit = b"1" if match[1] == b"0" else b"0"
+    return data[: match.start(1)] + digit + data[match.end(1) :]
 
 
 def _without_a_file(data: bytes) -> bytes:

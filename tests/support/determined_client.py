@@ -65,17 +65,17 @@ class Client:
 
     def script(self, text: str, **given: Any) -> Any:
         """Run an SDK script, and return its result."""
-        done = self._run("python", "-c", _PRELUDE + text, json.dumps(given))
-        assert done.returncode == 0, done.stdout + done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        result = self._run("python", "-c", _PRELUDE + text, json.dumps(given))
+        assert result.returncode == 0, result.stdout + result.stderr
+        return json.loads(result.stdout.splitlines()[-1])
 
     def det(self, *arguments: object, code: int = 0, typed: str | None = None) -> str:
         """Run the command ``det`` and return its output. Version warnings are faults."""
-        done = self._run("det", *map(str, arguments), typed=typed)
-        said = f"det {' '.join(map(str, arguments))}:\n{done.stdout}{done.stderr}"
-        assert done.returncode == code, said
-        assert "master version" not in done.stderr.lower(), said
-        return done.stdout if code == 0 else done.stderr
+        result = self._run("det", *map(str, arguments), typed=typed)
+        message = f"det {' '.join(map(str, arguments))}:\n{result.stdout}{result.stderr}"
+        assert result.returncode == code, message
+        assert "master version" not in result.stderr.lower(), message
+        return result.stdout if code == 0 else result.stderr
 
     def _run(
         self, name: str, *arguments: str, typed: str | None = None
@@ -157,7 +157,7 @@ def fill(store: ClientStore) -> Filled:
 
 
 def _uv(*arguments: str) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "uv", "--quiet", *arguments], capture_output=True, text=True
     )
-    assert done.returncode == 0, f"uv {' '.join(arguments)}:\n{done.stdout}{done.stderr}"
+    assert result.returncode == 0, f"uv {' '.join(arguments)}:\n{result.stdout}{result.stderr}"

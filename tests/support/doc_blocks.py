@@ -97,9 +97,9 @@ class Page:
 
 def pages() -> list[Path]:
     """Return every page that must follow the conventions."""
-    found = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/README.md"), ROOT / "README.md"]
-    found += ROOT.glob("examples/**/README.md")
-    return sorted(path for path in found if not _is_hidden(path.relative_to(ROOT)))
+    paths = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/README.md"), ROOT / "README.md"]
+    paths += ROOT.glob("examples/**/README.md")
+    return sorted(path for path in paths if not _is_hidden(path.relative_to(ROOT)))
 
 
 def _is_hidden(path: Path) -> bool:
@@ -114,10 +114,10 @@ def name_of(path: Path) -> str:
 
 def environment_of(path: Path) -> str:
     """Return the environment of a page, even if the page breaks the conventions."""
-    found = re.search(
+    match = re.search(
         r"^<!-- blocks:.*\benv=([\w-]+)", path.read_text(encoding="utf-8"), re.MULTILINE
     )
-    return found[1] if found and found[1] in ENVIRONMENTS else "bare"
+    return match[1] if match and match[1] in ENVIRONMENTS else "bare"
 
 
 def read_page(path: Path) -> Page:

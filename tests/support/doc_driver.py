@@ -124,11 +124,13 @@ class Driver:
         parsed = yaml.safe_load(block.code)
         if "plain" in block.words or parsed is None:
             return
-        whole = parsed if {"searcher", "entrypoint"} <= set(parsed) else {**_REST, **parsed}
+        document = parsed if {"searcher", "entrypoint"} <= set(parsed) else {**_REST, **parsed}
         path = Path(f"checked-{block.line}.yaml").absolute()
         # A complete file is checked when it is written, with detcore's YAML reader. The code that
         # it names is the reader's.
-        path.write_text(block.code if whole is parsed else yaml.safe_dump(whole), encoding="utf-8")
+        path.write_text(
+            block.code if document is parsed else yaml.safe_dump(document), encoding="utf-8"
+        )
         self._shell(
             block,
             [
@@ -149,8 +151,10 @@ class Driver:
             raise BlockError(f"{self.place(block)}: a diff says '--- path' and '+++ path' first")
         for mark, name in (("-", names[0][1]), ("+", names[1][1])):
             there = set((ROOT / name).read_text(encoding="utf-8").splitlines())
-            shown = [line for line in lines[2:] if line[:1] in (mark, " ")]
-            missing = [line for line in shown if line[1:] not in there and line[1:].strip()]
+            expected_lines = [line for line in lines[2:] if line[:1] in (mark, " ")]
+            missing = [
+                line for line in expected_lines if line[1:] not in there and line[1:].strip()
+            ]
             if missing:
                 raise BlockError(f"{self.place(block)}: not in {name}: {missing}")
 
@@ -159,19 +163,23 @@ class Driver:
 
     def _console(self, block: Block) -> None:
         commands: list[str] = []
-        shown: list[list[str]] = []
+        expected_lines: list[list[str]] = []
         for line in block.code.splitlines():
             if line.startswith("$ "):
                 commands.append(line[2:])
-                shown.append([])
-            elif commands and not shown[-1] and (commands[-1].endswith("\\") or line[:2] == "> "):
+                expected_lines.append([])
+            elif (
+                commands
+                and not expected_lines[-1]
+                and (commands[-1].endswith("\\") or line[:2] == "> ")
+            ):
                 commands[-1] += "\n" + line.removeprefix("> ")
             elif commands:
-                shown[-1].append(line)
+                expected_lines[-1].append(line)
             elif line.strip():
                 raise BlockError(f"{self.place(block)}: begins with no '$ command'")
-        said = self._shell(block, commands)
-        for command, expected, actual in zip(commands, shown, said, strict=False):
+        outputs = self._shell(block, commands)
+        for command, expected, actual in zip(commands, expected_lines, outputs, strict=False):
             self._compare(block, command, expected, actual)
 
     def _compare(self, block: Block, command: str, expected: list[str], actual: str) -> None:
@@ -229,7 +237,7 @@ def matches(expected: list[str], actual: str) -> str | None:
         if line.strip() in ("", "..."):
             continue
         pattern = re.compile(".*".join(re.escape(_loose(part)) for part in line.split("...")))
-        if not any(pattern.fullmatch(found) for found in printed):
+        if not any(pattern.fullmatch(output) for output in printed):
             return line
     return None
 

@@ -52,9 +52,9 @@ def check_digits(detcore: Detcore, example: str, *arguments: str, epochs: int = 
 def run_script(script: str, *arguments: object) -> str:
     """Run a script like a user, and return the last line of its output."""
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()[-1]
 
 
 def short(batches: int, *, metric: str = "val_accuracy") -> dict[str, Any]:

@@ -32,12 +32,12 @@ class FakeRunner:
 
     def workers_end(self, trial_id: int) -> int:
         """Create a channel for a worker of a trial, and return its descriptor."""
-        ours, theirs = socket.socketpair()
-        self._sockets += [ours, theirs]
-        thread = threading.Thread(target=self._listen, args=(ours, trial_id))
+        runner_socket, worker_socket = socket.socketpair()
+        self._sockets += [runner_socket, worker_socket]
+        thread = threading.Thread(target=self._listen, args=(runner_socket, trial_id))
         thread.start()
         self._threads.append(thread)
-        return theirs.fileno()
+        return worker_socket.fileno()
 
     def _listen(self, ours: socket.socket, trial_id: int) -> None:
         for line in ours.makefile("rb"):

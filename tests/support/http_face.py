@@ -29,9 +29,9 @@ def make_token(database_url: str, *, user: str = _USER, is_admin: bool = True) -
     """Create a user without a password, and return a token for it."""
     token = f"token-of-{user}"
     with ServerDatabase.open(database_url) as database:
-        made = database.create_user(user, password_hash=None, is_admin=is_admin)
+        record = database.create_user(user, password_hash=None, is_admin=is_admin)
         digest = hashlib.sha256(token.encode()).hexdigest()
-        database.add_token(digest, user_id=made.id, expires_at=time.time() + 3600)
+        database.add_token(digest, user_id=record.id, expires_at=time.time() + 3600)
     return token
 
 

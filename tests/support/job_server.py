@@ -50,12 +50,14 @@ class JobServer:
         folder.mkdir(parents=True, exist_ok=True)
         home = folder / "server"
         home.mkdir()
-        told = {"DETCORE_USER": USER, "DETCORE_PASSWORD": PASSWORD}
+        login_variables = {"DETCORE_USER": USER, "DETCORE_PASSWORD": PASSWORD}
         if certificate is not None:
-            told["DET_MASTER_CERT_FILE"] = str(certificate)
-        self.client = DetcoreCommand(folder, python_path=[TOY_PLUGIN, *python_path], variables=told)
-        kept = ("PYTHONPATH", "DETCORE_TESTING_MARK")
-        mine = {name: self.client.variables()[name] for name in kept}
+            login_variables["DET_MASTER_CERT_FILE"] = str(certificate)
+        self.client = DetcoreCommand(
+            folder, python_path=[TOY_PLUGIN, *python_path], variables=login_variables
+        )
+        names = ("PYTHONPATH", "DETCORE_TESTING_MARK")
+        mine = {name: self.client.variables()[name] for name in names}
         self._sessions: dict[str, Session] = {}
         self.server = RunningServer(home, *options, **mine, **variables)
 
@@ -81,7 +83,7 @@ class JobServer:
         if user in self._sessions:
             return self._sessions[user]
         with self.database() as database:
-            if user not in {known.name for known in database.list_users()}:
+            if user not in {record.name for record in database.list_users()}:
                 database.create_user(user, password_hash=quick_hash(PASSWORD))
         environ = {"DETCORE_USER": user, "DETCORE_PASSWORD": PASSWORD}
         environ["DETCORE_HOME"] = str(self.client.home)
@@ -92,10 +94,10 @@ class JobServer:
         """Return an experiment to submit."""
 
         text = yaml.safe_dump(toy_config(**changes))
-        given = Submission(
+        submission = Submission(
             text=text, name="toy.yaml", overrides={}, environment={}, test_mode=False
         )
-        return given, pack_directory(MODEL_DIR)
+        return submission, pack_directory(MODEL_DIR)
 
     def runner_of(self, experiment_id: int) -> int:
         """Return the process that runs an experiment, which is not the server."""

@@ -223,11 +223,11 @@ def run(folder: Path, steps: Steps) -> None:
     vars(named_parts)["choose_launcher"] = lambda *_, **__: Launcher(steps, plugins)
     vars(supervisor)["_INITIAL_BACKOFF_S"] = 0.0
     with Database.open(environment.database_url) as database:
-        known = database.list_experiments()
+        experiments = database.list_experiments()
     steps.count_calls(Database)
     steps.count_calls(type(open_storage(None, home=folder, plugins=plugins)))
-    if known:
-        resume_experiment(known[0].id, settings)
+    if experiments:
+        resume_experiment(experiments[0].id, settings)
         return
     file = folder / "experiment.yaml"
     file.write_text(EXPERIMENT)
@@ -315,8 +315,8 @@ class Killing:
                 shutil.copytree(self._home, self._folder / f"step-{number:04}")
 
         shutil.copytree(self._empty, self._home)
-        done, found = self._go_on(copy)
-        return sorted(self._folder.glob("step-*")), done, found
+        num_steps, result = self._go_on(copy)
+        return sorted(self._folder.glob("step-*")), num_steps, result
 
     def from_copy(self, files: Path) -> dict[str, Any]:
         """Resume from a copy, and return the outcome."""
@@ -370,19 +370,19 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="kill at every n-th step only")
     parser.add_argument("--storms", type=int, default=0, help="searches with 12 random kills each")
     options = parser.parse_args()
-    found = {}
+    outcomes = {}
     with tempfile.TemporaryDirectory(prefix="killed-") as name:
         killing = Killing(Path(name))
         copies, num_steps, expected = killing.straight(every=options.every)
         for files in copies:
-            found[files.name] = differences(killing.from_copy(files), expected)
+            outcomes[files.name] = differences(killing.from_copy(files), expected)
         for seed in range(options.storms):
             dice = random.Random(seed)
             kills = [dice.randrange(num_steps // 4) for _ in range(12)]
-            found[f"storm {seed}: {kills}"] = differences(killing.killed(kills), expected)
-    wrong = {name: different for name, different in found.items() if different}
-    told = {"steps": num_steps, "tried": list(found), "wrong": wrong, "expected": expected}
-    print(json.dumps(told))
+            outcomes[f"storm {seed}: {kills}"] = differences(killing.killed(kills), expected)
+    wrong = {name: different for name, different in outcomes.items() if different}
+    report = {"steps": num_steps, "tried": list(outcomes), "wrong": wrong, "expected": expected}
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -26,17 +26,17 @@ def run_ranks(
     """
     script = folder / "train.py"
     script.write_text(source)
-    done = subprocess.run(
+    result = subprocess.run(
         [*LAUNCH, "-n", str(num_workers), "--", sys.executable, str(script), str(folder)],
         env={**os.environ, "DETCORE_HOME": str(folder / "home")},
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    output = done.stdout + done.stderr
-    assert done.returncode == code, output
-    lines = [line for line in done.stdout.splitlines() if line.startswith("[rank=")]
-    told = {line[6 : line.index("]")]: line.partition("] ")[2] for line in lines}
+    output = result.stdout + result.stderr
+    assert result.returncode == code, output
+    lines = [line for line in result.stdout.splitlines() if line.startswith("[rank=")]
+    last_lines = {line[6 : line.index("]")]: line.partition("] ")[2] for line in lines}
     ranks = range(0 if code else num_workers)
-    return [json.loads(told[str(rank)]) for rank in ranks], output
+    return [json.loads(last_lines[str(rank)]) for rank in ranks], output
 
 
 class Launch(Starter):

@@ -108,8 +108,8 @@ class LoopRuns(Starter):
     def metrics(self, trial_id: int, kind: str) -> list[tuple[int, dict[str, float]]]:
         """Return the metrics of a trial by step."""
         with self.database() as database:
-            found = database.metrics(trial_id, kind)
-            return [(record.steps_completed, dict(record.metrics)) for record in found]
+            rows = database.metrics(trial_id, kind)
+            return [(record.steps_completed, dict(record.metrics)) for record in rows]
 
 
 def check_same_training(whole: LoopRuns, broken: LoopRuns) -> int:
@@ -135,9 +135,9 @@ def arrays_of(checkpoint: Path) -> dict[str, npt.NDArray[Any]]:
 
 def _arrays(folder: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     for path in sorted(folder.glob("*.npz")):
-        with np.load(path) as saved:
-            for name in saved.files:
-                yield f"{path.name}/{name}", saved[name]
+        with np.load(path) as arrays:
+            for name in arrays.files:
+                yield f"{path.name}/{name}", arrays[name]
     for path in sorted(folder.glob("*.safetensors")):
         from safetensors.numpy import load_file
 

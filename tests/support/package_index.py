@@ -62,12 +62,12 @@ def serve_index(folder: Path) -> Iterator[PackageIndex]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            kind, *rest = self.path.strip("/").split("/")
-            page = index.page(rest[0]) if kind == "simple" and rest else None
+            kind, *parts = self.path.strip("/").split("/")
+            page = index.page(parts[0]) if kind == "simple" and parts else None
             if page is not None:
                 self._answer(200, page.encode(), "text/html")
-            elif kind == "files" and index.folder.joinpath(*rest).is_file():
-                content = index.folder.joinpath(*rest).read_bytes()
+            elif kind == "files" and index.folder.joinpath(*parts).is_file():
+                content = index.folder.joinpath(*parts).read_bytes()
                 self._answer(200, content, "application/octet-stream")
             else:
                 self._answer(404, b"not found", "text/plain")

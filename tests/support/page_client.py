@@ -47,17 +47,17 @@ class PageClient:
 
         Headers with the value "" are omitted.
         """
-        sent = {"Cookie": self.cookie}
+        all_headers = {"Cookie": self.cookie}
         body = None
         if method == "POST":
-            sent["Origin"] = self.origin
-            sent["Content-Type"] = "application/x-www-form-urlencoded"
+            all_headers["Origin"] = self.origin
+            all_headers["Content-Type"] = "application/x-www-form-urlencoded"
             body = urllib.parse.urlencode(form or {})
-        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
-        sent = {name: value for name, value in sent.items() if value}
+        all_headers |= {name.replace("_", "-"): value for name, value in headers.items()}
+        all_headers = {name: value for name, value in all_headers.items() if value}
         connection = http.client.HTTPConnection(self.host, timeout=60)
         try:
-            connection.request(method, path, body, sent)
+            connection.request(method, path, body, all_headers)
             answer = connection.getresponse()
             read = answer.read()
         finally:

@@ -57,14 +57,14 @@ class PlainHttp:
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """Send a request. A body that is not bytes is sent as JSON."""
-        sent = dict(headers or {})
+        all_headers = dict(headers or {})
         if token:
-            sent["Authorization"] = f"Bearer {token}"
+            all_headers["Authorization"] = f"Bearer {token}"
         if body is not None and not isinstance(body, bytes):
-            sent.setdefault("Content-Type", "application/json")
+            all_headers.setdefault("Content-Type", "application/json")
             body = json.dumps(body).encode()
         try:
-            self._connection.request(method, path, body, sent)
+            self._connection.request(method, path, body, all_headers)
             answer = self._connection.getresponse()
             return Answer(answer.status, dict(answer.headers.items()), answer.read())
         except (http.client.HTTPException, OSError):

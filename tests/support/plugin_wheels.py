@@ -57,10 +57,10 @@ def build_wheel(folder: Path, into: Path) -> Path:
         into: Directory for the wheel. Created if missing.
     """
     into.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=into) as own:
+    with tempfile.TemporaryDirectory(dir=into) as directory:
         _uv("build", "--wheel", "--no-build-isolation", "--python", sys.executable,
-            "--out-dir", own, str(folder))  # fmt: skip
-        (wheel,) = Path(own).glob("*.whl")
+            "--out-dir", directory, str(folder))  # fmt: skip
+        (wheel,) = Path(directory).glob("*.whl")
         return Path(shutil.move(wheel, into / wheel.name))
 
 
@@ -142,11 +142,11 @@ class CleanEnvironment:
 
     def variables(self, **more: str) -> dict[str, str]:
         """Return the environment variables of processes in this environment."""
-        kept = {
+        variables = {
             name: value for name, value in os.environ.items() if not name.startswith(_LEADS_BACK)
         }
-        path = f"{self.bin}{os.pathsep}{kept.get('PATH', os.defpath)}"
-        return {**kept, "PATH": path, "DETCORE_HOME": str(self.folder / "home"), **more}
+        path = f"{self.bin}{os.pathsep}{variables.get('PATH', os.defpath)}"
+        return {**variables, "PATH": path, "DETCORE_HOME": str(self.folder / "home"), **more}
 
     def run(
         self, *arguments: object, cwd: Path | None = None, timeout_s: float = 120
@@ -156,8 +156,8 @@ class CleanEnvironment:
         Raises:
             subprocess.TimeoutExpired: If the timeout expires. Its child processes are killed.
         """
-        name, *rest = map(str, arguments)
-        command = [str(self.bin / name), *rest]
+        name, *options = map(str, arguments)
+        command = [str(self.bin / name), *options]
         # A separate process group, so that child processes are killed as well.
         process = subprocess.Popen(
             command, cwd=cwd or self.folder, env=self.variables(), start_new_session=True,
@@ -185,25 +185,27 @@ class CleanEnvironment:
             hidden = shutil.ignore_patterns("__pycache__")
             shutil.copytree(distribution / "tests", copy / "tests", ignore=hidden)
             report = copy / "report.xml"
-            done = self.run(
+            result = self.run(
                 "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}",
                 f"--basetemp={copy / 'temporary'}", "tests", *arguments,
                 cwd=copy, timeout_s=timeout_s,
             )  # fmt: skip
             if not report.exists():
-                raise AssertionError(f"pytest did not get to its end:\n{done.stdout}{done.stderr}")
-            return _read_report(report, done)
+                raise AssertionError(
+                    f"pytest did not get to its end:\n{result.stdout}{result.stderr}"
+                )
+            return _read_report(report, result)
 
     def _check(self) -> None:
         """Check that all detcore packages come from the wheels."""
-        done = self.run("python", "-P", "-W", "error", "-c", _CHECK)
-        assert done.returncode == 0, done.stderr
-        found = json.loads(done.stdout)
-        assert "detcore" in found["places"], found
+        result = self.run("python", "-P", "-W", "error", "-c", _CHECK)
+        assert result.returncode == 0, result.stderr
+        packages = json.loads(result.stdout)
+        assert "detcore" in packages["places"], packages
         assert not list(self.site_packages.glob("*.pth"))
-        outside = [place for place in found["path"] if Path(place).is_relative_to(ROOT)]
+        outside = [place for place in packages["path"] if Path(place).is_relative_to(ROOT)]
         assert not outside, f"{outside} can be imported from"
-        for name, (origin, url) in found["places"].items():
+        for name, (origin, url) in packages["places"].items():
             is_installed = Path(origin).resolve().is_relative_to(self.site_packages.resolve())
             assert is_installed, f"{name} is imported from {origin}"
             assert "editable" not in url, f"{name} is an editable installation: {url}"
@@ -236,10 +238,10 @@ def _read_report(path: Path, done: subprocess.CompletedProcess[str]) -> PluginTe
 
 
 def _uv(*arguments: str) -> str:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "uv", "--offline", "--no-config", "--quiet", *arguments],
         env={name: value for name, value in os.environ.items() if not name.startswith("UV_")},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, f"uv {' '.join(arguments)}:\n{done.stdout}{done.stderr}"
-    return done.stdout
+    assert result.returncode == 0, f"uv {' '.join(arguments)}:\n{result.stdout}{result.stderr}"
+    return result.stdout

@@ -94,8 +94,8 @@ class PostgreSQLServer:
         engine = create_engine(self.url(database), isolation_level="AUTOCOMMIT")
         try:
             with engine.connect() as connection:
-                found = connection.execute(text(statement))
-                return list(found) if found.returns_rows else []
+                rows = connection.execute(text(statement))
+                return list(rows) if rows.returns_rows else []
         finally:
             engine.dispose()
 
@@ -117,12 +117,12 @@ class PostgreSQLServer:
         return True
 
     def _run(self, program: str, *arguments: str) -> None:
-        done = subprocess.run(
+        result = subprocess.run(
             [str(self._programs / program), *arguments],
             capture_output=True, text=True, check=False, cwd=self.folder, **_identity(),
         )  # fmt: skip
-        if done.returncode:
-            raise RuntimeError(f"{program} failed: {done.stdout}{done.stderr}")
+        if result.returncode:
+            raise RuntimeError(f"{program} failed: {result.stdout}{result.stderr}")
 
 
 @contextlib.contextmanager

@@ -75,9 +75,9 @@ def wait_until(condition: Callable[[], Any], timeout_s: float = 60) -> Any:
 def wait_until_gone(pids: list[int], timeout_s: float) -> list[int]:
     """Return the processes that are still running after the timeout."""
     deadline = time.monotonic() + timeout_s
-    while (left := [pid for pid in pids if is_running(pid)]) and time.monotonic() < deadline:
+    while (survivors := [pid for pid in pids if is_running(pid)]) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return left
+    return survivors
 
 
 def all_command_lines() -> str:

@@ -134,8 +134,8 @@ class Records:
     def abandon(self) -> int:
         """Record a running experiment with a running trial whose process has exited."""
         command = [sys.executable, "-c", _ABANDON, self.database.url]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        return int(done.stdout)
+        result = subprocess.run(command, check=True, capture_output=True, text=True)
+        return int(result.stdout)
 
     def folder(self, trial_id: int) -> Path:
         """Create a trial's directory."""

@@ -60,8 +60,8 @@ class RunningServer:
         self.url = ""
         with ServerDatabase.open(self.database_url) as database:
             if not database.list_users():
-                kept = quick_hash(PASSWORD)
-                database.create_user(USER, password_hash=kept, is_admin=True)
+                password_hash = quick_hash(PASSWORD)
+                database.create_user(USER, password_hash=password_hash, is_admin=True)
 
     @property
     def database_url(self) -> str:
@@ -119,8 +119,8 @@ class RunningServer:
 
     def token(self) -> str:
         """Log in."""
-        said = self.ask("POST", "/api/detcore/v1/login", {"username": USER, "password": PASSWORD})
-        return str(said["token"])
+        answer = self.ask("POST", "/api/detcore/v1/login", {"username": USER, "password": PASSWORD})
+        return str(answer["token"])
 
     def ask(self, method: str, path: str, body: object = None, token: str = "") -> Any:
         """Send a request with the standard library. Raises HTTPError for error responses."""

@@ -1,7 +1,8 @@
 """Real S3 and GCS servers on free loopback ports, each in a separate process.
 
-They come from packages: SeaweedFS (checks signatures, conditional puts and checksums), moto (accepts
-any key, lists in exact order) and fake-gcs-server. A server that does not start is an error.
+They come from packages: SeaweedFS (checks signatures, conditional puts and checksums), moto
+(accepts any key, lists in exact order) and fake-gcs-server. A server that does not start is an
+error.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ def gcs_settings(url: str, prefix: str, **fields: object) -> GcsSettings:
 
 def _program(name: str) -> str:
     beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
+    program = str(beside) if beside.exists() else shutil.which(name)
+    if program is None:
         raise RuntimeError(f"{name} is not installed; the test environments are in locks/")
-    return found
+    return program

@@ -2,10 +2,11 @@
 
 A `World` contains the state that `detcore.run.supervisor` uses: records and search log, which
 survive a kill of the runner, and workers, which do not. Moves are the runner's actions and events
-between them: workers report, exit or fail, signals and requests arrive, and the runner is killed and
-resumed. Each move is checked.
+between them: workers report, exit or fail, signals and requests arrive, and the runner is killed
+and resumed. Each move is checked.
 
-`explore` tries all orders of moves in a small scenario, and `walk` random orders in a large scenario.
+`explore` tries all orders of moves in a small scenario. `walk` tries random orders in a large
+scenario.
 """
 
 from __future__ import annotations

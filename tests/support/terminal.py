@@ -47,7 +47,7 @@ def on_a_terminal(
         cwd=folder,
     )
     os.close(follower)
-    written = b""
+    output = b""
     while True:
         try:
             some = os.read(leader, 65536)
@@ -55,10 +55,10 @@ def on_a_terminal(
             break
         if not some:
             break
-        written += some
+        output += some
     os.close(leader)
     piped, _ = process.communicate(timeout=60)
-    return process.returncode, written.decode(), (piped or b"").decode()
+    return process.returncode, output.decode(), (piped or b"").decode()
 
 
 def without_colour(text: str) -> str:

@@ -123,13 +123,13 @@ class Detcore(DetcoreCommand):
         """Read the worker's process id from the first line of the last command."""
         process = self.started[-1]
         assert process.stdout is not None
-        told = []
+        words = []
         for line in process.stdout:
-            told.append(line)
+            words.append(line)
             if "; process " in line:
                 return int(line.rsplit(" ", 1)[1])
         _, stderr = process.communicate(timeout=60)
-        raise NoWorkerError("".join(told) + stderr)
+        raise NoWorkerError("".join(words) + stderr)
 
     def committed(self) -> list[Path]:
         return sorted((self.home / "checkpoints").glob("*/manifest.json"))

@@ -147,14 +147,14 @@ def uninstall() -> None:
 
 
 def _begin() -> Zygote:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, __file__, str(theirs.fileno())]
-    with theirs, cold():
+    command = [sys.executable, __file__, str(child_socket.fileno())]
+    with child_socket, cold():
         subprocess.Popen(
             [*command, "-" * _ROOM_BYTES],
             env={**variables, _ROOM_VARIABLE: "-" * _ROOM_BYTES},
-            pass_fds=(theirs.fileno(),),
+            pass_fds=(child_socket.fileno(),),
             stdin=subprocess.DEVNULL,
         ).returncode = 0  # the zygote exits with this process
     ours.settimeout(_START_TIMEOUT_S)
@@ -486,7 +486,7 @@ def _become(
     _zygote = None
     is_parent = words[0] in _PARENT_MODULES or os.path.basename(words[0]) in _PARENT_SCRIPTS
     if is_parent or (words[0] == "detcore" and set(words[1:2]) <= _PARENT_COMMANDS):
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         _nested = os.fork()
         if _nested == 0:
             ours.close()
@@ -494,10 +494,10 @@ def _become(
             null = os.open(os.devnull, os.O_RDWR)
             for descriptor in (0, 1, 2):
                 os.dup2(null, descriptor)
-            _close_all_but({theirs.fileno()})
-            _serve(theirs, base, imported)
+            _close_all_but({child_socket.fileno()})
+            _serve(child_socket, base, imported)
             return
-        theirs.close()
+        child_socket.close()
         ours.settimeout(_ANSWER_TIMEOUT_S)
         _zygote = Zygote(ours, message["variables"], imported)
         subprocess.Popen._execute_child = _start  # type: ignore[attr-defined]
