@@ -1,7 +1,7 @@
-"""Each benchmark runs, in its quick mode, in the environment that it needs.
+"""Tests that each benchmark runs in quick mode in its environment.
 
-A benchmark calls what users do not: the controllers, the loader, the clock's methods. What changes
-there breaks the benchmark here, not on the day of the next measurement.
+Benchmarks call internal code: the controllers, the loader and the clock. If that code changes, this
+test fails instead of the next measurement.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ sys.path.append(str(FOLDER))
 
 import _report  # noqa: E402  (from the folder above)
 
-# These train, or open their records, in the process itself instead of starting others.
+# These train or open their records in this process.
 ALONE = {
     "async_save.py",
     "estimator_snapshot.py",
@@ -56,7 +56,7 @@ def test_the_quick_mode_prints_a_table(
 
 
 def sessions_and_folders() -> dict[str, set[str]]:
-    """Return the string constants in each session of the noxfile, by the session's name."""
+    """Return the string constants of each nox session, by session name."""
     found = {}
     for node in ast.parse((ROOT / "noxfile.py").read_text()).body:
         if not isinstance(node, ast.FunctionDef):

@@ -1,4 +1,4 @@
-"""The functions that docs/architecture.md leads through exist."""
+"""Tests that the functions named in docs/architecture.md exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WALKED = re.compile(r"`((?:\w+/)+\w+\.py)`((?:[^`]{0,9}`[A-Za-z_][\w.]*`)*)")
 
 
 def list_names(path: str) -> set[str]:
-    """Return the classes and functions of a module; methods as ``Class.method``."""
+    """Return a module's classes, functions and methods (``Class.method``)."""
     file = ROOT / path if path.startswith("plugins/") else ROOT / "src/detcore" / path
     names = set()
     for node in ast.parse(file.read_text(encoding="utf-8")).body:

@@ -1,4 +1,4 @@
-"""No block of a page is hidden from the tests."""
+"""Tests that no block of a page is hidden from the tests."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from plugin_wheels import with_required
 from source_tree import ROOT
 
 PAGES = pages()
-# Blocks that no test runs. Before you add one: can it be made to run?
-# By the reason; a page is there once for each block.
+# Blocks that no test runs. Before you add one, try to make it run.
+# Pages by reason. A page occurs once for each block.
 NOT_RUN = {
     "forever": [
         "docs/page.md",
@@ -99,7 +99,7 @@ _COMMAND = re.compile(
 
 @pytest.fixture(params=PAGES, ids=name_of)
 def page(request: pytest.FixtureRequest) -> Page:
-    """One page after the other."""
+    """Each page in turn."""
     return read_page(request.param)
 
 
@@ -117,7 +117,7 @@ def test_a_session_runs_the_tests_of_each_plugin() -> None:
 
 
 def test_a_session_installs_all_that_its_plugins_require() -> None:
-    """Sessions install without dependencies, which the locks list."""
+    """Sessions install without dependencies, because the locks list them."""
     lists: dict[str, list[str]] = {}
     found = 0
     for node in ast.walk(ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8"))):
@@ -132,7 +132,7 @@ def test_a_session_installs_all_that_its_plugins_require() -> None:
 
 
 def _listed(items: list[ast.expr], lists: dict[str, list[str]]) -> list[str]:
-    """Return the texts of a list, with those of other lists in it."""
+    """Return the strings of a list and of its nested lists."""
     texts = []
     for item in items:
         if isinstance(item, ast.Starred):
@@ -143,7 +143,7 @@ def _listed(items: list[ast.expr], lists: dict[str, list[str]]) -> list[str]:
 
 
 def _sessions() -> dict[str, str]:
-    """Return the text of each session of nox, its decorator included, by name."""
+    """Return the source of each nox session, including its decorator, by name."""
     source = (ROOT / "noxfile.py").read_text(encoding="utf-8")
     found = {}
     for node in ast.parse(source).body:
@@ -164,7 +164,7 @@ def test_what_a_page_writes_is_used_by_what_it_runs(page: Page) -> None:
 
 
 def _is_run(block: Block) -> bool:
-    """Whether a block runs, here or in the test that it names."""
+    """Whether a block runs, here or in the test it names."""
     return block.words.get("skip", "slow") == "slow"
 
 
@@ -204,6 +204,6 @@ def test_links_lead_to_files_and_headings(page: Page) -> None:
 
 
 def _anchors(path: Path) -> set[str]:
-    """Return the anchors of a page's headings, as GitHub and the site make them."""
+    """Return the anchors of a page's headings, as GitHub and the site generate them."""
     headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

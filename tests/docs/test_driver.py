@@ -1,4 +1,4 @@
-"""What runs the pages finds what is wrong with them."""
+"""Tests that the page runner finds errors in pages."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ scheduling_unit: 5
 
 
 def run(page: Path) -> tuple[int, str]:
-    """Run a page in its folder."""
+    """Run a page in its directory."""
     finished = subprocess.run(
         [sys.executable, str(DRIVER), str(page)],
         cwd=page.parent,

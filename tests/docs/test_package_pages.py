@@ -1,4 +1,4 @@
-"""Pages of the packages: links that work outside of the repository, URLs and classifiers."""
+"""Tests of the package pages: links, URLs and classifiers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ else:
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
-# Of "[text](target)" and of "[name]: target".
+# Targets of "[text](target)" and of "[name]: target".
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]:\s+(\S+)", re.MULTILINE)
 USE = re.compile(r"\]\[([^\]]+)\]")
 
@@ -28,7 +28,7 @@ def project(folder: Path) -> dict[str, Any]:
 
 
 def files_of(folder: Path) -> str:
-    """Return the address that files of the repository have, as the package's own URLs say."""
+    """Return the URL prefix of repository files, from the package's own URLs."""
     return f"{project(folder)['urls']['Source']}/blob/main/"
 
 
@@ -53,7 +53,7 @@ def test_links_of_a_readme_are_absolute_and_lead_to_files(folder: Path) -> None:
 def test_the_source_of_the_core_has_no_plugins() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         build = tomllib.load(file)["tool"]["hatch"]["build"]["targets"]
-    for pattern in build["sdist"]["include"]:  # "src" is any folder of that name
+    for pattern in build["sdist"]["include"]:  # "src" is any directory with this name
         assert pattern.startswith("/")
         assert (ROOT / pattern[1:]).exists()
 

@@ -1,4 +1,4 @@
-"""Every block of every page runs: here those whose environment this one is.
+"""Tests that each block runs, for pages of the current environment.
 
 The bare session runs the pages that need no framework; the others run the pages that name them.
 """
@@ -19,7 +19,7 @@ from source_tree import ROOT
 SUPPORT = ROOT / "tests" / "support"
 
 
-# Pages of minutes, which take turns.
+# Pages that take minutes run one at a time.
 LONG = {
     "docs/client.md",
     "docs/testing.md",
@@ -38,7 +38,7 @@ def _has(distribution: str) -> bool:
 
 
 def _environments() -> set[str]:
-    """Return the names of `doc_blocks.ENVIRONMENTS` that this interpreter is."""
+    """Return the names in `doc_blocks.ENVIRONMENTS` that match this interpreter."""
     if _has("torch"):
         return {"torch"}
     if _has("tensorflow-estimator"):
@@ -60,7 +60,7 @@ def _variables(folder: Path) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("DETCORE_")}
     scripts = str(Path(sys.executable).parent)
     return kept | {
-        "CI": "true",  # hypothesis does not judge how fast a busy machine is
+        "CI": "true",  # disables deadlines of hypothesis on a busy machine
         "COLUMNS": "100",
         "DETCORE_HOME": str(folder / "home"),
         "MPLBACKEND": "agg",

@@ -1,4 +1,4 @@
-"""The pages that are made from the code have all of it, and the page of errors has every error."""
+"""Tests that the generated pages and the error page are complete."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ERRORS = {
 
 
 def section(text: str, heading: str) -> str:
-    """Return what stands below a heading, up to the next one of its rank or a higher one."""
+    """Return the text below a heading, up to the next heading of the same or a higher level."""
     rank = heading.split()[0]
     start = text.index(f"\n{heading}\n")
     rest = text[start + len(heading) + 2 :]
@@ -46,7 +46,7 @@ def section(text: str, heading: str) -> str:
 
 
 def fields_of(schema: Any) -> Iterator[str]:
-    """Yield the names of all fields in a JSON Schema, wherever they are."""
+    """Yield the names of all fields in a JSON Schema, including nested fields."""
     if isinstance(schema, dict):
         if isinstance(schema.get("properties"), dict):
             yield from schema["properties"]
@@ -137,7 +137,7 @@ def test_the_public_modules_are_those_with_public_names() -> None:
 @pytest.mark.parametrize("name", ERRORS)
 def test_every_error_is_explained(name: str) -> None:
     text = (DOCS / "errors.md").read_text(encoding="utf-8")
-    if ERRORS[name].__name__ != name:  # a name of the earlier system
+    if ERRORS[name].__name__ != name:  # a name from Determined
         assert f"| `{name}` | [{ERRORS[name].__name__}]" in text
         return
     about = section(text, f"### {name}")

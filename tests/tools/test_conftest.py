@@ -1,4 +1,4 @@
-"""Tests start their processes alike, however the test run itself was started."""
+"""Tests that the test setup does not depend on how pytest was started."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from source_tree import ROOT
 
-# Shows what a program that a test starts has inherited.
+# Shows the state that a test's subprocess has inherited.
 PROGRAM = """
 import signal
 ignored = {each for each in signal.valid_signals() if signal.getsignal(each) is signal.SIG_IGN}
@@ -25,7 +25,7 @@ def test_inherited():
 """
 
 
-# The process keeps itself alive in a cycle, as an object in a traceback does.
+# The process is kept alive in a cycle, like an object in a traceback.
 LEAK = """
 import gc, subprocess, sys
 def test_that_fails():

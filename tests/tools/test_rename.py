@@ -1,4 +1,4 @@
-"""The tool that moves modules and renames what they define."""
+"""Tests of the tool that moves modules and renames their definitions."""
 
 from __future__ import annotations
 
@@ -257,13 +257,13 @@ NAMES = Table.parse("a.b:old -> a.b:new\na.c -> a.d.c\na.m:f -> a.n:f")
         ("import a as z\nz.c.x\n", "import a as z\nz.d.c.x\n"),
         ('from a.b import old\n"""See `old`, ``old()``, `a.old`.\n\n>>> old(1), "old"\n"""\n',
          'from a.b import new\n"""See `new`, ``new()``, `a.old`.\n\n>>> new(1), "new"\n"""\n'),
-        # The new name is taken, where it is defined or in a function that uses the old one.
+        # The new name exists in the module or in a function that uses the old name.
         ("from a.b import old\nnew = old\n", "from a.b import new as old\nnew = old\n"),
         (
             "from a.b import old\ndef f(new):\n    return old\n",
             "from a.b import new as old\ndef f(new):\n    return old\n",
         ),
-        # Other names that are spelled alike.
+        # Other names with the same spelling.
         (
             "from a.b import old\ndef f(old):\n    return old\ndef g():\n    return old\n",
             "from a.b import new\ndef f(old):\n    return old\ndef g():\n    return new\n",

@@ -1,4 +1,4 @@
-"""Versions of all distributions are set together."""
+"""Tests that the versions of all distributions are set together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tool that counts what runs on a path of data."""
+"""Tests of the tool that counts the functions on a data path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that is forked warm ends as one that was started as usual."""
+"""Tests that a warm forked process ends like a normal process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers in processes of their own, and their records on each kind of database."""
+"""Servers in separate processes, and record stores on each kind of database."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """One server for many tests; each brings its own users and names."""
+    """Server shared by many tests. Each test uses its own users and names."""
     with RunningServer(tmp_path_factory.mktemp("home")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """One server for a module, with no records but its own."""
+    """Server of one module, with only this module's records."""
     with RunningServer(tmp_path_factory.mktemp("home")) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgreSQLServer]:
-    """A server of databases, with a database `records` that has all tables and nothing in them."""
+    """PostgreSQL server with a database `records` that contains all tables without rows."""
     with run_postgresql(ServerDatabase.open) as server:
         yield server
 
 
 @pytest.fixture
 def database(places: Places) -> Iterator[ServerDatabase]:
-    """Records of a server on each kind of database."""
+    """Record store of a server on each kind of database."""
     with ServerDatabase.open(places.new()) as database:
         yield database

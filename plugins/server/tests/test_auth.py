@@ -1,4 +1,4 @@
-"""Logging in and out, passwords, tokens, and who manages users."""
+"""Tests of login, logout, passwords, tokens and user management."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NEW_PASSWORD = "Another-horse-8"
 
 
 class Api:
-    """The routes about users, as a user."""
+    """Calls the user routes as one user."""
 
     def __init__(self, http: PlainHttp, token: str = "") -> None:
         self.http = http
@@ -66,13 +66,13 @@ def admin(nobody: Api, admin_token: str) -> Api:
 
 
 def make_user(admin: Api, name: str) -> tuple[int, Api]:
-    """Make a user, and log in as it."""
+    """Create a user and log in as this user."""
     made = admin.ask("POST", "/users", {"username": name, "password": PASSWORD})
     assert made.status == 201, made.body
     return int(made.json["id"]), admin.as_user(admin.token_of(name, PASSWORD))
 
 
-def test_a_token_is_good_until_its_user_logs_out(nobody: Api) -> None:
+def test_logout_invalidates_token(nobody: Api) -> None:
     admin = nobody.as_user(nobody.token_of(USER, PASSWORD))
     other = nobody.as_user(nobody.token_of(USER, PASSWORD))
     me = admin.ask("GET", "/me")
@@ -86,14 +86,14 @@ def test_a_token_is_good_until_its_user_logs_out(nobody: Api) -> None:
     assert other.ask("GET", "/me").status == 200
 
 
-def test_nothing_tells_an_unknown_user_from_a_wrong_password(nobody: Api) -> None:
+def test_unknown_user_looks_like_wrong_password(nobody: Api) -> None:
     answers = [nobody.log_in(name, "wrong") for name in (USER, "nobody")]
     assert [answer.status for answer in answers] == [403, 403]
     assert answers[0].body == answers[1].body
     assert answers[0].error == "invalid credentials"
 
 
-def test_a_password_is_compared_also_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_is_verified_for_unknown_user(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
     verify = argon2.PasswordHasher.verify
 
@@ -110,7 +110,7 @@ def test_a_password_is_compared_also_where_there_is_none(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("password", ["", "ünï \udc80"])
-def test_a_password_may_come_as_old_clients_send_it(password: str) -> None:
+def test_prehashed_password_is_accepted(password: str) -> None:
     kept = hash_password(password)
     assert kept.startswith("$argon2id$")
     assert kept != hash_password(password)
@@ -121,7 +121,7 @@ def test_a_password_may_come_as_old_clients_send_it(password: str) -> None:
     assert not is_password(f"{password}x", kept)
 
 
-def test_guesses_are_held_up_and_the_right_one_too(nobody: Api, admin: Api) -> None:
+def test_throttle_also_delays_right_password(nobody: Api, admin: Api) -> None:
     make_user(admin, "guessed")
     answers = [nobody.log_in("guessed", f"guess {n}") for n in range(5)]
     assert [answer.status for answer in answers] == [403] * 5
@@ -134,7 +134,7 @@ def test_guesses_are_held_up_and_the_right_one_too(nobody: Api, admin: Api) -> N
     assert nobody.log_in(USER, PASSWORD).status == 200
 
 
-def test_an_administrator_manages_users(nobody: Api, admin: Api) -> None:
+def test_admin_manages_users(nobody: Api, admin: Api) -> None:
     number, user = make_user(admin, "bob")
     assert user.ask("GET", "/me").json["is_admin"] is False
     listed = {each["name"]: each for each in admin.ask("GET", "/users").json}
@@ -164,7 +164,7 @@ def test_an_administrator_manages_users(nobody: Api, admin: Api) -> None:
     assert nobody.log_in("bob", NEW_PASSWORD).status == 200
 
 
-def test_others_manage_nobody(admin: Api) -> None:
+def test_other_users_cannot_manage_users(admin: Api) -> None:
     number, user = make_user(admin, "carol")
     for method, path, body in (
         ("GET", "/users", None),
@@ -177,14 +177,14 @@ def test_others_manage_nobody(admin: Api) -> None:
     assert admin.ask("GET", "/me").status == 200
 
 
-def test_an_administrator_does_not_lock_himself_out(admin: Api) -> None:
+def test_admin_cannot_lock_themselves_out(admin: Api) -> None:
     mine = next(each["id"] for each in admin.ask("GET", "/users").json if each["name"] == USER)
     for change in ({"is_active": False}, {"is_admin": False}):
         assert admin.ask("PATCH", f"/users/{mine}", change).status == 403
     assert admin.ask("GET", "/users").status == 200
 
 
-def test_who_changes_a_password_proves_the_old_one(nobody: Api, admin: Api) -> None:
+def test_password_change_requires_old_password(nobody: Api, admin: Api) -> None:
     _, user = make_user(admin, "dora")
     other = nobody.as_user(nobody.token_of("dora", PASSWORD))
     refused = user.ask("POST", "/me/password", {"old": "wrong", "new": NEW_PASSWORD})
@@ -210,13 +210,15 @@ def test_who_changes_a_password_proves_the_old_one(nobody: Api, admin: Api) -> N
         ({"username": "eve", "password": "x" * 1025}, "the allowed range is 8 to 1024"),
     ],
 )
-def test_names_and_passwords_that_cannot_be(admin: Api, body: dict[str, str], told: str) -> None:
+def test_invalid_names_and_passwords_are_rejected(
+    admin: Api, body: dict[str, str], told: str
+) -> None:
     answer = admin.ask("POST", "/users", body)
     assert (answer.status, told in answer.error) == (400, True), answer.error
     assert body["password"] not in answer.error
 
 
-def test_a_value_that_is_refused_is_not_repeated(nobody: Api) -> None:
+def test_rejected_value_is_not_repeated(nobody: Api) -> None:
     secret = "do-not-repeat-this"
     for body in (
         {"username": USER, "password": [secret]},
@@ -243,7 +245,7 @@ def test_a_value_that_is_refused_is_not_repeated(nobody: Api) -> None:
         b"",
     ],
 )
-def test_no_body_is_a_fault_of_the_server(nobody: Api, body: bytes) -> None:
+def test_no_body_causes_server_error(nobody: Api, body: bytes) -> None:
     for path in (f"{API}/login", "/api/v1/auth/login"):
         answer = nobody.http.ask("POST", path, body, headers={"Content-Type": "application/json"})
         assert answer.status in (400, 403, 422, 429), answer
@@ -251,20 +253,18 @@ def test_no_body_is_a_fault_of_the_server(nobody: Api, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("change", [{"is_admin": 0}, {"is_active": "no"}, {"name": "x"}])
-def test_a_change_that_is_none_changes_nothing(admin: Api, change: dict[str, object]) -> None:
+def test_empty_change_changes_nothing(admin: Api, change: dict[str, object]) -> None:
     before = admin.ask("GET", "/users").json
     assert admin.ask("PATCH", "/users/1", change).status == 422
     assert admin.ask("PATCH", "/users/1", {}).status == 400
     missing = admin.ask("PATCH", "/users/999", {"is_admin": True})
     assert missing.status == 404
-    assert "in http://" in missing.error  # and not the place of the server's database
+    assert "in http://" in missing.error  # and not the path of the server's database
     assert admin.ask("PATCH", f"/users/{2**31}", {"is_admin": True}).status == 422
     assert admin.ask("GET", "/users").json == before
 
 
-def test_the_database_keeps_neither_passwords_nor_tokens(
-    shared_server: RunningServer, admin: Api
-) -> None:
+def test_database_has_no_passwords_or_tokens(shared_server: RunningServer, admin: Api) -> None:
     with sqlite3.connect(shared_server.home / "detcore.db") as connection:
         dump = "\n".join(connection.iterdump())
     connection.close()
@@ -273,9 +273,7 @@ def test_the_database_keeps_neither_passwords_nor_tokens(
         assert secret not in dump
 
 
-def test_a_running_server_soon_notices_what_is_changed_beside_it(
-    shared_server: RunningServer, admin: Api
-) -> None:
+def test_running_server_notices_external_changes(shared_server: RunningServer, admin: Api) -> None:
     _, user = make_user(admin, "frank")
     assert user.ask("GET", "/me").status == 200
     with ServerDatabase.open(shared_server.database_url) as database:
@@ -283,7 +281,7 @@ def test_a_running_server_soon_notices_what_is_changed_beside_it(
     wait_for(lambda: user.ask("GET", "/me").status == 401)
 
 
-def test_who_asks_while_the_database_is_away_is_told_to_wait() -> None:
+def test_unavailable_database_returns_503() -> None:
     def fail(_: str) -> None:
         raise DatabaseError("the database is away")
 
@@ -294,7 +292,7 @@ def test_who_asks_while_the_database_is_away_is_told_to_wait() -> None:
     assert (caught.value.status_code, caught.value.headers) == (503, {"Retry-After": "1"})
 
 
-def test_the_table_of_guesses_stays_small() -> None:
+def test_throttle_table_stays_small() -> None:
     throttle = Throttle(max_size=9)
     for number in range(100):
         throttle.begin(f"name {number}", f"10.0.0.{number}")
@@ -302,7 +300,7 @@ def test_the_table_of_guesses_stays_small() -> None:
 
 
 class TestThrottle:
-    """By a clock of its own."""
+    """Tests the throttle with a manual clock."""
 
     def setup_method(self) -> None:
         self.now = 0.0
@@ -311,7 +309,7 @@ class TestThrottle:
     def attempts(self, count: int, name: str = "ada", address: str = "a") -> list[int]:
         return [self.throttle.begin(name, address) for _ in range(count)]
 
-    def test_after_some_attempts_one_more_each_time_it_has_waited(self) -> None:
+    def test_later_attempts_require_waiting(self) -> None:
         assert self.attempts(6) == [0, 0, 0, 0, 0, 12]
         self.now += 11
         assert self.attempts(1) == [1]
@@ -320,29 +318,29 @@ class TestThrottle:
         self.now += 3600
         assert self.attempts(6) == [0, 0, 0, 0, 0, 12]
 
-    def test_what_is_refused_does_not_count(self) -> None:
+    def test_refused_attempt_does_not_count(self) -> None:
         self.attempts(1000)
         self.now += 12
         assert self.attempts(1) == [0]
 
-    def test_a_right_password_does_not_count(self) -> None:
+    def test_right_password_does_not_count(self) -> None:
         for _ in range(1000):
             assert self.attempts(1) == [0]
             self.throttle.succeed("ada", "a")
         assert self.throttle._levels == {}
 
-    def test_a_right_password_does_not_forgive_guesses_at_others(self) -> None:
+    def test_success_keeps_guesses_at_other_users(self) -> None:
         assert self.attempts(5, name="bob") == [0] * 5
         assert self.attempts(1) == [0]
         self.throttle.succeed("ada", "a")
         assert self.attempts(1, name="bob") == [12]
 
-    def test_one_machine_cannot_try_many_names(self) -> None:
+    def test_one_address_cannot_try_many_names(self) -> None:
         assert [self.throttle.begin(f"name {n}", "a") for n in range(50)] == [0] * 50
         assert self.throttle.begin("another", "a") == 2
         assert self.throttle.begin("another", "b") == 0
 
-    def test_many_machines_cannot_try_one_name(self) -> None:
+    def test_many_addresses_cannot_try_one_name(self) -> None:
         assert [self.throttle.begin("ada", f"address {n}") for n in range(100)] == [0] * 100
         assert self.throttle.begin("ada", "one more") == 6
         assert self.throttle.begin("bob", "one more") == 0

@@ -1,4 +1,4 @@
-"""``detcore user``: on the records, and at a server."""
+"""Tests of ``detcore user`` on a database and on a server."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ LATER = 9e12
 NOWHERE = "http://127.0.0.1:9"
 
 
-class Desk:
-    """A person with a folder of records, at a terminal or in a script."""
+class Shell:
+    """Runs ``detcore user`` commands with a separate home directory."""
 
     def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.home = home
@@ -60,27 +60,27 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    return Desk(tmp_path / "desk", monkeypatch)
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    return Shell(tmp_path / "shell", monkeypatch)
 
 
-def test_users_are_managed_where_the_records_are(desk: Desk) -> None:
-    assert desk.does("create", "ada", "--admin", "--password-stdin", said=f"{PASSWORD}\n") == (
+def test_commands_manage_users_of_database(shell: Shell) -> None:
+    assert shell.does("create", "ada", "--admin", "--password-stdin", said=f"{PASSWORD}\n") == (
         "user ada can log in\n"
     )
-    desk.does("create", "bob", "--password-stdin", said=PASSWORD)
-    desk.does("password", "bob", "--password-stdin", said="Other-horse-8\r\nignored\n")
-    desk.does("deactivate", "bob")
-    lines = [line.split()[:3] for line in desk.does("list").splitlines()]
+    shell.does("create", "bob", "--password-stdin", said=PASSWORD)
+    shell.does("password", "bob", "--password-stdin", said="Other-horse-8\r\nignored\n")
+    shell.does("deactivate", "bob")
+    lines = [line.split()[:3] for line in shell.does("list").splitlines()]
     assert lines == [["ID", "NAME", "MAY"], ["1", "ada", "administer"], ["2", "bob", "nothing"]]
-    desk.does("activate", "bob")
-    listed = json.loads(desk.does("list", "--json"))
+    shell.does("activate", "bob")
+    listed = json.loads(shell.does("list", "--json"))
     assert [(each["name"], each["is_admin"], each["is_active"]) for each in listed] == [
         ("ada", True, True),
         ("bob", False, True),
     ]
-    assert desk.does("list", "--csv").splitlines()[0] == "id,name,is_admin,is_active,created_at"
-    with ServerDatabase.open(f"sqlite:///{desk.home / 'detcore.db'}") as database:
+    assert shell.does("list", "--csv").splitlines()[0] == "id,name,is_admin,is_active,created_at"
+    with ServerDatabase.open(f"sqlite:///{shell.home / 'detcore.db'}") as database:
         kept = {user.name: user.password_hash for user in database.list_users()}
     assert is_password(PASSWORD, kept["ada"])
     assert is_password("Other-horse-8", kept["bob"])
@@ -106,17 +106,17 @@ def test_users_are_managed_where_the_records_are(desk: Desk) -> None:
         (("whoami", NOWHERE, "--user", "eve"), "", f"login {NOWHERE} --user eve", 1),
     ],
 )
-def test_what_cannot_be_done_is_told(
-    desk: Desk, arguments: tuple[str, ...], said: str, told: str, code: int
+def test_command_errors(
+    shell: Shell, arguments: tuple[str, ...], said: str, told: str, code: int
 ) -> None:
-    desk.does("create", "ada", "--password-stdin", said=PASSWORD)
-    result = desk.run(*arguments, said=said)
+    shell.does("create", "ada", "--password-stdin", said=PASSWORD)
+    result = shell.run(*arguments, said=said)
     assert told in result.output
     assert result.exit_code == code
     assert "pw-in-url" not in result.output
 
 
-def test_a_password_is_asked_for_and_not_shown(desk: Desk) -> None:
+def test_password_prompt_shows_no_password(shell: Shell) -> None:
     command = [sys.executable, "-m", "detcore", "user", "create", "ada"]
     code, shown = type_into(command, [PASSWORD, f"not {PASSWORD}"])
     assert code == 2
@@ -124,11 +124,11 @@ def test_a_password_is_asked_for_and_not_shown(desk: Desk) -> None:
     code, shown = type_into(command, [PASSWORD, PASSWORD])
     assert code == 0, shown
     assert PASSWORD not in shown
-    assert json.loads(desk.does("list", "--json"))[0]["name"] == "ada"
+    assert json.loads(shell.does("list", "--json"))[0]["name"] == "ada"
 
 
 def type_into(command: list[str], answers: list[str]) -> tuple[int, str]:
-    """Run a command on a terminal and answer its questions; return its code, and what it shows."""
+    """Run a command on a terminal and answer its prompts. Returns the exit code and the output."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         command, stdin=follower, stdout=follower, stderr=follower, start_new_session=True
@@ -138,9 +138,9 @@ def type_into(command: list[str], answers: list[str]) -> tuple[int, str]:
     while True:
         try:
             shown += os.read(leader, 4096)
-        except OSError:  # the other end is closed
+        except OSError:  # the other end was closed
             break
-        # What is typed before the question would be shown by the terminal.
+        # The terminal would show characters typed before the prompt.
         if answers and shown.endswith(b": "):
             shown += b"(typed)"
             os.write(leader, f"{answers.pop(0)}\n".encode())
@@ -148,79 +148,79 @@ def type_into(command: list[str], answers: list[str]) -> tuple[int, str]:
     return process.wait(60), shown.decode()
 
 
-def test_a_token_is_kept_until_logging_out(desk: Desk, shared_server: RunningServer) -> None:
+def test_token_is_stored_until_logout(shell: Shell, shared_server: RunningServer) -> None:
     url = shared_server.url
-    said = desk.does("login", f"{url}/", "--user", USER, "--password-stdin", said=PASSWORD)
+    said = shell.does("login", f"{url}/", "--user", USER, "--password-stdin", said=PASSWORD)
     assert f"logged in to {url} as {USER} until 20" in said
-    assert stat.S_IMODE(desk.file.stat().st_mode) == 0o600
-    assert sorted(os.listdir(desk.home)) == ["credentials.json", "credentials.json.lock"]
-    text = desk.file.read_text()
+    assert stat.S_IMODE(shell.file.stat().st_mode) == 0o600
+    assert sorted(os.listdir(shell.home)) == ["credentials.json", "credentials.json.lock"]
+    text = shell.file.read_text()
     assert PASSWORD not in text
-    kept = read_stored_token(desk.home, url)
+    kept = read_stored_token(shell.home, url)
     assert kept is not None
     assert kept.token not in repr(kept)
 
-    shown = dict(line.split(maxsplit=1) for line in desk.does("whoami", url).splitlines())
+    shown = dict(line.split(maxsplit=1) for line in shell.does("whoami", url).splitlines())
     assert shown["user"] == USER
     assert shown["administrator"] == "yes"
-    assert desk.does("logout", url) == f"logged out of {url} as {USER}\n"
-    assert kept.token not in desk.file.read_text()
+    assert shell.does("logout", url) == f"logged out of {url} as {USER}\n"
+    assert kept.token not in shell.file.read_text()
     with pytest.raises(UnauthenticatedError, match="the token is invalid"):
         Session(url, kept.token).request("GET", "/api/detcore/v1/me")
-    assert "nobody is logged in" in desk.does("logout", url)
-    assert desk.run("whoami", url).exit_code == 1
+    assert "nobody is logged in" in shell.does("logout", url)
+    assert shell.run("whoami", url).exit_code == 1
 
 
-def test_one_changes_ones_own_password(desk: Desk, shared_server: RunningServer) -> None:
+def test_user_changes_own_password(shell: Shell, shared_server: RunningServer) -> None:
     url = shared_server.url
     with ServerDatabase.open(shared_server.database_url) as database:
         database.create_user("gina", password_hash=hash_password(PASSWORD))
-    assert "nobody is logged in" in desk.run("change-password", url).output
-    desk.does("login", url, "--user", "gina", "--password-stdin", said=PASSWORD)
-    before = read_stored_token(desk.home, url)
-    refused = desk.run("change-password", url, "--password-stdin", said="wrong\nOther-horse-8\n")
+    assert "nobody is logged in" in shell.run("change-password", url).output
+    shell.does("login", url, "--user", "gina", "--password-stdin", said=PASSWORD)
+    before = read_stored_token(shell.home, url)
+    refused = shell.run("change-password", url, "--password-stdin", said="wrong\nOther-horse-8\n")
     assert (refused.exit_code, refused.output) == (1, "error: invalid credentials\n")
     said = f"{PASSWORD}\nOther-horse-8\n"
-    assert desk.does("change-password", url, "--password-stdin", said=said) == (
+    assert shell.does("change-password", url, "--password-stdin", said=said) == (
         f"gina has another password at {url}\n"
     )
-    after = read_stored_token(desk.home, url)
+    after = read_stored_token(shell.home, url)
     assert before is not None
     assert after is not None
     assert before.token != after.token
-    assert "gina" in desk.does("whoami", url)
+    assert "gina" in shell.does("whoami", url)
 
 
-def test_a_wrong_password_keeps_nothing(desk: Desk, shared_server: RunningServer) -> None:
-    result = desk.run(
+def test_wrong_password_stores_nothing(shell: Shell, shared_server: RunningServer) -> None:
+    result = shell.run(
         "login", shared_server.url, "--user", "x\ny", "--password-stdin", said="wrong"
     )
     assert result.exit_code == 1
     assert r"refuses user 'x\ny' with this password" in result.output
-    assert not desk.file.exists()
+    assert not shell.file.exists()
 
 
-def test_logging_out_forgets_the_token_also_when_the_server_is_away(desk: Desk) -> None:
-    store_token(desk.home, NOWHERE, StoredToken(user="ada", token="t", expires_at=2e9))
-    result = desk.run("logout", NOWHERE)
+def test_logout_without_server_removes_token(shell: Shell) -> None:
+    store_token(shell.home, NOWHERE, StoredToken(user="ada", token="t", expires_at=2e9))
+    result = shell.run("logout", NOWHERE)
     assert result.exit_code == 1
     assert "is forgotten here" in result.output
     assert "A copy of it would be good until 2033-" in result.output
-    assert read_stored_token(desk.home, NOWHERE) is None
+    assert read_stored_token(shell.home, NOWHERE) is None
 
 
 @pytest.mark.soak
-def test_a_password_is_not_sent_in_clear_without_a_word(desk: Desk) -> None:
+def test_plain_http_password_shows_warning(shell: Shell) -> None:
     away = "http://server.invalid:8080"
-    result = desk.run("login", away, "--user", "ada", "--password-stdin", said=PASSWORD)
+    result = shell.run("login", away, "--user", "ada", "--password-stdin", said=PASSWORD)
     assert f"warning: {away} is not encrypted" in result.output
-    assert "warning" not in desk.run(
+    assert "warning" not in shell.run(
         "login", NOWHERE, "--user", "ada", "--password-stdin", said=PASSWORD
     ).output  # fmt: skip
 
 
 class TestFindCredentials:
-    """Which of the sources is used."""
+    """Tests which credentials are used."""
 
     @pytest.fixture(autouse=True)
     def _home(self, tmp_path: Path, shared_server: RunningServer) -> None:
@@ -234,12 +234,12 @@ class TestFindCredentials:
     def keep(self, user: str, token: str, expires_at: float = LATER) -> None:
         store_token(self.home, self.url, StoredToken(user=user, token=token, expires_at=expires_at))
 
-    def test_the_variable_comes_first(self) -> None:
+    def test_token_variable_comes_first(self) -> None:
         self.keep("ada", "kept")
         assert self.find(DETCORE_TOKEN="given") == "given"
         assert self.find() == "kept"
 
-    def test_of_several_kept_the_one_who_logged_in_last(self) -> None:
+    def test_last_login_is_used(self) -> None:
         self.keep("bob", "of bob")
         self.keep("ada", "of ada")
         assert self.find() == "of ada"
@@ -247,7 +247,7 @@ class TestFindCredentials:
         delete_token(self.home, self.url, "ada")
         assert self.find() == "of bob"
 
-    def test_a_kept_token_that_expires_is_not_used(self) -> None:
+    def test_expired_token_is_not_used(self) -> None:
         self.keep("ada", "old", expires_at=1.0)
         with pytest.raises(UnauthenticatedError, match="still good"):
             self.find()
@@ -256,23 +256,23 @@ class TestFindCredentials:
         "names",
         [("DETCORE_USER", "DETCORE_PASSWORD"), ("DET_USER", "DET_PASS")],
     )
-    def test_a_password_of_the_environment_logs_in(self, names: tuple[str, str]) -> None:
+    def test_password_variable_logs_in(self, names: tuple[str, str]) -> None:
         token = self.find(**dict(zip(names, (USER, PASSWORD), strict=True)))
         assert Session(self.url, token).request("GET", "/api/detcore/v1/me")["name"] == USER
         assert os.listdir(self.home) == []
         with pytest.raises(ForbiddenError, match="invalid credentials"):
             self.find(**dict(zip(names, (USER, "wrong"), strict=True)))
 
-    def test_nobodys_password_is_tried_for_another(self) -> None:
+    def test_password_is_not_tried_for_other_user(self) -> None:
         with pytest.raises(UnauthenticatedError, match="no token of 'eve'"):
             self.find("eve", DETCORE_USER=USER, DETCORE_PASSWORD=PASSWORD)
 
-    def test_a_certificate_that_is_not_there_is_told_first(self) -> None:
+    def test_missing_certificate_is_reported_first(self) -> None:
         for name in ("DETCORE_MASTER_CERT", "DET_MASTER_CERT_FILE"):
             with pytest.raises(ConfigError, match=r"no file .*noverify.*\n.*not offered"):
                 self.find(**{"DETCORE_TOKEN": "t", name: "noverify"})
 
-    def test_the_environment_shows_no_secret(self) -> None:
+    def test_environment_repr_hides_secrets(self) -> None:
         names = {"DETCORE_TOKEN": "secret-1", "DETCORE_PASSWORD": "secret-2"}
         assert "secret" not in repr(read_environment(names))
 
@@ -290,19 +290,19 @@ class TestFindCredentials:
         ("[::1]:8080", "http://[::1]:8080"),
     ],
 )
-def test_one_server_has_one_url(text: str, url: str) -> None:
+def test_server_url_is_normalized(text: str, url: str) -> None:
     assert normalize_url(text) == normalize_url(url) == url
 
 
 @pytest.mark.parametrize(
     "text", ["", "http://", "ftp://x", "http://x:y", "http://x:99999", "http://x?a=1"]
 )
-def test_what_is_no_server(text: str) -> None:
+def test_invalid_server_urls(text: str) -> None:
     with pytest.raises(ConfigError, match="is not the address of a server"):
         normalize_url(text)
 
 
-def test_tokens_that_others_can_read_are_not_used(tmp_path: Path) -> None:
+def test_readable_token_file_is_rejected(tmp_path: Path) -> None:
     store_token(tmp_path, "u", StoredToken(user="ada", token="t", expires_at=LATER))
     file = tmp_path / "credentials.json"
     file.chmod(0o640)
@@ -315,7 +315,7 @@ def test_tokens_that_others_can_read_are_not_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"servers": 7}', '{"servers": {"u": 1}}', '{"secret-token": 1}']
 )
-def test_a_damaged_file_of_tokens_is_told_without_what_is_in_it(tmp_path: Path, text: str) -> None:
+def test_damaged_token_file_error_hides_content(tmp_path: Path, text: str) -> None:
     file = tmp_path / "credentials.json"
     file.touch(0o600)
     file.write_text(text)
@@ -327,9 +327,7 @@ def test_a_damaged_file_of_tokens_is_told_without_what_is_in_it(tmp_path: Path, 
     assert file.read_text() == text
 
 
-def test_a_crash_leaves_the_tokens_of_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crash_keeps_previous_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store_token(tmp_path, "u", StoredToken(user="ada", token="old", expires_at=LATER))
 
     def fail(*_: object) -> None:
@@ -344,7 +342,7 @@ def test_a_crash_leaves_the_tokens_of_before(
     assert sorted(os.listdir(tmp_path)) == ["credentials.json", "credentials.json.lock"]
 
 
-def test_two_who_log_in_at_once_are_both_kept(tmp_path: Path) -> None:
+def test_concurrent_logins_are_both_stored(tmp_path: Path) -> None:
     def keep(number: int) -> None:
         kept = StoredToken(user=f"user {number}", token=str(number), expires_at=LATER)
         store_token(tmp_path, f"u{number % 3}", kept)

@@ -1,4 +1,4 @@
-"""Browsers: the headers of answers, and the cookie."""
+"""Tests of response headers and of the cookie for browsers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detcore_server import ServerSettings, make_app
 from detcore_server.users.authentication import _parse_origin, set_cookie
 
 
-def test_answers_are_kept_by_nobody_and_shown_in_no_other_page(
+def test_headers_forbid_caching_and_framing(
     shared_server: RunningServer,
 ) -> None:
     browser = PageClient(shared_server.url)
@@ -24,7 +24,7 @@ def test_answers_are_kept_by_nobody_and_shown_in_no_other_page(
         headers = browser.ask("GET", path).headers
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["x-frame-options"] == "DENY"
-        # Pages are compared with what there is now; nothing else is kept at all.
+        # Browsers revalidate pages and store nothing else.
         assert headers["cache-control"] in ("no-store", "private, no-cache"), path
         assert "frame-ancestors 'none'" in headers["content-security-policy"], path
         assert "server" not in headers
@@ -39,7 +39,7 @@ def test_answers_are_kept_by_nobody_and_shown_in_no_other_page(
         ("http://[::1]:8080", "http://[::1]:8080"),
     ],
 )
-def test_an_origin_is_written_as_browsers_do(url: str, origin: str) -> None:
+def test_origin_format_matches_browsers(url: str, origin: str) -> None:
     assert _parse_origin(url) == origin
 
 
@@ -50,7 +50,7 @@ def test_an_origin_is_written_as_browsers_do(url: str, origin: str) -> None:
         ("https://host.example", "__Host-detcore-8080=", True),
     ],
 )
-def test_scripts_and_other_sites_do_not_get_the_cookie(
+def test_cookie_is_hidden_from_scripts_and_sites(
     tmp_path: Path, public_url: str | None, name: str, is_secure: bool
 ) -> None:
     environment = read_environment({"DETCORE_HOME": str(tmp_path)})

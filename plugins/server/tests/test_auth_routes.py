@@ -1,4 +1,4 @@
-"""Every route of the application is asked by those whom it must not answer."""
+"""Tests that each route rejects requests without permission."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from detcore_server.server_database import ServerDatabase, new_token, token_dige
 
 OPEN = {
     ("POST", "/api/detcore/v1/login"),
-    # The earlier system's client asks these before it has a token.
+    # Determined's client calls these before it has a token.
     ("GET", "/info"),
     ("POST", "/api/v1/auth/login"),
-    # A browser needs these to show the log-in form.
+    # A browser needs these to show the login form.
     ("GET", "/ui/login"),
     ("POST", "/ui/login"),
     ("GET", "/ui/static/{name:path}"),
@@ -32,7 +32,7 @@ OPEN = {
 
 
 def all_routes(home: Path) -> list[tuple[str, str]]:
-    """Return the methods and paths of all routes."""
+    """Return the method and path of each route."""
     environment = read_environment({"DETCORE_HOME": str(home)})
     settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
     app = make_app(settings)
@@ -45,17 +45,17 @@ def all_routes(home: Path) -> list[tuple[str, str]]:
 
 
 def is_page(path: str) -> bool:
-    """Whether a path is for browsers, which are sent to the log-in form."""
+    """Whether a path is a page, which redirects to the login form."""
     return path in ("/", "/ui") or path.startswith("/ui/")
 
 
 def fill(path: str) -> str:
-    """Return the path of a route with a value for each parameter."""
+    """Return a route's path with a value for each parameter."""
     return re.sub(r"\{\w+(:\w+)?\}", "1", path)
 
 
 class Strangers:
-    """Tokens that are good for nothing, or for something else."""
+    """Tokens that are invalid or that do not belong to a user."""
 
     def __init__(self, server: RunningServer) -> None:
         with ServerDatabase.open(server.database_url) as database:
@@ -91,21 +91,21 @@ def http(shared_server: RunningServer) -> Iterator[PlainHttp]:
     http.close()
 
 
-def test_the_open_routes_are_known(routes: list[tuple[str, str]]) -> None:
+def test_open_routes_are_listed(routes: list[tuple[str, str]]) -> None:
     assert set(routes) >= OPEN
     assert len(routes) > 50
 
 
 @pytest.mark.parametrize("who", ["nobody", "expired", "of_who_may_nothing", "made_up"])
-def test_no_route_answers_a_stranger(
+def test_routes_reject_invalid_tokens(
     routes: list[tuple[str, str]], http: PlainHttp, strangers: Strangers, who: str
 ) -> None:
     tokens = {"nobody": "", "made_up": new_token()}
     token = tokens.get(who) if who in tokens else getattr(strangers, who)
-    assert_refused(routes, http, token=token or "", status=401)
+    assert_rejected(routes, http, token=token or "", status=401)
 
 
-def test_only_pages_take_a_cookie_and_only_the_rest_a_bearer(
+def test_pages_use_cookies_and_api_uses_bearer(
     routes: list[tuple[str, str]], shared_server: RunningServer, strangers: Strangers
 ) -> None:
     port = shared_server.url.rpartition(":")[2]
@@ -113,10 +113,10 @@ def test_only_pages_take_a_cookie_and_only_the_rest_a_bearer(
     cookie = {"Cookie": f"detcore-{port}={strangers.good}"}
     assert http.ask("GET", "/ui/experiments", headers=cookie).status == 200
     api = [(method, path) for method, path in routes if not is_page(path)]
-    assert_refused(api, http, token="", status=401, headers=cookie)
+    assert_rejected(api, http, token="", status=401, headers=cookie)
     pages = [(method, path) for method, path in routes if is_page(path)]
-    assert_refused(pages, http, token=strangers.good, status=0)
-    # Nor does a page of another site, whose requests carry the cookie.
+    assert_rejected(pages, http, token=strangers.good, status=0)
+    # Pages of other sites are rejected too, although their requests carry the cookie.
     for method, path in pages:
         if method != "GET":
             headers = {**cookie, "Origin": "http://evil.example"}
@@ -124,7 +124,7 @@ def test_only_pages_take_a_cookie_and_only_the_rest_a_bearer(
     http.close()
 
 
-def assert_refused(
+def assert_rejected(
     routes: list[tuple[str, str]],
     http: PlainHttp,
     *,
@@ -132,17 +132,17 @@ def assert_refused(
     status: int,
     headers: dict[str, str] | None = None,
 ) -> None:
-    """Ask each route that is not open; pages show the log-in form, all others the status."""
+    """Check that pages show the login form and other protected routes return the status."""
     wrong = []
     for method, path in routes:
         if (method, path) in OPEN:
             continue
         asked = fill(path)
-        # From its own page: whether who asks is known is looked at, and nothing before it.
+        # From the server's own page: the login is checked first.
         own = {"Sec-Fetch-Site": "same-origin", **(headers or {})}
         answer = http.ask(method, asked, token=token, headers=own)
         if is_page(path):
-            # Only a page that is shown is shown again after the log-in.
+            # Only a GET request is repeated after the login.
             back = f"?next={urllib.parse.quote(asked, safe='')}" if method == "GET" else ""
             is_right = (answer.status, answer.headers.get("location")) == (303, f"/ui/login{back}")
         else:

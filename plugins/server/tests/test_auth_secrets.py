@@ -1,4 +1,4 @@
-"""Nothing that a server writes holds a secret."""
+"""Tests that a server's output contains no secrets."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ WRONG = "Wrong-horse-9"
 NEW = "Newer-horse-10"
 
 
-def test_what_a_server_writes_holds_no_secret_also_when_it_fails(tmp_path: Path) -> None:
+def test_log_contains_no_secrets(tmp_path: Path) -> None:
     server = RunningServer(tmp_path, "--log-level", "debug")
-    # A row that no release wrote: reading it is a fault of the server.
+    # Reading this invalid row causes an internal server error.
     with ServerDatabase.open(server.database_url) as database:
         database.create_experiment(
             config={"name": "one"}, config_text=None, model_dir="/m", name="one"
@@ -86,11 +86,11 @@ def test_what_a_server_writes_holds_no_secret_also_when_it_fails(tmp_path: Path)
         ),
     ],
 )
-def test_the_log_shows_no_secret_whatever_an_error_quotes(text: str, shown: str) -> None:
+def test_hide_secrets(text: str, shown: str) -> None:
     assert hide_secrets(text) == shown
 
 
-def test_tracebacks_are_looked_through_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_secrets_in_tracebacks_are_hidden(capsys: pytest.CaptureFixture[str]) -> None:
     root, own = logging.getLogger(), logging.getLogger(LOGGER)
     before = (root.handlers, root.level, own.level)
     try:
@@ -111,7 +111,7 @@ def test_tracebacks_are_looked_through_too(capsys: pytest.CaptureFixture[str]) -
     assert "body" not in written
 
 
-def test_a_line_of_the_log_is_one_line(shared_server: RunningServer) -> None:
+def test_log_entry_is_one_line(shared_server: RunningServer) -> None:
     with connect_to(shared_server.url) as raw:
         path = "/a%0A2030-01-01%20INFO%20forged" + "b" * 1000
         raw.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())

@@ -1,4 +1,4 @@
-"""What metadata from clients may be."""
+"""Tests of metadata from clients."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ METADATA: TypeAdapter[dict[str, Any]] = TypeAdapter(Metadata)
 
 
 def nested(depth: int) -> dict[str, Any]:
-    """Return a dictionary in lists and dictionaries, `depth` containers in all."""
+    """Return `depth` nested containers: a dictionary in lists and dictionaries."""
     value: Any = []
     for level in range(depth - 2):
         value = [1, value] if level % 2 else {"a": 1, "b": value}
     return {"key": value}
 
 
-def test_metadata_is_nested_so_deep_and_no_deeper() -> None:
+def test_metadata_depth_is_limited() -> None:
     deepest = nested(MAX_DEPTH + 1)
     assert not is_too_deep(deepest)
     assert METADATA.validate_python(deepest) == deepest
@@ -32,7 +32,7 @@ def test_metadata_is_nested_so_deep_and_no_deeper() -> None:
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
 @pytest.mark.parametrize("form", [lambda x: x, lambda x: [1, x], lambda x: {"a": {"b": x}}])
-def test_numbers_that_json_does_not_have_are_refused(form: Any, number: float) -> None:
+def test_nan_and_infinity_are_rejected(form: Any, number: float) -> None:
     assert METADATA.validate_python({"key": form(0.5)}) == {"key": form(0.5)}
     with pytest.raises(ValidationError, match="not JSON compliant"):
         METADATA.validate_python({"key": form(number)})

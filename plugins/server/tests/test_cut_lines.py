@@ -1,4 +1,4 @@
-"""Lines that a full disk has cut, in what a run writes down for who watches."""
+"""Tests of lines that a full disk cut in a run's journal and log."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ say("three")
 
 
 def said(folder: Path) -> tuple[list[str], list[str]]:
-    """Return what can be read in the journal, and in the log."""
+    """Return the readable content of the journal and of the log."""
     told = []
     for line in read_journal(folder / "journal.jsonl", 0, most_bytes=1 << 20)[0]:
         try:
@@ -52,12 +52,12 @@ def said(folder: Path) -> tuple[list[str], list[str]]:
     return told, [line.text for line in read_output_log(folder)[0]]
 
 
-def test_what_is_written_when_there_is_room_again_can_be_read(tmp_path: Path) -> None:
+def test_lines_after_full_disk_can_be_read(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], check=True, timeout=60)
     assert said(tmp_path) == (["one", "two", "three"], ["one", "two", "three"])
 
 
-def test_who_goes_on_begins_a_new_line(tmp_path: Path) -> None:
+def test_resumed_run_starts_new_line(tmp_path: Path) -> None:
     for name in ("journal.jsonl", "log.jsonl"):
         (tmp_path / name).write_text('{"type": "noti')
     journal, log = JournalListener(tmp_path / "journal.jsonl"), OutputLog(tmp_path, 2)
@@ -68,7 +68,7 @@ def test_who_goes_on_begins_a_new_line(tmp_path: Path) -> None:
     assert said(tmp_path) == (["one"], ["one"])
 
 
-def test_a_line_of_a_worker_is_kept_up_to_its_limit(tmp_path: Path) -> None:
+def test_worker_line_is_cut_at_limit(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     journal = JournalListener(path)
     info: Any = SimpleNamespace(trial_id=3)

@@ -1,4 +1,4 @@
-"""Users, tokens and submissions among the records, and the tables that hold them."""
+"""Tests of users, tokens and submissions in the record store."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ HOUR_S = 3600.0
 
 
 def add_token(database: ServerDatabase, user_id: int, *, expires_in_s: float = HOUR_S) -> str:
-    """Note a token; return its digest."""
+    """Store a token and return its digest."""
     digest = token_digest(new_token())
     assert database.add_token(digest, user_id=user_id, expires_at=time.time() + expires_in_s)
     return digest
 
 
-def test_a_user_is_found_by_name_and_by_id(database: ServerDatabase) -> None:
+def test_find_user_by_name_and_id(database: ServerDatabase) -> None:
     made = database.create_user("Ada", password_hash="kept", is_admin=True)
     assert (made.name, made.is_admin, made.is_active) == ("Ada", True, True)
     assert database.get_user("Ada") == database.get_user(made.id) == made
@@ -32,14 +32,14 @@ def test_a_user_is_found_by_name_and_by_id(database: ServerDatabase) -> None:
         database.get_user("eve")
 
 
-def test_a_name_is_taken_once(database: ServerDatabase) -> None:
+def test_user_name_is_unique(database: ServerDatabase) -> None:
     first = database.create_user("ada", password_hash="one")
     with pytest.raises(DatabaseError, match=r"the user 'ada' already exists"):
         database.create_user("ada", password_hash="two")
     assert database.list_users() == [first]
 
 
-def test_a_token_proves_its_user(database: ServerDatabase) -> None:
+def test_find_token_returns_user(database: ServerDatabase) -> None:
     user = database.create_user("ada", password_hash="kept", is_admin=True)
     digest = add_token(database, user.id)
     found = database.find_token(digest)
@@ -51,7 +51,7 @@ def test_a_token_proves_its_user(database: ServerDatabase) -> None:
     assert database.find_token(digest) is None
 
 
-def test_an_expired_token_proves_nothing_and_is_forgotten(database: ServerDatabase) -> None:
+def test_expired_token_is_removed(database: ServerDatabase) -> None:
     user = database.create_user("ada", password_hash="kept")
     old = add_token(database, user.id, expires_in_s=-1)
     assert database.find_token(old) is None
@@ -61,7 +61,7 @@ def test_an_expired_token_proves_nothing_and_is_forgotten(database: ServerDataba
 
 
 @pytest.mark.parametrize("change", [{"password_hash": "other"}, {"is_active": False}])
-def test_who_has_another_password_or_may_nothing_has_no_token(
+def test_password_change_and_deactivation_remove_tokens(
     database: ServerDatabase, change: dict[str, object]
 ) -> None:
     user = database.create_user("ada", password_hash="kept")
@@ -74,13 +74,13 @@ def test_who_has_another_password_or_may_nothing_has_no_token(
     assert database.find_token(mine) is None
 
 
-def test_a_user_who_is_not_active_has_no_token_made_meanwhile(database: ServerDatabase) -> None:
+def test_inactive_user_gets_no_token(database: ServerDatabase) -> None:
     user = database.create_user("ada", password_hash="kept")
     database.update_user("ada", is_active=False)
     assert database.find_token(add_token(database, user.id)) is None
 
 
-def test_a_log_in_with_a_password_that_was_just_changed_gets_no_token(
+def test_login_with_just_changed_password_fails(
     database: ServerDatabase,
 ) -> None:
     user = database.create_user("ada", password_hash="kept")
@@ -109,7 +109,7 @@ def submit(database: ServerDatabase, user_id: int, name: str) -> int:
 
 
 def add_local(database: ServerDatabase) -> int:
-    """Record an experiment that nobody submitted."""
+    """Record an experiment that was not submitted."""
     return database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")
 
 
@@ -118,11 +118,11 @@ def user_id(database: ServerDatabase) -> int:
     return database.create_user("ada", password_hash=None).id
 
 
-def test_a_second_try_is_the_same_experiment(database: ServerDatabase, user_id: int) -> None:
+def test_repeated_submission_is_same_experiment(database: ServerDatabase, user_id: int) -> None:
     number = submit(database, user_id, "one")
     assert submit(database, user_id, "one") == number
     other = database.create_user("bob", password_hash=None).id
-    assert submit(database, other, "one") != number  # names are each user's own
+    assert submit(database, other, "one") != number  # each user has separate names
     record = database.get_experiment(number)
     assert (record.model_dir, record.state) == (f"/code/{number}", ExperimentState.RUNNING)
     assert "secret-of-mine" not in f"{record.config}{record.config_text}"
@@ -138,7 +138,7 @@ def test_a_second_try_is_the_same_experiment(database: ServerDatabase, user_id: 
     assert database.submitters([number, other]) == {number: "ada"}
 
 
-def test_tries_at_once_are_one_experiment(database: ServerDatabase, user_id: int) -> None:
+def test_concurrent_submissions_are_one_experiment(database: ServerDatabase, user_id: int) -> None:
     found: list[int] = []
     together = threading.Barrier(4)
 
@@ -155,9 +155,7 @@ def test_tries_at_once_are_one_experiment(database: ServerDatabase, user_id: int
     assert database.count_experiments() == 1
 
 
-def test_nothing_is_recorded_where_the_code_has_no_place(
-    database: ServerDatabase, user_id: int
-) -> None:
+def test_full_disk_records_nothing(database: ServerDatabase, user_id: int) -> None:
     def full(number: int) -> str:
         raise OSError(28, "No space left on device")
 
@@ -175,10 +173,10 @@ def test_nothing_is_recorded_where_the_code_has_no_place(
     assert database.find_submission(user_id, "one") is None
 
 
-def test_it_goes_back_into_the_queue_and_is_deleted(database: ServerDatabase, user_id: int) -> None:
+def test_submission_is_requeued_and_deleted(database: ServerDatabase, user_id: int) -> None:
     number = submit(database, user_id, "one")
     database.set_submission_phase(number, "STARTED")
-    assert not database.queue_again(number)  # it runs
+    assert not database.queue_again(number)  # it is running
     for state in (ExperimentState.PAUSED, ExperimentState.ERROR, ExperimentState.CANCELED):
         database.set_experiment_state(number, state, error="e")
         database.set_submission_phase(number, "ENDED")
@@ -191,13 +189,13 @@ def test_it_goes_back_into_the_queue_and_is_deleted(database: ServerDatabase, us
     assert not database.queue_again(number)
     other = add_local(database)
     database.set_experiment_state(other, ExperimentState.PAUSED)
-    assert not database.queue_again(other)  # was not submitted
+    assert not database.queue_again(other)  # it was not submitted
     database.delete_experiment(number)
     assert database.find_submission(user_id, "one") is None
 
 
-def test_one_that_goes_on_again_does_not_end(database: ServerDatabase, user_id: int) -> None:
-    """Who saw it paused may be late."""
+def test_resumed_experiment_does_not_end(database: ServerDatabase, user_id: int) -> None:
+    """A client may act on an old paused state."""
     number = submit(database, user_id, "again")
     database.set_experiment_state(number, ExperimentState.PAUSED)
     assert database.queue_again(number)

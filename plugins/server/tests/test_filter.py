@@ -1,4 +1,4 @@
-"""Filters of the page's tables."""
+"""Tests of table filters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ROW = {
         ("and-or == 3", True),
         ("LOSS < 1", None),
         ("loss < 1 AND NOT loss < 0", True),
-        # Without an order between them, no comparison passes.
+        # Values of different types pass no comparison.
         ("optimizer < 1", False),
         ("optimizer > 1", False),
         ("list < 3", False),
@@ -58,7 +58,7 @@ ROW = {
         ("in in list", None),
     ],
 )
-def test_a_filter(text: str, expected: bool | None) -> None:
+def test_filter_selects_rows(text: str, expected: bool | None) -> None:
     if expected is None:
         with pytest.raises(FilterError):
             parse_filter(text, NAMES)
@@ -67,7 +67,7 @@ def test_a_filter(text: str, expected: bool | None) -> None:
 
 
 @pytest.mark.parametrize("missing", [{}, {"best": None}, {"best": math.nan}])
-def test_a_missing_value_passes_no_comparison(missing: dict[str, object]) -> None:
+def test_missing_value_passes_no_comparison(missing: dict[str, object]) -> None:
     for operator in ("<", ">", "==", "!="):
         assert not parse_filter(f"loss {operator} 1", NAMES)(missing)
     assert parse_filter("not loss < 1", NAMES)(missing)
@@ -91,14 +91,14 @@ def test_a_missing_value_passes_no_comparison(missing: dict[str, object]) -> Non
         ("and < 1", 0, "found 'and'"),
     ],
 )
-def test_what_does_not_parse(text: str, position: int, told: str) -> None:
+def test_filter_errors(text: str, position: int, told: str) -> None:
     with pytest.raises(FilterError, match=told) as caught:
         parse_filter(text, NAMES)
     assert f"character {position + 1} of" in str(caught.value)
     assert str(caught.value).endswith(f"\n{text}\n{' ' * position}^")
 
 
-def test_a_filter_is_bounded() -> None:
+def test_filter_size_is_limited() -> None:
     with pytest.raises(FilterError, match="at most 30 nested brackets"):
         parse_filter("(" * 400 + "loss < 1", NAMES)
     with pytest.raises(FilterError, match="at most 1000 characters, found 1010"):
@@ -112,6 +112,6 @@ TOKENS = [
 
 
 @given(st.lists(st.sampled_from(TOKENS), max_size=12).map(" ".join) | st.text(max_size=40))
-def test_any_text_is_a_filter_or_explained(text: str) -> None:
+def test_any_text_parses_or_raises_filter_error(text: str) -> None:
     with contextlib.suppress(FilterError):
         assert parse_filter(text, NAMES)(ROW) in (True, False)

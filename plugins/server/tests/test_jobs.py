@@ -1,4 +1,4 @@
-"""Handing in: judged first, recorded once, one after the other, whose they are."""
+"""Tests of submissions: validation, single recording, order and ownership."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ API = "/api/detcore/v1"
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobServer]:
-    """A server that has room for one experiment, which takes its time; others wait."""
+    """Server that runs one slow experiment at a time. Others wait."""
     with JobServer(tmp_path_factory.mktemp("jobs")) as running:
         slow: dict[str, Any] = {
             "hyperparameters__pause_s": 0.2,
@@ -77,7 +77,7 @@ def num_experiments(jobs: JobServer) -> int:
 
 
 class Forgetful(Session):
-    """Loses the answers to the first requests that are repeatable, after the server did them."""
+    """Loses the responses to the first repeatable requests."""
 
     lost: tuple[str, ...] = ()
 
@@ -89,7 +89,7 @@ class Forgetful(Session):
         return answer
 
 
-def test_a_lost_answer_starts_one_experiment(jobs: JobServer) -> None:
+def test_lost_response_starts_one_experiment(jobs: JobServer) -> None:
     before = num_experiments(jobs)
     session = Forgetful(jobs.url, str(jobs.server.token()))
     given, context = jobs.given()
@@ -102,7 +102,7 @@ def test_a_lost_answer_starts_one_experiment(jobs: JobServer) -> None:
     assert num_experiments(jobs) == before + 1
 
 
-def test_an_experiment_that_another_process_runs_is_over_when_that_ends(jobs: JobServer) -> None:
+def test_experiment_of_other_process_ends_with_it(jobs: JobServer) -> None:
     record = (
         "import sys; from pathlib import Path; from detcore.records import Database\n"
         "with Database.open(sys.argv[1]) as database:\n"
@@ -125,7 +125,7 @@ def test_an_experiment_that_another_process_runs_is_over_when_that_ends(jobs: Jo
     assert read_events(jobs.session(), number, 0)["is_over"]
 
 
-def test_one_that_waits_is_told_for_whom_and_can_be_ended(jobs: JobServer) -> None:
+def test_queued_experiment_can_be_ended(jobs: JobServer) -> None:
     session = jobs.session()
     first, second = submit(jobs), submit(jobs)
     before = read_events(session, first, 0)["num_before"]
@@ -140,7 +140,7 @@ def test_one_that_waits_is_told_for_whom_and_can_be_ended(jobs: JobServer) -> No
 
     experiment(jobs, second).pause()
     wait_for(lambda: experiment(jobs, second).state.value == "PAUSED")
-    experiment(jobs, second).activate()  # back into the queue, at its place
+    experiment(jobs, second).activate()  # back at its position in the queue
     assert read_events(session, second, 0)["num_before"] == before
     experiment(jobs, second).kill()
     assert experiment(jobs, second).wait(interval=0.1).value == "CANCELED"
@@ -151,22 +151,22 @@ def test_one_that_waits_is_told_for_whom_and_can_be_ended(jobs: JobServer) -> No
     assert not code.parent.exists()
     with pytest.raises(NotFoundError):
         read_events(session, second, 0)
-    assert submit(jobs) > second  # numbers are not given again
+    assert submit(jobs) > second  # numbers are not reused
 
 
-def test_only_owners_and_administrators_may_control(jobs: JobServer) -> None:
+def test_only_owner_and_admin_may_control(jobs: JobServer) -> None:
     with jobs.database() as database:
         local = database.create_experiment(
             config=toy_config(), config_text=None, model_dir="/code", name="local"
         )
     of_bob, of_ada = submit(jobs, "bob"), submit(jobs)
-    for number, why in ((of_ada, "'ada' handed it in"), (local, "it was started on the ser")):
+    for number, why in ((of_ada, "it belongs to 'ada'"), (local, "it was started on the ser")):
         for action in ("pause", "cancel", "kill", "activate", "archive", "delete"):
             with pytest.raises(
                 ForbiddenError, match=f"'bob' may not .* experiment {number}: {why}"
             ):
                 getattr(experiment(jobs, number, "bob"), action)()
-        assert experiment(jobs, number, "bob").state.value == "RUNNING"  # he may look
+        assert experiment(jobs, number, "bob").state.value == "RUNNING"  # reading is allowed
     experiment(jobs, of_bob, "bob").archive()
     experiment(jobs, of_bob, "bob").cancel()
     experiment(jobs, of_ada).cancel()
@@ -210,7 +210,7 @@ def test_only_owners_and_administrators_may_control(jobs: JobServer) -> None:
         ),
     ],
 )
-def test_what_cannot_be_run_is_not_recorded(
+def test_invalid_submission_is_not_recorded(
     jobs: JobServer, changes: dict[str, Any], error: type[DetcoreError], words: str
 ) -> None:
     before = num_experiments(jobs)
@@ -219,10 +219,10 @@ def test_what_cannot_be_run_is_not_recorded(
         send_submission(jobs.session(), given, context)
     assert num_experiments(jobs) == before
     said = jobs.session().request("GET", f"{API}/uploads/{context.digest}")
-    assert said == {"size": 0}  # judged before it was uploaded
+    assert said == {"size": 0}  # validated before the upload
 
 
-def test_no_number_and_no_name_keeps_the_server_busy() -> None:
+def test_huge_numbers_and_names_are_quick() -> None:
     assert Slots(10**30, 2).max_concurrent == 10_000
     assert nearest("x" * 10_000_000, ["searcher", "max_length"]) is None
 
@@ -236,23 +236,23 @@ def send_bytes(jobs: JobServer, data: bytes, digest: str | None = None) -> int:
     return send_submission(jobs.session(), given, archive)
 
 
-def test_hostile_and_damaged_archives_leave_nothing(jobs: JobServer) -> None:
+def test_invalid_archives_leave_nothing(jobs: JobServer) -> None:
     before = num_experiments(jobs), sorted((jobs.server.home / "experiments").iterdir())
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w:gz") as archive:
         archive.addfile(tarfile.TarInfo("../../../model_def.py"))
-    with pytest.raises(UnsafePathError, match=r"model_def\.py' leads out of its folder"):
+    with pytest.raises(UnsafePathError, match=r"model_def\.py' is outside the directory"):
         send_bytes(jobs, raw.getvalue())
     with pytest.raises(UnsafePathError, match="cannot be read"):
         send_bytes(jobs, gzip.compress(b"what is this"))
     wrong = hashlib.sha256(b"something else").hexdigest()
-    with pytest.raises(InvalidArgumentError, match="damaged on its way"):
+    with pytest.raises(InvalidArgumentError, match="damaged in transit"):
         send_bytes(jobs, raw.getvalue(), wrong)
     assert jobs.session().request("GET", f"{API}/uploads/{wrong}") == {"size": 0}
     assert before == (num_experiments(jobs), sorted((jobs.server.home / "experiments").iterdir()))
 
 
-def test_an_upload_goes_on_where_it_was_cut(jobs: JobServer) -> None:
+def test_interrupted_upload_resumes(jobs: JobServer) -> None:
     session, path = jobs.session(), f"{API}/uploads/{'5' * 64}"
 
     def put(offset: int, data: bytes, user: Session = session) -> int:
@@ -260,17 +260,17 @@ def test_an_upload_goes_on_where_it_was_cut(jobs: JobServer) -> None:
         return int(said["size"])
 
     assert put(0, b"12345") == 5
-    assert put(0, b"12345") == 5  # its answer was lost
-    assert put(9, b"x") == 5  # not the next one
+    assert put(0, b"12345") == 5  # its response was lost
+    assert put(9, b"x") == 5  # not the next chunk
     assert put(5, b"678") == 8
     kept = jobs.server.home / "uploads" / "1" / f"{'5' * 64}.tar.gz"
     assert (kept.read_bytes(), kept.stat().st_mode & 0o777) == (b"12345678", 0o600)
-    assert put(0, b"abc", jobs.session("bob")) == 3  # each user's apart
-    with pytest.raises(ConfigError, match="more than 128000000 bytes"):
+    assert put(0, b"abc", jobs.session("bob")) == 3  # separate for each user
+    with pytest.raises(ConfigError, match="maximum of 128000000 bytes"):
         put(128_000_000, b"1")
     for number in range(6):
         session.request("PUT", f"{API}/uploads/{number:064}", body=b"1", params={"offset": 0})
-    assert len(list(kept.parent.iterdir())) == 4  # of each user the newest
+    assert len(list(kept.parent.iterdir())) == 4  # the newest of each user
     with pytest.raises(DetcoreError):
         session.request(
             "PUT", f"{API}/uploads/..%2f..%2fdetcore.db", body=b"1", params={"offset": 0}
@@ -283,7 +283,7 @@ def write_config(jobs: JobServer, **changes: Any) -> Path:
     return path
 
 
-def test_following_ends_with_ctrl_c_and_the_experiment_goes_on(jobs: JobServer) -> None:
+def test_ctrl_c_ends_following_only(jobs: JobServer) -> None:
     following = jobs.client.start("run", "--resume", 1, "--master", jobs.url, "--json")
     assert following.stderr is not None
     wait_for(lambda: "batch" in following.stderr.readline(), following)  # type: ignore[union-attr]
@@ -313,24 +313,24 @@ def test_following_ends_with_ctrl_c_and_the_experiment_goes_on(jobs: JobServer) 
         (["--resume", "1", "--master", "http://x", "--slots", "2"], "belong to a new experiment"),
     ],
 )
-def test_options_that_do_not_go_together(jobs: JobServer, arguments: list[str], words: str) -> None:
+def test_incompatible_options(jobs: JobServer, arguments: list[str], words: str) -> None:
     given = arguments if "--resume" in arguments else [str(write_config(jobs)), *arguments]
     finished = jobs.client("run", *given)
     assert finished.code == 2
     assert words in finished.stderr
 
 
-def test_hand_in_names_are_checked(jobs: JobServer) -> None:
+def test_submission_names_are_checked(jobs: JobServer) -> None:
     given, context = jobs.given()
     with context.file, pytest.raises(InvalidArgumentError, match="submission_id"):
         send_submission(jobs.session(), dataclasses.replace(given, submission_id="../x"), context)
 
 
-def test_the_next_one_begins_and_one_that_cannot_is_given_up(jobs: JobServer) -> None:
-    """The last of this server: its one place is free afterwards."""
+def test_next_experiment_starts_and_broken_one_fails(jobs: JobServer) -> None:
+    """This test runs last, because it frees the server's only slot."""
     with jobs.database() as database:
         for other in database.list_submissions(phases=["QUEUED"]):
-            # Of what was ended a moment ago the phase is still the one before.
+            # The phase is still the previous one shortly after the end.
             if other.state is ExperimentState.RUNNING and other.control is None:
                 experiment(jobs, other.experiment_id).kill()
     secret = "a-secret-of-the-configuration"
@@ -340,7 +340,7 @@ def test_the_next_one_begins_and_one_that_cannot_is_given_up(jobs: JobServer) ->
     assert experiment(jobs, 1).wait(interval=0.1).value == "CANCELED"
     assert experiment(jobs, lost).wait(interval=0.1).value == "ERROR"
     said = read_events(jobs.session(), lost, 0)
-    assert "its runner ended 3 times, one after the other" in said["error"]
+    assert "the runner exited 3 times in a row" in said["error"]
     assert "which does not exist any more" in "".join(said["lines"])
     assert experiment(jobs, next_one).wait(interval=0.1).value == "COMPLETED"
     kept = jobs.server.home / "experiments" / str(next_one)

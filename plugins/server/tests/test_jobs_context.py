@@ -1,4 +1,4 @@
-"""The folder that is handed in: what is packed of it, and what is said where that cannot be."""
+"""Tests of packing the submitted directory, and of its errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FILES = (
     "sub/__pycache__/m.pyc",
     "sub/.ipynb_checkpoints/n.ipynb",
 )
-# What `git ls-files --others --exclude-from` leaves out of these, from git 2.39.
+# Files that `git ls-files --others --exclude-from` of git 2.39 leaves out.
 PATTERNS = {
     "data/": {"data/train.bin", "data/readme.txt", "sub/data/x.bin"},
     "/data/": {"data/train.bin", "data/readme.txt"},
@@ -54,7 +54,7 @@ def fill(folder: Path, *names: str) -> Path:
 
 
 def packed(folder: Path) -> dict[str, bytes | None]:
-    """Return what is in the archive of a folder; folders have no content."""
+    """Return the entries of a directory's archive. Directories have no content."""
     context = pack_directory(folder)
     with context.file, tarfile.open(fileobj=context.file, mode="r:gz") as archive:
         found: dict[str, bytes | None] = {}
@@ -69,21 +69,21 @@ def files(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("patterns", PATTERNS)
-def test_patterns_leave_out_what_git_leaves_out(patterns: str, tmp_path: Path) -> None:
+def test_ignore_patterns_match_git(patterns: str, tmp_path: Path) -> None:
     fill(tmp_path, *FILES, ".detignore")
     (tmp_path / ".detignore").write_text(patterns)
     kept = {*FILES, ".detignore"} - PATTERNS[patterns] - ALWAYS
     assert files(tmp_path) - {".detignore"} == kept - {".detignore"}
 
 
-def test_what_is_never_of_use_can_be_taken_in(tmp_path: Path) -> None:
+def test_default_exclusions_can_be_included(tmp_path: Path) -> None:
     fill(tmp_path, *FILES)
     assert files(tmp_path) == set(FILES) - ALWAYS
     (tmp_path / ".detignore").write_text("!__pycache__\n")
     assert "sub/__pycache__/m.pyc" in files(tmp_path)
 
 
-def test_the_same_files_are_the_same_archive(tmp_path: Path) -> None:
+def test_archive_is_deterministic(tmp_path: Path) -> None:
     digests = set()
     for number, names in enumerate((FILES, FILES[::-1])):
         folder = fill(tmp_path / str(number), *names)
@@ -105,8 +105,8 @@ def sparse(path: Path, size_bytes: int) -> None:
         file.truncate(size_bytes)
 
 
-def test_what_is_too_big_is_named(tmp_path: Path) -> None:
-    """97 MB in some folders, with small files beside them."""
+def test_size_error_names_largest_entries(tmp_path: Path) -> None:
+    """The directories contain 97 MB and some small files."""
     fill(tmp_path, *(f"src/m{number}.py" for number in range(30)))
     sparse(tmp_path / "runs" / "old" / "weights.h5", 50_000_000)
     for number in range(4):
@@ -125,7 +125,7 @@ def test_what_is_too_big_is_named(tmp_path: Path) -> None:
     assert "movie.mp4" in files(tmp_path)
 
 
-def test_the_limit_itself_is_taken(tmp_path: Path) -> None:
+def test_exact_size_limit_is_accepted(tmp_path: Path) -> None:
     sparse(tmp_path / "weights.h5", MAX_CONTEXT_BYTES)
     pack_directory(tmp_path).file.close()
     (tmp_path / "one").write_text("1")
@@ -133,7 +133,7 @@ def test_the_limit_itself_is_taken(tmp_path: Path) -> None:
         pack_directory(tmp_path)
 
 
-def test_links_are_followed_inside_the_folder(tmp_path: Path) -> None:
+def test_links_inside_directory_are_followed(tmp_path: Path) -> None:
     folder = fill(tmp_path / "code", "real/m.py", "a.py")
     (folder / "b.py").symlink_to("a.py")
     (folder / "linked").symlink_to("real")
@@ -158,7 +158,7 @@ def test_links_are_followed_inside_the_folder(tmp_path: Path) -> None:
         ("..", "which is not in the folder"),
     ],
 )
-def test_other_links_are_refused(target: str, words: str, tmp_path: Path) -> None:
+def test_other_links_are_rejected(target: str, words: str, tmp_path: Path) -> None:
     fill(tmp_path, "secret")
     folder = fill(tmp_path / "code", "a.py")
     (folder / "odd").symlink_to(target)
@@ -168,19 +168,19 @@ def test_other_links_are_refused(target: str, words: str, tmp_path: Path) -> Non
     assert files(folder) == {"a.py", ".detignore"}
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_special_files_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="pipe cannot be handed in: it is neither"):
         pack_directory(tmp_path)
     (tmp_path / "pipe").unlink()
-    monkeypatch.chdir(tmp_path)  # names of sockets are short
+    monkeypatch.chdir(tmp_path)  # socket names must be short
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("door")
         with pytest.raises(ConfigError, match="door cannot be handed in: it is neither"):
             pack_directory(tmp_path)
 
 
-def test_names_that_servers_refuse_are_refused_here(tmp_path: Path) -> None:
+def test_names_are_checked_before_upload(tmp_path: Path) -> None:
     fill(tmp_path / "one", "Model.py", "model.py")
     with pytest.raises(ConfigError, match=r"'Model\.py' and 'model\.py' .* differ in capitals"):
         pack_directory(tmp_path / "one")
@@ -190,14 +190,14 @@ def test_names_that_servers_refuse_are_refused_here(tmp_path: Path) -> None:
         pack_directory(tmp_path / "two")
 
 
-def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_files_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("detcore.client.http.packed_context.MAX_CONTEXT_ENTRIES", 20)
     fill(tmp_path, *(f"{number}.txt" for number in range(21)))
     with pytest.raises(ConfigError, match=r"more than 20 files and folders.*\n.*\.detignore"):
         pack_directory(tmp_path)
 
 
-def test_patterns_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_invalid_patterns_are_rejected(tmp_path: Path) -> None:
     fill(tmp_path, "a.py")
     (tmp_path / ".detignore").write_text("a\n!\n")
     with pytest.raises(ConfigError, match=r"\.detignore has a line that is no pattern"):
@@ -217,7 +217,7 @@ except ConfigError as error:
 """
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_path_is_named(tmp_path: Path) -> None:
     folder = fill(tmp_path / "code", "a.py", "secret/b.py", "c.py", "d.py")
     (folder / "a.py").chmod(0)
     (folder / "secret").chmod(0)
@@ -226,7 +226,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     modes = [(path, path.stat().st_mode) for path in above]
     try:
         for path, mode in modes:
-            path.chmod(mode | 0o111)  # a test run by root gives that up, and must get there
+            path.chmod(mode | 0o111)  # root drops its permissions and still needs access
         said = subprocess.run(
             [sys.executable, "-c", UNREADABLE, str(folder)],
             capture_output=True,

@@ -1,4 +1,4 @@
-"""Requests that come at a bad moment: while a runner starts or ends, while the server is killed."""
+"""Tests of requests while a runner starts or ends, or while the server is killed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def add_asker(database: ServerDatabase) -> TokenRecord:
 def add_submission(
     database: ServerDatabase, code: Path, **changes: object
 ) -> tuple[int, TokenRecord]:
-    """Record an experiment that waits for its turn, and whose it is."""
+    """Record a queued experiment and its owner."""
     requester = add_asker(database)
     number = database.submit_experiment(
         user_id=requester.user_id,
@@ -78,14 +78,14 @@ def add_submission(
 
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[ServerState]:
-    """What a server is made of, in this process."""
+    """State of a server in this process."""
     environment = read_environment({"DETCORE_HOME": str(tmp_path)})
     settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
     with contextlib.closing(ServerState.open(settings)) as opened:
         yield opened
 
 
-def test_a_request_while_the_runner_starts_outlives_the_server(
+def test_request_during_start_survives_server_kill(
     jobs: JobServer, database: ServerDatabase
 ) -> None:
     experiment = submit(jobs, hyperparameters__pause_s=0.05)
@@ -102,7 +102,7 @@ def test_a_request_while_the_runner_starts_outlives_the_server(
         return database.get_experiment(experiment.id).ended_at is not None
 
     def has_no_runner() -> bool:
-        """Whether the server was killed before it had started one, and told it everything."""
+        """Whether the server was killed before it had completely started a runner."""
         return not any(
             "jobs.submission_runner" in line for line in jobs.client.leftovers(0).values()
         )
@@ -113,9 +113,7 @@ def test_a_request_while_the_runner_starts_outlives_the_server(
     assert database.get_experiment(experiment.id).state is ExperimentState.CANCELED
 
 
-def test_one_that_is_being_paused_goes_on_when_that_is_wanted(
-    jobs: JobServer, database: ServerDatabase
-) -> None:
+def test_activate_while_pausing(jobs: JobServer, database: ServerDatabase) -> None:
     experiment = submit(jobs, hyperparameters__pause_s=1.0)
 
     def journal() -> str:
@@ -133,10 +131,10 @@ def test_one_that_is_being_paused_goes_on_when_that_is_wanted(
     assert experiment.wait(interval=0.1).value == "CANCELED"
 
 
-def test_one_that_has_just_been_paused_goes_on_when_that_is_wanted(
+def test_activate_just_after_pause(
     state: ServerState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its runner ends between two looks at the records."""
+    """The runner ends between two queries of the database."""
     database = state.database
     number, requester = add_submission(database, tmp_path)
     database.request_control(number, Control.PAUSE)
@@ -165,7 +163,7 @@ def test_one_that_has_just_been_paused_goes_on_when_that_is_wanted(
         ("os._exit(1)", ExperimentState.ERROR),
     ],
 )
-def test_a_runner_that_somebody_ends_while_it_starts_has_not_failed(
+def test_signal_during_start_is_no_failure(
     state: ServerState,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -192,7 +190,7 @@ def test_a_runner_that_somebody_ends_while_it_starts_has_not_failed(
         clock.now += 1
         num_started = len(started)
         jobs._update_queue()
-        # From the second time on there is a pause.
+        # From the second restart on there is a delay.
         assert (len(started) > num_started) == (num_started == 1)
         if database.get_experiment(number).state is not ExperimentState.RUNNING:
             break
@@ -206,10 +204,10 @@ def test_a_runner_that_somebody_ends_while_it_starts_has_not_failed(
 
 
 @pytest.mark.parametrize("is_done", [True, False])
-def test_an_archive_that_is_gone_was_taken_or_is_uploaded_again(
+def test_removed_archive_was_used_or_is_requested_again(
     state: ServerState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_done: bool
 ) -> None:
-    """Two tries of one hand-in have seen that it is there, and the first removes it."""
+    """Two attempts of one submission see the archive, and the first removes it."""
     database = state.database
     data = gzip.compress(b"\0" * 10240)  # a tar archive without entries
     digest = hashlib.sha256(data).hexdigest()
@@ -239,10 +237,8 @@ def test_an_archive_that_is_gone_was_taken_or_is_uploaded_again(
     assert not list(tmp_path.glob("experiments/.incoming-*"))
 
 
-def test_a_kill_while_the_workers_of_a_dead_runner_end_is_taken(
-    state: ServerState, tmp_path: Path
-) -> None:
-    """They hold the experiment's lock for a while: it is done when they are gone."""
+def test_kill_waits_for_workers_of_dead_runner(state: ServerState, tmp_path: Path) -> None:
+    """The workers hold the experiment's lock, so the kill completes after they end."""
     database, environment = state.database, state.settings.environment
     number, requester = add_submission(database, tmp_path)
     died = "from detcore.records import Database; import sys; Database.open(sys.argv[1])"
@@ -258,7 +254,7 @@ def test_a_kill_while_the_workers_of_a_dead_runner_end_is_taken(
 
 
 @pytest.mark.parametrize(("searcher", "is_all"), [("single", True), ("random", False)])
-def test_a_kill_of_a_trial_ends_the_experiment_only_if_it_has_no_other(
+def test_killing_last_trial_ends_experiment(
     state: ServerState, tmp_path: Path, searcher: str, is_all: bool
 ) -> None:
     database = state.database

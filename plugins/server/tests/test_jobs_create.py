@@ -1,4 +1,4 @@
-"""`create(local=False)`: a real server, from a script and from a real Jupyter kernel."""
+"""Tests of `create(local=False)` with a real server, from a script and a Jupyter kernel."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ else:
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobServer]:
     folder = tmp_path_factory.mktemp("jobs")
-    # What names the records is given as a variable, as a password in it would be.
+    # The database URL is passed as a variable, because it may contain a password.
     database = f"sqlite:///{folder / 'jobs' / 'server' / 'elsewhere.db'}"
     with JobServer(
         folder / "jobs", DETCORE_DB=database, DETCORE_TOKEN="detcore_x", DET_PASS="secret"
@@ -71,7 +71,7 @@ def run(jobs: JobServer, *words: str, **variables: str) -> Any:
     return jobs.client.python(*words)
 
 
-def test_a_script_is_run_as_the_trial(jobs: JobServer, project: Path) -> None:
+def test_script_runs_as_trial(jobs: JobServer, project: Path) -> None:
     script = str(project / "scripts" / "train.py")
     finished = run(jobs, script, "--flag", "two words", DET_MASTER=jobs.url)
     assert finished.code == 0, finished.output
@@ -87,12 +87,12 @@ def test_a_script_is_run_as_the_trial(jobs: JobServer, project: Path) -> None:
     assert told["argv"] == entrypoint[1:]
     assert told["cwd"] == str(jobs.server.home / "experiments" / number / "code")
     assert sorted(told["files"]) == [".detignore", "scripts"]
-    # The worker's own token is one; the server's secrets are not there.
+    # The worker has its own token, but none of the server's secrets.
     assert not {"DETCORE_DB", "DET_PASS", "DETCORE_PASSWORD"} & set(told["names"])
     assert "DETCORE_HOME" in told["names"]
 
 
-def test_what_fails_there_fails_here(jobs: JobServer, project: Path) -> None:
+def test_remote_failure_raises_locally(jobs: JobServer, project: Path) -> None:
     script = str(project / "scripts" / "train.py")
     finished = run(jobs, script, "--broken", DET_MASTER=jobs.url)
     assert finished.code == 1
@@ -132,7 +132,7 @@ CELLS = [
 ]
 
 
-def test_a_class_of_a_cell_goes_with_its_cells(jobs: JobServer, kernel: RunCell) -> None:
+def test_notebook_class_is_submitted_with_its_cells(jobs: JobServer, kernel: RunCell) -> None:
     for cell in CELLS:
         reply, output = kernel(textwrap.dedent(cell))
         assert reply["status"] == "ok", (reply, output)

@@ -1,4 +1,4 @@
-"""An experiment that was handed in outlives its server, and the machine."""
+"""Tests that a submitted experiment survives a server kill and a reboot."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_until(process: subprocess.Popen[str], pattern: str) -> str:
 
 
 def weights(home: Path, database_url: str) -> tuple[list[float], dict[str, object]]:
-    """Return what an experiment has learned, and the state of its random generator."""
+    """Return an experiment's final weights and random state."""
     with Database.open(database_url) as database:
         (trial,) = database.list_trials(1)
         latest = database.latest_checkpoint(trial.id)
@@ -41,7 +41,7 @@ def weights(home: Path, database_url: str) -> tuple[list[float], dict[str, objec
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], dict[str, object]]:
-    """What a run on one machine, without a server, comes to."""
+    """Result of a local run without a server."""
     folder = tmp_path_factory.mktemp("undisturbed")
     with Detcore(folder) as detcore:
         path = folder / "toy.yaml"
@@ -60,16 +60,16 @@ class Gated(Line):
     def on_batch(self, step):
         gate = Path(self.context.get_hparam("gates"), str(step))
         while gate.with_suffix(".shut").exists():
-            gate.touch()  # says that it is there
+            gate.touch()  # says that it is running
             time.sleep(0.02)
 """
 
 
 @pytest.mark.soak
-def test_killed_servers_and_a_reboot_change_nothing(
+def test_server_kills_and_reboot_keep_result(
     tmp_path: Path, undisturbed: tuple[list[float], dict[str, object]]
 ) -> None:
-    """It is followed to its end by one command, through all of it."""
+    """One command follows the experiment through all interruptions to the end."""
     gates, code = tmp_path / "gates", tmp_path / "code"
     shutil.copytree(MODEL_DIR, code, ignore=shutil.ignore_patterns("__pycache__"))
     gates.mkdir()
@@ -89,7 +89,7 @@ def test_killed_servers_and_a_reboot_change_nothing(
         following = jobs.client.start("run", path, code, "--master", jobs.url)
         wait_for((gates / "15").exists, following)
 
-        # The server alone: the runner goes on as if nothing had been.
+        # Kill only the server: the runner continues.
         runner = jobs.runner_of(1)
         jobs.server.kill()
         jobs.server.start()
@@ -99,20 +99,20 @@ def test_killed_servers_and_a_reboot_change_nothing(
         assert jobs.runner_of(1) == runner
         assert num_runs() == 1
 
-        # The machine: the server that comes next starts a runner, which goes on.
+        # Crash the machine: the next server starts a runner, which resumes.
         jobs.reboot(1)
         jobs.server.start()
         line = read_until(following, "from batch")
         assert re.search(r"from batch (10|20) ", line), line
-        (gates / "25").unlink()  # the worker before, which made it, is gone by now
+        (gates / "25").unlink()  # its creator, the previous worker, has ended
         wait_for((gates / "25").exists, following)
         assert num_runs() == 2
 
-        # The machine once more, this time told in advance: nobody paused it.
+        # Shut the machine down: this is no pause by a user.
         os.kill(jobs.runner_of(1), signal.SIGTERM)
         read_until(following, "SIGTERM: the trial checkpoints")
         (gates / "25.shut").unlink()
-        # Where the kill may be near, it does not begin to save what may not be whole in time.
+        # Before a possible kill it starts no save that may stay incomplete.
         read_until(following, r"from batch 2\d ")
 
         stdout, stderr = following.communicate(timeout=120)

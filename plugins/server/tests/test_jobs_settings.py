@@ -1,4 +1,4 @@
-"""A whole handed-in run on a server as an operator sets it up: TLS, PostgreSQL, several at once."""
+"""Tests submitted runs on a production server: TLS, PostgreSQL, concurrent experiments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Noting(LocalLauncher):
             file.write(f"trial {info.trial_id} on {options['slots']}\\n")
         return super().start(info, **options)
 """
-# Each worker of each experiment says that it is there, and goes on once all are.
+# Each worker signals that it has started and waits for all others.
 MEETING = """
 import time
 from pathlib import Path
@@ -54,14 +54,14 @@ class Meeting(Line):
 
 @dataclasses.dataclass
 class Setup:
-    """A server, and what is around it."""
+    """A server with its certificate and database."""
 
     jobs: JobServer
     postgresql: PostgreSQLServer
     folder: Path
 
     def begin(self, who: str, slots: int) -> None:
-        """Hand in an experiment, as a person does."""
+        """Submit an experiment with the command line."""
         config = toy_config(
             entrypoint="meeting:Meeting",
             resources={"slots_per_trial": slots},
@@ -75,7 +75,7 @@ class Setup:
         assert done.code == 0, done.output
 
     def weights(self, experiment_id: int) -> list[float]:
-        """Return what an experiment has learned, and check that all of it was reported, once."""
+        """Return an experiment's weights, after a check that each step was reported once."""
         with self.jobs.database() as database:
             (trial,) = database.list_trials(experiment_id)
             reports = database.metrics(trial.id, "validation")
@@ -114,8 +114,8 @@ def setup(tmp_path: Path) -> Iterator[Setup]:
 
 
 @pytest.mark.soak
-def test_two_at_once_over_tls_into_postgresql(setup: Setup) -> None:
-    """One has two workers; meanwhile the records are away, and with them the server."""
+def test_concurrent_experiments_over_tls_and_postgresql(setup: Setup) -> None:
+    """One experiment has two workers. The database and the server stop in between."""
     setup.begin("alone", slots=1)
     setup.begin("pair", slots=2)
     setup.begin("later", slots=1)
@@ -123,7 +123,7 @@ def test_two_at_once_over_tls_into_postgresql(setup: Setup) -> None:
     wait_for(lambda: all(path.exists() for path in there))
     os.kill(setup.jobs.runner_of(1), 0)
     assert setup.jobs.runner_of(1) != setup.jobs.runner_of(2)
-    assert not (setup.folder / "later-0").exists()  # there is room for two
+    assert not (setup.folder / "later-0").exists()  # two experiments run at the same time
 
     setup.postgresql.stop(crash=True)
     setup.jobs.server.kill()
@@ -142,5 +142,5 @@ def test_two_at_once_over_tls_into_postgresql(setup: Setup) -> None:
     assert sorted(start.rpartition(" ")[2] for start in starts) == ["1", "1", "2"]
     alone, pair, later = (setup.weights(number) for number in (1, 2, 3))
     assert alone == later
-    assert pair == pytest.approx(alone, rel=1e-3)  # its noise is another
+    assert pair == pytest.approx(alone, rel=1e-3)  # it has different noise
     assert not (client.home / "checkpoints").exists()

@@ -1,4 +1,4 @@
-"""How much, how slowly and how often a server lets itself be asked."""
+"""Tests of limits on the size, speed and number of requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from running_server import PASSWORD, SLOW_TO_JUDGE, USER, RunningServer
 
 KB = 2**10
 MB = 2**20
-# Waiting as long as a real server does would take a minute for each test.
+# The default timeouts would take a minute in each test.
 IMPATIENT = """
 from detcore_server.http import connection_limits
 connection_limits._HEAD_S = connection_limits._BODY_S = connection_limits._STUCK_S = 1.0
@@ -29,7 +29,7 @@ ME = b"GET /api/detcore/v1/me HTTP/1.1\r\nhost: x\r\n"
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server that waits for a second."""
+    """Server with timeouts of one second."""
     home = tmp_path_factory.mktemp("home")
     with RunningServer(home, setup=IMPATIENT) as running:
         yield running
@@ -37,7 +37,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServe
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server that has room for ten connections, and waits as long as a real one does."""
+    """Server for ten connections with the default timeouts."""
     home = tmp_path_factory.mktemp("home")
     with RunningServer(home, "--max-body-mb", "1", "--max-connections", "10") as running:
         yield running
@@ -56,37 +56,37 @@ def token(limited: RunningServer) -> str:
 
 
 def chunked(size: int) -> bytes:
-    """Return a body that does not say its size before, without its end."""
+    """Return a chunked body without its end."""
     piece = b"%x\r\n%s\r\n" % (16 * KB, b" " * 16 * KB)
     return piece * (size // (16 * KB))
 
 
 def post(path: str, *headers: str) -> bytes:
-    """Return the head of a request that brings a body."""
+    """Return the head of a request with a body."""
     lines = [f"POST {path} HTTP/1.1", "host: x", "content-type: application/json", *headers]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
 def status_of(answer: bytes) -> int:
-    """Return the status of an answer."""
+    """Return the status of a response."""
     assert answer.startswith(b"HTTP/1.1 "), answer[:100]
     return int(answer.split()[1])
 
 
 def send_forever(connection: socket.socket, data: bytes) -> None:
-    """Send, and read nothing."""
+    """Send data in a loop without reading."""
     while True:
         connection.sendall(data)
 
 
 def send_all(connection: socket.socket, *parts: bytes) -> None:
-    """Send one after the other, and read nothing."""
+    """Send each piece without reading."""
     for part in parts:
         connection.sendall(part)
 
 
 def say(server: RunningServer, *parts: bytes) -> bytes:
-    """Send, and return what is answered until the server closes the connection."""
+    """Send data and return the response until the server closes the connection."""
     with connect_to(server.url) as connection:
         for part in parts:
             with contextlib.suppress(ConnectionError):
@@ -99,7 +99,7 @@ def say(server: RunningServer, *parts: bytes) -> bytes:
     ("has_token", "size", "status"),
     [(False, 64 * KB + 1, 413), (True, 64 * KB + 1, 403), (True, MB + 1, 413)],
 )
-def test_a_body_is_as_large_as_who_sends_it_may(
+def test_body_limit_depends_on_token(
     limited: RunningServer,
     http: PlainHttp,
     token: str,
@@ -124,12 +124,12 @@ def test_a_body_is_as_large_as_who_sends_it_may(
         )
         chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
         assert status_of(say(limited, head, chunks)) == status
-    # It goes on answering, also over the same connection.
+    # The server still answers, even on the same connection.
     assert http.ask("GET", "/api/detcore/v1/me", token=token).status == 200
 
 
 @pytest.mark.soak
-def test_a_body_without_end_is_not_read_to_it(limited: RunningServer, token: str) -> None:
+def test_endless_body_is_not_read(limited: RunningServer, token: str) -> None:
     head = post(
         "/api/detcore/v1/login", "transfer-encoding: chunked", f"authorization: Bearer {token}"
     )
@@ -139,7 +139,7 @@ def test_a_body_without_end_is_not_read_to_it(limited: RunningServer, token: str
 
 @pytest.mark.parametrize("path", ["/api/detcore/v1/models", "/api/v1/models"])
 @pytest.mark.parametrize(("depth", "is_taken"), [(100, True), (101, False), (500, False)])
-def test_metadata_that_no_list_could_be_answered_with_is_refused(
+def test_too_deep_metadata_is_rejected(
     http: PlainHttp, token: str, path: str, depth: int, is_taken: bool
 ) -> None:
     name = f"{depth}-deep-below-{path.split('/')[2]}"
@@ -162,9 +162,9 @@ def test_metadata_that_no_list_could_be_answered_with_is_refused(
     ],
     ids=["one", "many", "without end", "path"],
 )
-def test_a_head_that_is_too_large_is_refused(limited: RunningServer, head: bytes) -> None:
+def test_too_large_head_is_rejected(limited: RunningServer, head: bytes) -> None:
     answer = say(limited, head)
-    # The connection may break while it is still being sent to.
+    # The connection may break during sending.
     assert answer == b"" or status_of(answer) == 431
 
 
@@ -173,22 +173,20 @@ def test_a_head_that_is_too_large_is_refused(limited: RunningServer, head: bytes
     [b"x: " + b"a" * 16 * MB, b"a:\r\n" * 4 * MB],
     ids=["one", "many"],
 )
-def test_headers_behind_a_body_are_refused_when_they_have_no_end(
-    limited: RunningServer, trailers: bytes
-) -> None:
+def test_endless_trailers_are_rejected(limited: RunningServer, trailers: bytes) -> None:
     head = post("/api/detcore/v1/login", "transfer-encoding: chunked")
     parts = [trailers[at : at + 64 * KB] for at in range(0, len(trailers), 64 * KB)]
     with connect_to(limited.url) as connection, pytest.raises(ConnectionError):
         send_all(connection, head, b"1\r\n{\r\n0\r\n", *parts)
 
 
-def test_a_few_headers_behind_a_body_are_taken_in(limited: RunningServer) -> None:
+def test_few_trailers_are_accepted(limited: RunningServer) -> None:
     head = post("/api/detcore/v1/login", "transfer-encoding: chunked", "connection: close")
     body = b"%x\r\n%s\r\n0\r\nx: %s\r\n\r\n" % (len(LOGIN), LOGIN, b"a" * 16 * KB)
     assert status_of(say(limited, head, body)) == 200
 
 
-def test_a_large_head_is_taken_in(limited: RunningServer) -> None:
+def test_large_head_is_accepted(limited: RunningServer) -> None:
     head = ME + b"x: " + b"a" * 32 * KB + b"\r\nconnection: close\r\n\r\n"
     assert status_of(say(limited, head)) == 401
 
@@ -196,21 +194,21 @@ def test_a_large_head_is_taken_in(limited: RunningServer) -> None:
 @pytest.mark.parametrize(
     "said", [b"", b"\r\n", b"G", ME], ids=["nothing", "newline", "letter", "line"]
 )
-def test_a_head_that_does_not_come_is_not_waited_for(impatient: RunningServer, said: bytes) -> None:
+def test_missing_head_times_out(impatient: RunningServer, said: bytes) -> None:
     assert status_of(say(impatient, said)) == 408
 
 
-def test_nor_after_an_answer(impatient: RunningServer) -> None:
+def test_missing_head_after_response_times_out(impatient: RunningServer) -> None:
     answer = say(impatient, ME + b"\r\n", b"GET /")
     assert [status_of(part) for part in (answer, answer[answer.rindex(b"HTTP/") :])] == [401, 408]
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(impatient: RunningServer) -> None:
+def test_missing_body_times_out(impatient: RunningServer) -> None:
     head = post("/api/detcore/v1/login", "content-length: 100")
     assert status_of(say(impatient, head, b"{")) == 408
 
 
-def test_a_body_that_comes_letter_by_letter_is_not_waited_for(impatient: RunningServer) -> None:
+def test_slow_body_times_out(impatient: RunningServer) -> None:
     head = post("/api/detcore/v1/login", "content-length: 60000")
     with connect_to(impatient.url) as connection:
         connection.settimeout(0.05)
@@ -224,13 +222,13 @@ def test_a_body_that_comes_letter_by_letter_is_not_waited_for(impatient: Running
 
 
 def assert_answers(server: RunningServer) -> None:
-    """Ask it over a new connection."""
+    """Check that the server answers on a new connection."""
     http = PlainHttp(server.url)
     assert http.ask("GET", "/api/detcore/v1/me", token=server.token()).status == 200
     http.close()
 
 
-def test_who_asks_and_does_not_read_is_hung_up_on(impatient: RunningServer) -> None:
+def test_client_that_does_not_read_is_disconnected(impatient: RunningServer) -> None:
     asked = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %s\r\n\r\n"
     with connect_to(impatient.url) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * KB)
@@ -241,7 +239,7 @@ def test_who_asks_and_does_not_read_is_hung_up_on(impatient: RunningServer) -> N
     assert_answers(impatient)
 
 
-def test_requests_that_do_not_wait_for_their_answers_are_not_taken_in_without_end(
+def test_pipelined_requests_are_limited(
     impatient: RunningServer,
 ) -> None:
     assert say(impatient, (ME + b"\r\n") * 50 + b"GET /").count(b"HTTP/1.1 401") == 50
@@ -249,9 +247,7 @@ def test_requests_that_do_not_wait_for_their_answers_are_not_taken_in_without_en
     assert_answers(impatient)
 
 
-def test_more_connections_than_there_is_room_for_are_refused(
-    limited: RunningServer, token: str
-) -> None:
+def test_too_many_connections_are_rejected(limited: RunningServer, token: str) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(10):
             connection = stack.enter_context(connect_to(limited.url))
@@ -267,10 +263,10 @@ def test_more_connections_than_there_is_room_for_are_refused(
             return http.ask("GET", "/api/detcore/v1/me", token=token).status == 200
         return False
 
-    wait_for(has_room)  # it hears of those that went
+    wait_for(has_room)  # it notices closed connections
 
 
-def test_what_is_no_http_is_refused(limited: RunningServer) -> None:
+def test_invalid_http_is_rejected(limited: RunningServer) -> None:
     answer = say(limited, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
     assert status_of(answer) == 400
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"] == (
@@ -278,7 +274,7 @@ def test_what_is_no_http_is_refused(limited: RunningServer) -> None:
     )
 
 
-def test_what_is_under_way_is_answered_when_it_is_told_to_end(tmp_path: Path) -> None:
+def test_shutdown_finishes_open_requests(tmp_path: Path) -> None:
     server = RunningServer(tmp_path).start()
     try:
         head = post(
@@ -286,7 +282,7 @@ def test_what_is_under_way_is_answered_when_it_is_told_to_end(tmp_path: Path) ->
         )
         with connect_to(server.url) as connection, connect_to(server.url) as idle:
             connection.sendall(head)
-            # The route has begun.
+            # The route has started.
             assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
             server.signal(signal.SIGTERM)
             assert read_to_the_end(idle) == b""
@@ -311,9 +307,7 @@ def test_what_is_under_way_is_answered_when_it_is_told_to_end(tmp_path: Path) ->
         ("/api/v1/experiments", {"validateOnly": True}),
     ],
 )
-def test_experiments_that_take_long_to_judge_hold_nobody_up(
-    tmp_path: Path, route: str, own: dict[str, object]
-) -> None:
+def test_slow_validation_blocks_nobody(tmp_path: Path, route: str, own: dict[str, object]) -> None:
     given = {"config": "entrypoint: a:B", **own}
     with RunningServer(tmp_path, setup=SLOW_TO_JUDGE) as running:
         token = running.token()
@@ -322,7 +316,7 @@ def test_experiments_that_take_long_to_judge_hold_nobody_up(
             with contextlib.closing(PlainHttp(running.url)) as http:
                 return http.ask(method, path, body, token=token).status
 
-        # More than there are threads for the routes that answer at once.
+        # More requests than threads for fast routes.
         with ThreadPoolExecutor(60) as pool:
             handed_in = [pool.submit(ask, "POST", route, given) for _ in range(60)]
             for _ in range(5):

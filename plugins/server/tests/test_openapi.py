@@ -1,6 +1,6 @@
-"""The OpenAPI document, and what schemathesis makes of it: every route, with good and bad input.
+"""Tests the OpenAPI document and, with schemathesis, each route.
 
-Its command is run as operators would run it, on the real application with a few records. At length:
+The tests use the real application with a few records. For a longer test:
 ``DETCORE_SCHEMA_EXAMPLES=200 pytest plugins/server/tests/test_openapi.py``.
 """
 
@@ -27,19 +27,19 @@ from detcore_server.server_database import ServerDatabase
 
 EXAMPLES = os.environ.get("DETCORE_SCHEMA_EXAMPLES", "3")
 CONFIG = Path(__file__).with_name("schemathesis.toml")
-# It would end the session of the run.
+# These would invalidate the token of the test.
 LOGOUT = "logout"
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """The URL of a server, and a token of it."""
+    """URL and token of a server."""
     home = tmp_path_factory.mktemp("home")
     environment = read_environment(
         {"DETCORE_HOME": str(home), "DETCORE_PLUGINS": "core,determined"}
     )
     with ServerDatabase.open(environment.database_url) as database:
-        # Users with small numbers are changed and switched off on the way.
+        # The tests change and deactivate users with small numbers.
         for number in range(100):
             database.create_user(f"user{number}", password_hash=None)
         store = ClientStore(home, database)
@@ -69,16 +69,16 @@ def schemathesis(url: str, token: str, *options: str) -> subprocess.CompletedPro
 
 
 def numbers(output: str) -> tuple[int, ...]:
-    """Return how many operations there are, were chosen, and were tested."""
+    """Return the number of existing, selected and tested operations."""
     selected = re.search(r"Selected: (\d+)/(\d+)\n\s+Tested: (\d+)", output)
     assert selected is not None, output[-5000:]
     return int(selected[2]), int(selected[1]), int(selected[3])
 
 
-def test_a_refused_method_is_answered_with_those_of_the_path(
+def test_method_error_lists_allowed_methods(
     running: tuple[str, str], document: dict[str, Any]
 ) -> None:
-    """Before the next test, which ends the session of the token."""
+    """Must run before the next test, which invalidates the token."""
     url, token = running
     with contextlib.closing(PlainHttp(url)) as server:
         for template, operations in document["paths"].items():
@@ -98,17 +98,17 @@ def test_schemathesis_finds_nothing(running: tuple[str, str], document: dict[str
     there = sum(len(found) for found in document["paths"].values())
     of_logout = sum(len(found) for path, found in document["paths"].items() if LOGOUT in path)
     assert numbers(done.stdout) == (there, there - of_logout, there - of_logout)
-    # That the token was good to the end.
+    # The token was valid to the end.
     assert Session(url, token).request("GET", "/api/detcore/v1/me")["name"] == "grace"
-    # Now what ends it; whether it does is another test's business.
+    # Now the routes that invalidate it.
     done = schemathesis(url, token, "--include-path-regex", LOGOUT)
     assert done.returncode == 0, done.stdout[-20_000:]
     assert numbers(done.stdout) == (there, of_logout, of_logout)
 
 
 @pytest.mark.soak
-def test_it_would_find_something() -> None:
-    """The same command, on an application that does not do as it says."""
+def test_schemathesis_finds_faulty_application() -> None:
+    """Run the same command on an application that violates its document."""
     app = FastAPI()
 
     @app.get("/number/{number}")
@@ -121,7 +121,7 @@ def test_it_would_find_something() -> None:
     assert "Server error" in done.stdout
 
 
-def test_the_document_is_a_good_one(document: dict[str, Any]) -> None:
+def test_openapi_document_is_valid(document: dict[str, Any]) -> None:
     operations = [
         (path, method, operation)
         for path, methods in document["paths"].items()

@@ -1,4 +1,4 @@
-"""What operators do with the record store: copy it, restore it, bring it up to date."""
+"""Tests of backup, restore and migration of the record store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WRITERS = 20
 
 
 def numbers_of(database: ServerDatabase) -> dict[str, list[int]]:
-    """Return what each writer has written, by its name."""
+    """Return the numbers that each writer has written, by name."""
     found: dict[str, list[int]] = {f"w{index}": [] for index in range(WRITERS)}
     for model in database.list_models():
         writer, _, number = model.name.partition("-")
@@ -37,7 +37,7 @@ def numbers_of(database: ServerDatabase) -> dict[str, list[int]]:
     return {writer: sorted(numbers) for writer, numbers in found.items()}
 
 
-def test_a_backup_among_20_writers_is_whole_and_restores(tmp_path: Path) -> None:
+def test_backup_during_writes_is_complete(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'live' / 'detcore.db'}"
     ServerDatabase.open(url).close()
     acknowledged = dict.fromkeys((f"w{index}" for index in range(WRITERS)), -1)
@@ -70,7 +70,9 @@ def test_a_backup_among_20_writers_is_whole_and_restores(tmp_path: Path) -> None
             thread.join(60)
     with ServerDatabase.open(url) as database:
         last = numbers_of(database)
-    assert any(last[writer][-1] > before[writer] for writer in last)  # nobody waited for the end
+    assert any(
+        last[writer][-1] > before[writer] for writer in last
+    )  # the writers did not wait for the end
     for number, (copy, before) in enumerate(copies):
         assert stat.S_IMODE(copy.stat().st_mode) == 0o600
         restored = f"sqlite:///{tmp_path / f'restored{number}' / 'detcore.db'}"
@@ -78,7 +80,7 @@ def test_a_backup_among_20_writers_is_whole_and_restores(tmp_path: Path) -> None
         with ServerDatabase.open(restored) as database:
             found = numbers_of(database)
         for writer, numbers in found.items():
-            # Without a hole, and with all that was acknowledged when the copy was begun.
+            # The backup has no gap and contains everything acknowledged before it started.
             assert numbers == list(range(len(numbers)))
             assert before[writer] < len(numbers) <= len(last[writer])
     leftovers = {path.name for path in tmp_path.iterdir()} - {copy.name for copy, _ in copies}
@@ -86,7 +88,7 @@ def test_a_backup_among_20_writers_is_whole_and_restores(tmp_path: Path) -> None
 
 
 def count_elsewhere(url: str) -> int:
-    """Return how many models another process finds."""
+    """Return the number of models that another process finds."""
     code = f"""
 from detcore_server.server_database import ServerDatabase
 with ServerDatabase.open({url!r}) as database:
@@ -96,7 +98,7 @@ with ServerDatabase.open({url!r}) as database:
     return int(found.stdout)
 
 
-def test_a_restored_database_is_as_it_was(tmp_path: Path) -> None:
+def test_restore_replaces_records(tmp_path: Path) -> None:
     url, copy = f"sqlite:///{tmp_path / 'detcore.db'}", tmp_path / "copy.db"
     with ServerDatabase.open(url) as database:
         database.create_model("then")
@@ -105,18 +107,18 @@ def test_a_restored_database_is_as_it_was(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="already exists, and its records would be lost"):
             restore_backup(copy, url)
         assert len(database.list_models()) == 2
-        # Also for those who have it open.
+        # Open connections see the restored records too.
         restore_backup(copy, url, replace=True)
         assert [model.name for model in database.list_models()] == ["then"]
         database.create_model("next")
-        # Another process that comes and goes must not take the log away under this connection:
-        # what is written then would be there for nobody else.
+        # Another process must not remove the log of this open connection, because records written
+        # afterwards would be invisible to others.
         assert count_elsewhere(url) == 2
         database.create_model("last")
         assert count_elsewhere(url) == 3
 
 
-def test_the_commands(tmp_path: Path) -> None:
+def test_database_commands(tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     with Detcore(tmp_path) as detcore:
         assert "none yet" in detcore("database", "info").stdout
@@ -133,7 +135,7 @@ def test_the_commands(tmp_path: Path) -> None:
         assert detcore("database", "info", "--json").summary["schema"] == list_revisions()[-1]
 
 
-def test_what_cannot_be_copied_or_restored(tmp_path: Path) -> None:
+def test_backup_and_restore_errors(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'detcore.db'}"
     ServerDatabase.open(url).close()
     copy = tmp_path / "copy.db"
@@ -170,9 +172,7 @@ def test_what_cannot_be_copied_or_restored(tmp_path: Path) -> None:
 # -- start ----------------------------------------------------------------------------------------
 
 
-def test_two_servers_start_on_a_new_database(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_servers_start_on_new_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     home.mkdir()
     url = f"sqlite:///{home / 'detcore.db'}"

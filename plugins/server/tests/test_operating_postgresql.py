@@ -1,4 +1,4 @@
-"""A server on PostgreSQL: what it records, a restart of the database under it, its own backup."""
+"""Tests of a server on PostgreSQL: records, a database restart and a backup."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def postgresql() -> Iterator[PostgreSQLServer]:
         yield server
 
 
-def test_a_server_on_postgresql(
+def test_server_on_postgresql(
     postgresql: PostgreSQLServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = postgresql.url(postgresql.create_database())
@@ -44,7 +44,7 @@ def test_a_server_on_postgresql(
 
 
 def session(client: Determined, tmp_path: Path) -> None:
-    """What a person does with what was run."""
+    """Session of a user."""
     experiment = client.get_experiment(1)
     assert experiment.wait() == "COMPLETED"
     trial = experiment.await_first_trial()
@@ -61,7 +61,7 @@ def session(client: Determined, tmp_path: Path) -> None:
 
 
 def restart(client: Determined, postgresql: PostgreSQLServer) -> None:
-    """The database goes under the server, and comes back."""
+    """Restart the database while the server runs."""
     postgresql.stop(crash=True)
     try:
         with pytest.raises(DetcoreError, match=r"database server of .* cannot be used"):
@@ -73,8 +73,8 @@ def restart(client: Determined, postgresql: PostgreSQLServer) -> None:
     assert client.get_model("a/b").metadata == {"x": 1, "y": 2}
 
 
-def test_it_is_copied_with_its_own_tools(postgresql: PostgreSQLServer, tmp_path: Path) -> None:
-    """As docs/server.md describes."""
+def test_backup_with_postgresql_tools(postgresql: PostgreSQLServer, tmp_path: Path) -> None:
+    """The commands are those of docs/server.md."""
     live, other = postgresql.create_database(), postgresql.create_database()
     with Database.open(postgresql.url(live)) as database:
         database.create_model("then")
@@ -92,6 +92,6 @@ def test_it_is_copied_with_its_own_tools(postgresql: PostgreSQLServer, tmp_path:
     )
     with Database.open(postgresql.url(other)) as database:
         assert [model.name for model in database.list_models()] == ["then"]
-        # Numbers go on behind those that were given.
+        # New numbers follow the existing numbers.
         assert database.create_model("next").id > database.get_model("then").id
     assert describe_database(postgresql.url(other))["counts"]["models"] == 2

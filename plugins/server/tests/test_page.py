@@ -1,4 +1,4 @@
-"""The page: what each route shows, to whom, and that nothing in it is more than text."""
+"""Tests of the page: content, permissions and escaping of each route."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from detcore_server.server_database import ServerDatabase
 
 @dataclasses.dataclass
 class Site(Records):
-    """A server with records, and somebody who has logged in."""
+    """Server with records and a logged-in user."""
 
     database: ServerDatabase
     server: RunningServer
@@ -45,20 +45,20 @@ class Site(Records):
 
     @property
     def stranger(self) -> PageClient:
-        """Somebody who has not."""
+        """Client that has not logged in."""
         return PageClient(self.server.url)
 
     def page(self, path: str, *, status: int = 200) -> ServedPage:
-        """Return a page, checked."""
+        """Return a page after checking it."""
         return self.client.page(path, status=status)
 
     def search(self, num_trials: int, num_reports: int = 3, **more: Any) -> tuple[int, list[int]]:
-        """Record a search; return its id, and those of its trials."""
+        """Record a search. Returns the experiment id and the trial ids."""
         experiment = add_search(self.database, num_trials, num_reports, **more)
         return experiment, [trial.id for trial in self.database.list_trials(experiment)]
 
     def add_user(self, name: str) -> PageClient:
-        """Add somebody who is no administrator, and log in as them."""
+        """Create a user who is not an administrator, and log in."""
         self.database.create_user(name, password_hash=quick_hash(PASSWORD))
         client = self.stranger
         assert client.log_in(name).status == 303
@@ -76,7 +76,7 @@ def site(module_server: RunningServer) -> Iterator[Site]:
 # -- who is let in --------------------------------------------------------------------------------
 
 
-def test_logging_in_and_out(site: Site) -> None:
+def test_login_and_logout(site: Site) -> None:
     client = site.stranger
     answer = client.ask("GET", "/ui/experiments?name=a%26b")
     assert (answer.status, answer.text) == (303, "")
@@ -85,7 +85,7 @@ def test_logging_in_and_out(site: Site) -> None:
     assert 'value="/ui/experiments?name=a%26b"' in form.html
     wrong = client.log_in(password="guess")
     assert wrong.status == 403
-    assert "not a user and the password of it" in ServedPage(wrong.text).text
+    assert "The name or the password is wrong." in ServedPage(wrong.text).text
     assert (PASSWORD in wrong.text, "guess" in wrong.text, client.cookie) == (False, False, "")
     answer = client.ask("POST", "/ui/login", {**LOG_IN, "next": "/ui/models"})
     assert (answer.status, answer.headers["location"]) == (303, "/ui/models")
@@ -98,7 +98,7 @@ def test_logging_in_and_out(site: Site) -> None:
     assert (answer.status, answer.headers["location"]) == (303, "/ui/login")
     assert "Max-Age=0" in answer.headers["set-cookie"]
     client.cookie = kept
-    assert client.ask("GET", "/ui/models").status == 303  # the token itself is worth nothing now
+    assert client.ask("GET", "/ui/models").status == 303  # the token itself is now invalid
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_logging_in_and_out(site: Site) -> None:
         "",
     ],
 )
-def test_log_in_leads_to_no_other_site(site: Site, path: str) -> None:
+def test_login_redirects_to_no_other_site(site: Site, path: str) -> None:
     answer = site.stranger.ask("POST", "/ui/login", {**LOG_IN, "next": path})
     assert answer.headers["location"] == "/ui/experiments"
 
@@ -135,7 +135,7 @@ LOG_IN = {"name": USER, "password": PASSWORD}
         {"Origin": "https://evil.example", "Sec_Fetch_Site": "same-origin"},
     ],
 )
-def test_other_sites_can_change_nothing(site: Site, headers: dict[str, str]) -> None:
+def test_other_sites_cannot_change_anything(site: Site, headers: dict[str, str]) -> None:
     foreign = {name: value.format(url=site.server.url) for name, value in headers.items()}
     experiment, _ = site.search(1)
     path = f"/ui/experiments/{experiment}/control"
@@ -150,7 +150,7 @@ def test_other_sites_can_change_nothing(site: Site, headers: dict[str, str]) -> 
     "headers",
     [{}, {"Origin": "", "Sec_Fetch_Site": "same-origin"}, {"Sec_Fetch_Site": "same-origin"}],
 )
-def test_a_page_of_the_server_may_change_something(site: Site, headers: dict[str, str]) -> None:
+def test_own_page_can_change_records(site: Site, headers: dict[str, str]) -> None:
     experiment, _ = site.search(1)
     path = f"/ui/experiments/{experiment}/control"
     assert site.client.ask("POST", path, {"action": "archive"}, **headers).status == 303
@@ -177,14 +177,14 @@ def test_headers_and_files(site: Site) -> None:
         assert site.client.ask("GET", f"/ui/static/{name}").status == 404, name
 
 
-def test_too_many_attempts_to_log_in_have_to_wait(site: Site) -> None:
+def test_too_many_logins_have_to_wait(site: Site) -> None:
     answers = [site.stranger.log_in(name="nobody", password="x") for _ in range(6)]
     assert [answer.status for answer in answers] == [403] * 5 + [429]
     assert 1 <= int(answers[-1].headers["retry-after"]) <= 60
-    assert "too many attempts to log in: try again in" in ServedPage(answers[-1].text).text
+    assert "too many login attempts; try again in" in ServedPage(answers[-1].text).text
 
 
-def test_what_is_not_ones_own_is_looked_at_but_not_led(site: Site) -> None:
+def test_other_users_experiments_are_read_only(site: Site) -> None:
     (experiment, _), (other, _) = site.search(1), site.search(1)
     client = site.add_user("bob")
     assert "COMPLETED" in client.page(f"/ui/experiments/{experiment}").text
@@ -201,7 +201,9 @@ def test_what_is_not_ones_own_is_looked_at_but_not_led(site: Site) -> None:
     mine = client.page(f"/ui/experiments/{experiment}")
     assert "submitted by\nbob" in mine.text
     assert f'action="/ui/experiments/{experiment}/control"' in mine.html
-    assert "/control" not in client.page(f"/ui/experiments/{other}").html  # no button that fails
+    assert (
+        "/control" not in client.page(f"/ui/experiments/{other}").html
+    )  # no button without permission
     listed = client.page("/ui/experiments")
     assert [row[6] for row in listed.rows if row[0] == str(experiment)] == ["bob"]
     own = client.page("/ui/experiments?user=bob")
@@ -215,7 +217,7 @@ def test_what_is_not_ones_own_is_looked_at_but_not_led(site: Site) -> None:
 # -- lists ----------------------------------------------------------------------------------------
 
 
-def test_nothing_yet_says_what_to_type(server: RunningServer) -> None:
+def test_empty_page_shows_first_command(server: RunningServer) -> None:
     client = PageClient(server.url)
     client.log_in()
     assert (
@@ -232,7 +234,7 @@ def test_nothing_yet_says_what_to_type(server: RunningServer) -> None:
         client.page(base + rest)
 
 
-def test_ten_thousand_experiments_are_a_page_at_a_time(server: RunningServer) -> None:
+def test_ten_thousand_experiments_are_paged(server: RunningServer) -> None:
     with sqlite3.connect(server.home / "detcore.db") as connection:
         connection.execute(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000) "
@@ -274,11 +276,11 @@ def test_ten_thousand_experiments_are_a_page_at_a_time(server: RunningServer) ->
 
 
 @pytest.mark.parametrize("query", ["?page=0", "?page=x", "?state=GONE", "?sort=1;drop"])
-def test_a_question_that_makes_no_sense_is_answered_with_a_page(site: Site, query: str) -> None:
+def test_invalid_query_shows_error_page(site: Site, query: str) -> None:
     assert "Not understood" in site.page(f"/ui/experiments{query}", status=422).title
 
 
-def test_what_is_not_there(site: Site) -> None:
+def test_missing_records_show_404(site: Site) -> None:
     for path in ("/ui/experiments/99999", "/ui/trials/99999", "/ui/checkpoints/nope",
                  "/ui/models/99999", "/ui/<script>", "/ui/static/x"):  # fmt: skip
         page = site.page(path, status=404)
@@ -289,7 +291,7 @@ def test_what_is_not_there(site: Site) -> None:
 # -- an experiment --------------------------------------------------------------------------------
 
 
-def test_an_experiment_and_its_trials(site: Site) -> None:
+def test_experiment_page(site: Site) -> None:
     experiment, _ = site.search(12, 8, name="digits", labels=["vision"])
     page = site.page(f"/ui/experiments/{experiment}")
     assert page.title == f"digits · experiment {experiment} · detcore"
@@ -300,7 +302,7 @@ def test_an_experiment_and_its_trials(site: Site) -> None:
     assert len(trials) == 12
     values = [float(row[4]) for row in trials]
     assert values == sorted(values)
-    numbers = [row for row in page.rows if len(row) == 10]  # of the chart
+    numbers = [row for row in page.rows if len(row) == 10]  # the chart's script
     assert len(numbers) == 13
     other = site.page(f"/ui/experiments/{experiment}?metric=loss")
     assert "loss (training)" in other.text
@@ -313,12 +315,12 @@ def test_an_experiment_and_its_trials(site: Site) -> None:
     assert len(values) == 12
     assert values == sorted(values, reverse=True)
     plots = site.page(f"/ui/experiments/{experiment}/hyperparameters")
-    assert plots.html.count("<svg") == 5  # all at once, and each of four
+    assert plots.html.count("<svg") == 5  # all trials, and each of four
     assert "optimizer.rate (log scale)" in plots.text
     assert plots.html.count("<circle") == 4 * 12
 
 
-def test_trials_side_by_side(site: Site) -> None:
+def test_trial_comparison(site: Site) -> None:
     experiment, ids = site.search(10, 5, name="pairs")
     base = f"/ui/experiments/{experiment}/compare"
     assert "Choose trials" in site.page(base).text
@@ -326,12 +328,15 @@ def test_trials_side_by_side(site: Site) -> None:
     page = site.page(f"{base}?trial={ids[0]}&trial={ids[3]}&trial={ids[0]}")
     assert page.html.count('<tr class="differs">') >= 2
     batch = next(row for row in page.rows if row[0] == "batch")
-    assert batch[1:] == ["32", "32"]  # the same: not marked
+    assert batch[1:] == ["32", "32"]  # equal values are not marked
     assert "2 trials over 50 steps" in page.text
     last = next(row for row in page.rows if row[0] == "last loss (training)")
     assert all(cell.endswith(" at 50") for cell in last[1:])
     many = "&".join(f"trial={number}" for number in ids)
-    assert "Only the first 8 are shown; 2 more" in site.page(f"{base}?{many}").text
+    assert (
+        "Showing the first 8 trials. 2 more trials were selected."
+        in site.page(f"{base}?{many}").text
+    )
     assert (
         "Not trials of this experiment: 424242"
         in site.page(f"{base}?trial=424242&trial={ids[0]}&trial={ids[1]}").text
@@ -339,7 +344,7 @@ def test_trials_side_by_side(site: Site) -> None:
     site.page(f"{base}?trial=x", status=422)
 
 
-def test_a_trial_with_its_log(site: Site) -> None:
+def test_trial_page(site: Site) -> None:
     _, (trial,) = site.search(1, 30, name="logged")
     log = OutputLog(site.folder(trial), 1)
     for number in range(5000):
@@ -356,8 +361,8 @@ def test_a_trial_with_its_log(site: Site) -> None:
     assert "rate" in site.page(f"/ui/trials/{trial}").text
 
 
-def test_reports_of_a_worker_are_there_at_once(site: Site) -> None:
-    """Also those that are still in its event log."""
+def test_worker_reports_appear_at_once(site: Site) -> None:
+    """Includes reports that are still only in the event log."""
     experiment, (trial,) = site.search(1, name="logged", state=ExperimentState.RUNNING)
     log = EventLog(event_log_path(site.folder(trial), 1), trial_id=trial, run_id=1)
     log.append("validation", {
@@ -371,7 +376,7 @@ def test_reports_of_a_worker_are_there_at_once(site: Site) -> None:
     assert 'data-live-every="2"' in page.html
 
 
-def test_a_page_that_has_not_changed_is_not_sent_again(site: Site) -> None:
+def test_unchanged_page_returns_304(site: Site) -> None:
     experiment, (trial,) = site.search(1, name="same")
     path = f"/ui/experiments/{experiment}"
     first = site.client.ask("GET", path)
@@ -381,7 +386,7 @@ def test_a_page_that_has_not_changed_is_not_sent_again(site: Site) -> None:
     assert (after.status, "0.001" in after.text) == (200, True)
 
 
-def test_controls(site: Site) -> None:
+def test_control_buttons(site: Site) -> None:
     experiment, _ = site.search(1, name="led", state=ExperimentState.RUNNING)
     path = f"/ui/experiments/{experiment}"
     assert "Cancel experiment" in site.page(path).text
@@ -394,7 +399,7 @@ def test_controls(site: Site) -> None:
     assert "has ended (COMPLETED)" in ServedPage(answer.text).text
 
 
-def test_secrets_are_starred_out(site: Site) -> None:
+def test_secrets_are_hidden(site: Site) -> None:
     storage = {"type": "s3", "bucket": "runs", "secret_key": "hunter2"}
     experiment, _ = site.search(1, checkpoint_storage=storage)
     for path in ("", "/configuration"):
@@ -440,7 +445,7 @@ def test_checkpoints_are_verified_on_request(site: Site, tmp_path: Path) -> None
     wait_for_text(site, path, "✗ damaged")
 
 
-def test_a_checkpoint_that_is_not_complete_is_not_verified(site: Site) -> None:
+def test_incomplete_checkpoint_is_not_verified(site: Site) -> None:
     _, (trial,) = site.search(1)
     site.database.record_checkpoint(
         CheckpointStarted(uuid="half-written", storage_url="file:///x", steps_completed=1),
@@ -452,10 +457,10 @@ def test_a_checkpoint_that_is_not_complete_is_not_verified(site: Site) -> None:
         CheckpointCommitted(uuid="half-written", metadata={}, resources={"w": 3}, steps_completed=1)
     )
     site.client.ask("POST", "/ui/checkpoints/half-written/verify")
-    wait_for_text(site, "/ui/checkpoints/half-written", "✗ damaged")  # nothing is at file:///x
+    wait_for_text(site, "/ui/checkpoints/half-written", "✗ damaged")  # file:///x does not exist
 
 
-def test_a_checkpoint_is_downloaded_loaded_and_promoted(site: Site, tmp_path: Path) -> None:
+def test_checkpoint_download_load_and_promotion(site: Site, tmp_path: Path) -> None:
     storage = {"type": "shared_fs", "host_path": str(tmp_path / "store")}
     _, (trial,) = site.search(1, checkpoint_storage=storage)
     uuid = save_checkpoint(site.database, trial, tmp_path / "store", tmp_path / "files", 30)
@@ -487,7 +492,7 @@ def test_a_checkpoint_is_downloaded_loaded_and_promoted(site: Site, tmp_path: Pa
     assert site.client.ask("POST", f"{path}/register", {"model": " "}).status == 400
 
 
-def test_lineage_runs_across_experiments_and_runs(site: Site, tmp_path: Path) -> None:
+def test_lineage_spans_experiments_and_runs(site: Site, tmp_path: Path) -> None:
     database = site.database
     uuids: list[str] = []
     ids = []
@@ -509,7 +514,7 @@ def test_lineage_runs_across_experiments_and_runs(site: Site, tmp_path: Path) ->
     assert [row[2].partition(",")[0][:12] for row in rows[-2:]] == ["-", uuids[2][:12]]
 
 
-def test_models_and_their_versions(site: Site, tmp_path: Path) -> None:
+def test_model_pages(site: Site, tmp_path: Path) -> None:
     _, (trial,) = site.search(1)
     uuid = save_checkpoint(site.database, trial, tmp_path / "store", tmp_path / "files", 100)
     model = site.database.create_model(
@@ -526,7 +531,7 @@ def test_models_and_their_versions(site: Site, tmp_path: Path) -> None:
     assert "digits/reader" in site.page(f"/ui/checkpoints/{uuid}").text
 
 
-def test_numbers_that_no_float_holds_are_shown_and_not_drawn(site: Site, tmp_path: Path) -> None:
+def test_huge_numbers_are_shown_but_not_drawn(site: Site, tmp_path: Path) -> None:
     huge = 10**4000
     experiment, ids = site.search(2, 4)
     for trial in ids:
@@ -553,13 +558,13 @@ def test_numbers_that_no_float_holds_are_shown_and_not_drawn(site: Site, tmp_pat
 
 
 def table_of(page: ServedPage) -> list[list[str]]:
-    """Return the cells of the table of trials, without its head and the boxes."""
+    """Return the cells of the trial table without the header and the checkboxes."""
     head = next(row for row in page.rows if row[0] == "choose")
     start = page.rows.index(head) + 1
     return [row[1:] for row in page.rows[start:] if len(row) == len(head)]
 
 
-def test_the_table_is_filtered_sorted_and_exported(site: Site) -> None:
+def test_trial_table_filter_sort_and_export(site: Site) -> None:
     experiment, _ = site.search(12)
     base = f"/ui/experiments/{experiment}"
     whole = table_of(site.page(base))
@@ -568,7 +573,7 @@ def test_the_table_is_filtered_sorted_and_exported(site: Site) -> None:
     assert 'aria-sort="ascending"' in sorted_up.html
     units = [int(row[8]) for row in table_of(sorted_up)]
     assert units == sorted(units)
-    # Its head leads to the other order, and keeps the rest of the query.
+    # The header links to the reverse order and keeps the rest of the query.
     asked = f"{base}?metric=val_loss&sort=hparams.units"
     down = next(link for link in site.page(asked).links if "sort=-hparams.units" in link)
     assert down.startswith("?metric=val_loss&")
@@ -588,20 +593,20 @@ def test_the_table_is_filtered_sorted_and_exported(site: Site) -> None:
     assert "No trial passes the filter." in nothing.text
 
 
-def test_a_filter_that_does_not_parse_says_where(site: Site) -> None:
+def test_invalid_filter_shows_position(site: Site) -> None:
     experiment, _ = site.search(2)
     page = site.page(f"/ui/experiments/{experiment}?where=val_los+%3C+1")
     assert "character 1 of the filter: expected a column name (did you mean val_loss?" in (
         page.text
     )
     assert 'aria-describedby="filter-error"' in page.html
-    assert len(table_of(page)) == 2  # all: the page still shows the experiment
+    assert len(table_of(page)) == 2  # all trials: the page still shows the experiment
     answer = site.client.ask("GET", f"/ui/experiments/{experiment}/trials.csv?where=val_los+%3C+1")
     assert answer.status == 422
     assert "did you mean val_loss?" in answer.text
 
 
-def test_cells_of_an_export_are_no_formulas_and_numbers_stay(site: Site) -> None:
+def test_export_escapes_formulas(site: Site) -> None:
     experiment = site.experiment()
     for value in (-1.5, "-1e5", "-Infinity", -math.inf, math.nan, "-1+2", "=1+1", "plain"):
         site.trial(experiment, shift=value)
@@ -610,7 +615,7 @@ def test_cells_of_an_export_are_no_formulas_and_numbers_stay(site: Site) -> None
     assert answer.text.split() == ["shift", *cells]
 
 
-def test_the_values_of_a_chart(site: Site, tmp_path: Path) -> None:
+def test_chart_values(site: Site, tmp_path: Path) -> None:
     _, (one, other) = site.search(2, 50, records_per_epoch=320, name="series")
     save_checkpoint(site.database, one, tmp_path / "store", tmp_path / "files", 200)
     path = "/ui/series"
@@ -642,18 +647,18 @@ def test_the_values_of_a_chart(site: Site, tmp_path: Path) -> None:
 
 
 def start_trials(site: Site, **more: Any) -> tuple[int, list[int]]:
-    """Record a search that this process runs: three trials train, one waits."""
+    """Record a search that this process runs: three trials train and one waits."""
     experiment, running = site.search(3, 20, name="now", state=ExperimentState.RUNNING, **more)
     for trial in running:
         site.database.set_trial_state(trial, TrialState.RUNNING)
     return experiment, [*running, site.trial(experiment, units=1)]
 
 
-def test_what_runs_now(site: Site) -> None:
+def test_running_page(site: Site) -> None:
     experiment, (training, saving, starting, waiting) = start_trials(site)
     database = site.database
     database.set_search_progress(experiment, 0.5)
-    # A save that the crash of the earlier run interrupted, and one that is running now.
+    # A save that a crash of the earlier run interrupted, and a current save.
     for uuid, trial in (("crashed", training), ("now", saving)):
         database.record_checkpoint(
             CheckpointStarted(uuid=uuid, storage_url="x", steps_completed=100), trial_id=trial
@@ -683,7 +688,7 @@ def test_what_runs_now(site: Site) -> None:
     assert "left, at this speed" not in site.page(f"/ui/experiments/{experiment}").text
 
 
-def test_a_run_that_begins_again_trains_although_the_crashed_one_was_far_ahead(site: Site) -> None:
+def test_progress_counts_current_run_only(site: Site) -> None:
     experiment, (trial,) = site.search(1, 80, name="again", state=ExperimentState.RUNNING)
     site.database.set_trial_state(trial, TrialState.RUNNING)
     site.database.start_run(trial)
@@ -693,16 +698,16 @@ def test_a_run_that_begins_again_trains_although_the_crashed_one_was_far_ahead(s
         return next(row for row in site.page(path).rows if row[0] == f"trial {trial}")
 
     assert row()[1] == "starting"
-    for step in (3, 6):  # 160 reports of the run before have more steps
+    for step in (3, 6):  # 160 reports of the previous run have more steps
         site.report(trial, "training", step, loss=0.5)
     assert row()[1] == "training"
     assert row()[4] == "6"
 
 
-def test_what_is_counted_of_many_trials_is_counted_of_all(site: Site) -> None:
+def test_counts_include_undrawn_trials(site: Site) -> None:
     database = site.database
     experiment, trials = site.search(300, 1, name="many", state=ExperimentState.RUNNING)
-    # The page draws the best 200: those that failed and that wait are the worst of all.
+    # The page draws the best 200. Failed and waiting trials rank last.
     worst = [row.trial.id for row in database.top_trials(
         experiment, metric="val_loss", smaller_is_better=True, limit=None)][-30:]  # fmt: skip
     failed, waiting = worst[:13], worst[13:]
@@ -714,7 +719,7 @@ def test_what_is_counted_of_many_trials_is_counted_of_all(site: Site) -> None:
     shown = [row for row in page.rows if row[0] in {str(trial) for trial in trials}]
     assert len(shown) == 200
     assert not {str(trial) for trial in worst} & {row[0] for row in shown}
-    assert f"These are 10 of {len(failed)} failed trials." in page.text
+    assert f"Showing 10 of {len(failed)} failed trials." in page.text
     assert f"trial {failed[0]} broke" in page.text
     assert f"{len(waiting)}\nwaiting" in page.text
     grouped = site.page(f"/ui/experiments/{experiment}?group=hparams.optimizer.name")
@@ -723,7 +728,7 @@ def test_what_is_counted_of_many_trials_is_counted_of_all(site: Site) -> None:
     assert sum(int(row[1]) for row in groups) == 300
 
 
-def test_a_trial_is_stopped_by_whom_may_control_it(site: Site) -> None:
+def test_stopping_trial_requires_control(site: Site) -> None:
     experiment, (trial, other, *_) = start_trials(site)
     path = f"/ui/trials/{trial}"
     assert f"Kill trial {trial}" in site.page(path).text
@@ -740,7 +745,7 @@ def test_a_trial_is_stopped_by_whom_may_control_it(site: Site) -> None:
     site.database.set_experiment_state(experiment, ExperimentState.CANCELED)
 
 
-def test_a_log_is_searched_and_read_backwards(site: Site) -> None:
+def test_log_search_and_paging(site: Site) -> None:
     _, (trial,) = site.search(1)
     log = OutputLog(site.folder(trial), 1)
     for number in range(1200):
@@ -757,7 +762,7 @@ def test_a_log_is_searched_and_read_backwards(site: Site) -> None:
         page = site.page(f"{base}{link}")
         seen[:0] = [int(number) for number in re.findall(r">line (\d+) x", page.html)]
         link = next((one for one in page.links if one.startswith("?before=")), None)
-    assert seen == list(range(1200))  # each line once, whatever the places of the parts
+    assert seen == list(range(1200))  # each line appears once, whatever the page boundaries
     found = site.page(f"{base}?find=NEEDLE")
     assert "<b>Needle</b> \ufffd[31mred" in found.text
     assert "line 1199" not in found.text
@@ -770,7 +775,7 @@ def test_a_log_is_searched_and_read_backwards(site: Site) -> None:
     site.page(f"{base}?before=99999999999")
 
 
-def test_the_frames_of_ones_own_code_are_on_top(site: Site) -> None:
+def test_user_code_frames_come_first(site: Site) -> None:
     experiment, (_, trial) = site.search(2, state=ExperimentState.ERROR)
     log = OutputLog(site.folder(trial), 1)
     lines = """Traceback (most recent call last):
@@ -800,7 +805,7 @@ ValueError: shapes (3, 2) and (4,) differ""".splitlines()
 # -- groups, comparison across experiments, notes -------------------------------------------------
 
 
-def test_trials_are_grouped_by_a_hyperparameter_and_by_seed(site: Site) -> None:
+def test_grouping_by_hyperparameter_and_seed(site: Site) -> None:
     experiment = site.experiment()
     for number, (rate, value) in enumerate([(0.1, 3.0), (0.1, 1.0), (0.2, 0.5), (0.2, 0.7)]):
         trial = site.trial(experiment, rate=rate, data_seed=number)
@@ -818,13 +823,13 @@ def test_trials_are_grouped_by_a_hyperparameter_and_by_seed(site: Site) -> None:
             (label, 2) for label in labels
         ]
     assert "Groups of trials" not in site.page(f"{base}?group=hparams.gone").text
-    # Many numbers are cut into ranges, which have as many trials each.
+    # Many numbers are split into ranges with equal numbers of trials.
     many, _ = site.search(12)
     rows = site.page(f"/ui/experiments/{many}?group=hparams.optimizer.rate").rows
     assert [row[1] for row in rows if " to " in row[0]] == ["3"] * 4
 
 
-def test_hyperparameters_of_the_trials_that_pass_a_filter_are_drawn(site: Site) -> None:
+def test_hyperparameter_chart_of_filtered_trials(site: Site) -> None:
     experiment = add_search(site.database, 24, 2)
     base = f"/ui/experiments/{experiment}/hyperparameters"
     trials = site.database.list_trials(experiment)
@@ -842,7 +847,7 @@ def test_hyperparameters_of_the_trials_that_pass_a_filter_are_drawn(site: Site) 
     assert "explains alone" in page.text
 
 
-def test_trials_of_several_experiments_are_compared(site: Site) -> None:
+def test_comparison_across_experiments(site: Site) -> None:
     (one, (first, *_)), (other, (second, *_)) = (site.search(3, name=f"<b>{name}") for name in "ab")
     ids = [first, second]
     page = site.page(f"/ui/compare?trials={ids[0]},+{ids[1]}")
@@ -866,7 +871,7 @@ def test_trials_of_several_experiments_are_compared(site: Site) -> None:
 
 
 @pytest.mark.parametrize("of_trial", [False, True])
-def test_labels_and_notes_are_written(site: Site, of_trial: bool) -> None:
+def test_labels_and_notes_are_saved(site: Site, of_trial: bool) -> None:
     experiment, (trial,) = site.search(1, labels=["old"])
     path = f"/ui/trials/{trial}" if of_trial else f"/ui/experiments/{experiment}"
     form = {"labels": " vision, <i>new</i>,,vision", "notes": "First\r\n<script>x</script>"}
@@ -883,7 +888,7 @@ def test_labels_and_notes_are_written(site: Site, of_trial: bool) -> None:
     assert "/describe" not in shown.html
 
 
-def test_trials_are_found_by_their_labels_and_notes(site: Site) -> None:
+def test_search_by_labels_and_notes(site: Site) -> None:
     database = site.database
     experiment, (first, second, third) = site.search(3)
     path = f"/ui/experiments/{experiment}"
@@ -908,7 +913,7 @@ def test_trials_are_found_by_their_labels_and_notes(site: Site) -> None:
 # -- hostile text ---------------------------------------------------------------------------------
 
 
-def test_nothing_in_the_records_is_more_than_text(site: Site) -> None:
+def test_records_are_shown_as_text_only(site: Site) -> None:
     database = site.database
     experiment = database.create_experiment(
         config={
@@ -955,9 +960,9 @@ def test_nothing_in_the_records_is_more_than_text(site: Site) -> None:
         f"{base}/configuration", f"/ui/trials/{ids[0]}", checkpoint, "/ui/models",
         f"/ui/models/{model.id}",
     ):  # fmt: skip
-        page = site.page(path)  # parsed: no element or attribute that the page does not write
+        page = site.page(path)  # parsed: only elements and attributes of the templates
         assert "<script>document.title='owned'</script>" in page.text, path
-        # Those of the template, each a file of the server.
+        # The template's own scripts, each a file of the server.
         scripts = 3 if path in (base, f"/ui/trials/{ids[0]}") or "compare" in path else 1
         assert page.html.count("<script") == scripts, path
         assert "{{ 7*7 }}" in page.text, path
@@ -979,7 +984,7 @@ def test_nothing_in_the_records_is_more_than_text(site: Site) -> None:
     assert "1 to 1 of 1" in searched.text
 
 
-def test_a_trial_has_one_colour_on_every_page(site: Site) -> None:
+def test_trial_color_is_same_on_all_pages(site: Site) -> None:
     experiment, (*_, third, fourth, _) = site.search(5)
     base = f"/ui/experiments/{experiment}"
     for path in (base, f"{base}/hyperparameters", f"{base}/compare?trial={third}&trial={fourth}",

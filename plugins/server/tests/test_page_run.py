@@ -1,4 +1,4 @@
-"""The page while ``detcore run`` trains: real workers, which report, save, fail and are killed."""
+"""Tests of the page while ``detcore run`` trains with real workers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ searcher: {name: grid, metric: val_loss, max_length: {batches: 1200}}
 
 
 @pytest.mark.soak
-def test_a_run_is_watched_and_a_trial_killed(server: RunningServer, tmp_path: Path) -> None:
+def test_watch_run_and_kill_trial(server: RunningServer, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "run.yaml").write_text(CONFIG)
     client = PageClient(server.url)
@@ -82,6 +82,6 @@ def test_a_run_is_watched_and_a_trial_killed(server: RunningServer, tmp_path: Pa
     assert killed[0] >= {"training", "saving"}
     assert "free at" in text
     page = client.page("/ui/experiments/1")
-    own = page.text[page.text.index("Where trial") :]
+    own = page.text[page.text.index("Last failure: trial") :]
     assert "in fail" in own
     assert "ValueError: 2.0 is too large" in own

@@ -1,4 +1,4 @@
-"""Routes that plugins add to a server."""
+"""Tests of routes that plugins add to a server."""
 
 from __future__ import annotations
 
@@ -85,35 +85,35 @@ def status_of(server: RunningServer, path: str, token: str = "") -> int:
     return 200
 
 
-def test_they_are_for_users_who_have_logged_in(bakery: RunningServer) -> None:
+def test_plugin_routes_require_login(bakery: RunningServer) -> None:
     path = "/api/bakery/v1/loaves"
     assert status_of(bakery, path) == 401
     assert bakery.ask("GET", path, token=bakery.token()) == 3
 
 
-def test_they_know_the_records_and_who_asks(bakery: RunningServer) -> None:
+def test_plugin_routes_get_records_and_user(bakery: RunningServer) -> None:
     assert bakery.ask("GET", "/api/bakery/v1/mine", token=bakery.token()) == {USER: 0}
 
 
-def test_their_errors_are_answered_like_those_of_the_server(bakery: RunningServer) -> None:
+def test_plugin_route_errors_look_like_server_errors(bakery: RunningServer) -> None:
     with pytest.raises(urllib.error.HTTPError, match="404") as caught:
         bakery.ask("GET", "/api/bakery/v1/loaves/7", token=bakery.token())
     assert b"no loaf 7" in caught.value.read()
     assert status_of(bakery, "/api/bakery/v1/loaves/rye", bakery.token()) == 422
 
 
-def test_those_with_guards_decide_by_themselves(bakery: RunningServer) -> None:
+def test_guarded_plugin_routes_decide_access(bakery: RunningServer) -> None:
     assert bakery.ask("GET", "/api/bakery/v1/open") is True
     assert status_of(bakery, "/api/bakery/v1/orders") == 401
     assert bakery.ask("GET", "/api/bakery/v1/orders", token=bakery.token()) == []
 
 
-def test_they_replace_no_route_of_the_server(bakery: RunningServer) -> None:
+def test_plugin_routes_cannot_replace_server_routes(bakery: RunningServer) -> None:
     assert status_of(bakery, "/api/detcore/v1/me") == 401
     assert bakery.ask("GET", "/api/detcore/v1/me", token=bakery.token())["name"] == USER
 
 
-def test_the_document_has_them(bakery: RunningServer) -> None:
+def test_openapi_includes_plugin_routes(bakery: RunningServer) -> None:
     paths = bakery.ask("GET", "/openapi.json", token=bakery.token())["paths"]
     assert "/api/bakery/v1/mine" in paths
 
@@ -126,7 +126,7 @@ def test_the_document_has_them(bakery: RunningServer) -> None:
         ("", "has no attribute 'make_counter'"),
     ],
 )
-def test_a_server_does_not_start_without_them(tmp_path: Path, routes: str, told: str) -> None:
+def test_invalid_plugin_routes_prevent_start(tmp_path: Path, routes: str, told: str) -> None:
     site = install(tmp_path / "site", routes)
     result = run_detcore(
         "serve", "--port", "0", sites=[site], only=["bakery", "server"],

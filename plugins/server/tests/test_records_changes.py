@@ -1,4 +1,4 @@
-"""Events of a log that change checkpoints and trials: late, twice, out of order, hostile."""
+"""Tests of late, repeated, unordered and hostile checkpoint and trial events."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KINDS = [
 
 
 class Records:
-    """A database and the event logs of two trials."""
+    """Database and the event logs of two trials."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -52,7 +52,7 @@ class Records:
         return trial_id
 
     def add(self, *changes: tuple[str, Any], trial: int = 0, run_id: int = 1) -> None:
-        """Append records to an event log, and take it in."""
+        """Append records to an event log and apply them."""
         trial_id = self.trial_ids[trial]
         folder = self.home / f"experiments/{self.experiment_id}/trials/{trial_id}"
         log = EventLog(event_log_path(folder, run_id), trial_id=trial_id, run_id=run_id)
@@ -62,12 +62,12 @@ class Records:
         assert ingest_event_logs(self.database, self.home) == len(changes)
 
     def events(self, trial: int = 0) -> list[tuple[str, Any]]:
-        """Return what was kept as events."""
+        """Return the stored events."""
         found = self.database.events(self.trial_ids[trial])
         return [(event.kind, event.payload) for event in found]
 
     def checkpoint(self) -> CheckpointRecord:
-        """Return the one checkpoint."""
+        """Return the only checkpoint."""
         [found] = self.database.list_checkpoints()
         return found
 
@@ -108,7 +108,7 @@ def failed(**changed: Any) -> tuple[str, Any]:
     }  # fmt: skip
 
 
-def test_a_checkpoint_is_recorded_as_by_the_worker_itself(records: Records) -> None:
+def test_checkpoint_events_are_recorded(records: Records) -> None:
     before = time.time()
     records.add(started())
     found = records.checkpoint()
@@ -128,8 +128,8 @@ def test_a_checkpoint_is_recorded_as_by_the_worker_itself(records: Records) -> N
     assert records.events() == []
 
 
-def test_what_was_decided_meanwhile_stays(records: Records) -> None:
-    """An event log may come days after others have settled what it tells of."""
+def test_late_events_keep_later_decisions(records: Records) -> None:
+    """An event log may arrive days after its events were decided otherwise."""
     records.add(started(), committed())
     records.database.record_checkpoint(CheckpointDamaged(uuid=UUID))
     records.add(started(), committed())
@@ -150,7 +150,7 @@ def test_what_was_decided_meanwhile_stays(records: Records) -> None:
     assert records.events() == []
 
 
-def test_a_checkpoint_of_a_model_stays(records: Records) -> None:
+def test_registered_checkpoint_is_kept(records: Records) -> None:
     records.add(started(), committed())
     records.database.create_model("digits")
     records.database.register_version("digits", UUID)
@@ -160,7 +160,7 @@ def test_a_checkpoint_of_a_model_stays(records: Records) -> None:
     assert records.events() == refused
 
 
-def test_a_trial_changes_no_other_trials_checkpoints(records: Records) -> None:
+def test_trial_cannot_change_other_checkpoints(records: Records) -> None:
     records.add(started(), committed())
     hostile = [
         started(),
@@ -175,7 +175,7 @@ def test_a_trial_changes_no_other_trials_checkpoints(records: Records) -> None:
     assert records.events(1) == hostile
 
 
-def test_a_failure_is_recorded_while_the_run_is_the_newest_and_runs(records: Records) -> None:
+def test_failure_is_recorded_for_newest_run_only(records: Records) -> None:
     trial_id = records.trial_ids[0]
     records.add(failed())
     trial = records.database.get_trial(trial_id)
@@ -191,7 +191,7 @@ def test_a_failure_is_recorded_while_the_run_is_the_newest_and_runs(records: Rec
     assert len(records.events()) == 2
 
 
-def test_unknown_kinds_hold_up_nothing(records: Records) -> None:
+def test_unknown_event_kinds_are_skipped(records: Records) -> None:
     report = ("training", {"steps_completed": 1, "metrics": {"loss": 0.5}})
     records.add(("of_a_later_release", {"x": 1}), started(uuid="../x"), started(), report)
     assert [kind for kind, _ in records.events()] == ["of_a_later_release", "checkpoint_started"]
@@ -230,7 +230,7 @@ _RECORD = st.tuples(
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(made=st.lists(_RECORD, min_size=10, max_size=30))
-def test_no_payload_holds_up_a_event_log(tmp_path: Path, made: list[Any]) -> None:
+def test_invalid_payloads_are_skipped(tmp_path: Path, made: list[Any]) -> None:
     home = tmp_path / f"{time.monotonic_ns()}"
     home.mkdir()
     records = Records(home)

@@ -1,4 +1,4 @@
-"""``detcore serve`` as a whole: how it starts, what it says, how it ends and comes back."""
+"""Tests of ``detcore serve``: start, output, end and restart."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from detcore_server.server_database import ServerDatabase
 
 
 @pytest.mark.cold
-def test_it_comes_back_after_a_kill_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
+def test_server_restarts_after_kill_and_stops(tmp_path: Path) -> None:
     server = RunningServer(tmp_path, "--token-lifetime", "1h").start()
     try:
         url, token = server.url, server.token()
@@ -39,7 +39,7 @@ def test_it_comes_back_after_a_kill_and_ends_when_it_is_told_to(tmp_path: Path) 
     assert "warning" not in written
 
 
-def test_its_document_is_for_those_who_logged_in(shared_server: RunningServer) -> None:
+def test_openapi_document_requires_login(shared_server: RunningServer) -> None:
     http = PlainHttp(shared_server.url)
     assert http.ask("GET", "/openapi.json").status == 401
     document = http.ask("GET", "/openapi.json", token=shared_server.token()).json
@@ -53,7 +53,7 @@ def test_its_document_is_for_those_who_logged_in(shared_server: RunningServer) -
             assert ("security" in route) == (path not in open_paths), f"{method} {path}"
 
 
-def test_where_one_comes_from_is_believed_of_the_proxy_alone(
+def test_forwarded_address_requires_trusted_proxy(
     tmp_path: Path, shared_server: RunningServer
 ) -> None:
     guess = {"username": "somebody", "password": "x"}
@@ -77,7 +77,7 @@ def test_where_one_comes_from_is_believed_of_the_proxy_alone(
     assert "10.0.0.5" not in shared_server.log.read_text()
 
 
-def test_who_starts_it_is_told_what_is_missing(tmp_path: Path) -> None:
+def test_startup_warnings(tmp_path: Path) -> None:
     server = RunningServer(tmp_path, "--host", "0.0.0.0")
     with ServerDatabase.open(server.database_url) as database:
         database.update_user(USER, is_active=False)
@@ -85,7 +85,7 @@ def test_who_starts_it_is_told_what_is_missing(tmp_path: Path) -> None:
         assert server.url.startswith("http://127.0.0.1:")
         written = server.log.read_text()
     assert "detcore user create NAME --admin" in written
-    assert "warning: 0.0.0.0 can be reached from other machines, and there is no TLS" in written
+    assert "warning: 0.0.0.0 is reachable from other machines without TLS" in written
     assert "--public-url" in written
 
 
@@ -101,7 +101,7 @@ def test_who_starts_it_is_told_what_is_missing(tmp_path: Path) -> None:
         ("127.0.0.1", None, False),
     ],
 )
-def test_a_public_url_is_missed_where_the_host_names_no_address(
+def test_missing_public_url_warning(
     tmp_path: Path, host: str, public_url: str | None, is_warned: bool
 ) -> None:
     obj = CliContext(environment=read_environment({"DETCORE_HOME": str(tmp_path)}))
@@ -111,7 +111,7 @@ def test_a_public_url_is_missed_where_the_host_names_no_address(
     assert any("--public-url" in line for line in _list_warnings(obj, settings)) == is_warned
 
 
-def test_the_settings_have_the_defaults_of_the_command(tmp_path: Path) -> None:
+def test_settings_match_command_defaults(tmp_path: Path) -> None:
     obj = CliContext(environment=read_environment({"DETCORE_HOME": str(tmp_path)}))
     settings = ServerSettings(environment=obj.environment, plugins=obj.plugin_manager())
     options: dict[str | None, Any] = {one.name: one.default for one in serve_command.params}
@@ -122,14 +122,14 @@ def test_the_settings_have_the_defaults_of_the_command(tmp_path: Path) -> None:
 
 
 def serve(home: Path, *options: str) -> Result:
-    """Start it where it cannot start."""
+    """Start a server that cannot start."""
     environment = {"DETCORE_HOME": str(home), "DETCORE_DB": None}
     result = CliRunner().invoke(main, ["serve", *options], env=environment)
     assert "serves at" not in result.output
     return result
 
 
-def test_a_port_that_is_in_use_is_told(tmp_path: Path) -> None:
+def test_port_in_use_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         result = serve(tmp_path, "--port", str(port))
@@ -141,17 +141,17 @@ def test_a_port_that_is_in_use_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "told"),
     [
-        (("--host", "192.0.2.1"), 1, "'192.0.2.1' is no address of this machine"),
-        (("--host", "nowhere.invalid"), 1, "'nowhere.invalid' is no address of this machine"),
+        (("--host", "192.0.2.1"), 1, "'192.0.2.1' is not an address of this machine"),
+        (("--host", "nowhere.invalid"), 1, "'nowhere.invalid' is not an address of this machine"),
         (("--port", "65536"), 2, "65536"),
-        (("--public-url", "host:8080"), 2, "has no http:// or https://"),
+        (("--public-url", "host:8080"), 2, "must start with http:// or https://"),
         (("--public-url", "http://a:b@host"), 2, "holds a user or a password"),
         (("--token-lifetime", "soon"), 2, "not a duration such as 90s, 30m, 12h or 7d"),
         (("--token-lifetime", "0"), 2, "not a duration such as"),
         (("--log-level", "trace"), 2, "trace"),
     ],
 )
-def test_what_it_cannot_be_started_with(
+def test_invalid_serve_options(
     tmp_path: Path, options: tuple[str, ...], code: int, told: str
 ) -> None:
     result = serve(tmp_path, *options)
@@ -163,9 +163,7 @@ def test_what_it_cannot_be_started_with(
     ("command", "arguments"),
     [("serve", ()), ("user create", ("ada", "--admin")), ("user list", ())],
 )
-def test_where_the_plugin_is_switched_off(
-    tmp_path: Path, command: str, arguments: tuple[str, ...]
-) -> None:
+def test_disabled_server_plugin(tmp_path: Path, command: str, arguments: tuple[str, ...]) -> None:
     environment = {"DETCORE_HOME": str(tmp_path)}
     result = CliRunner().invoke(
         main, ["--no-plugin", "server", *command.split(), *arguments], env=environment
@@ -175,17 +173,16 @@ def test_where_the_plugin_is_switched_off(
     assert result.exit_code == 1
 
 
-def test_help_lists_the_commands_for_passwords_with_the_others() -> None:
+def test_help_lists_password_commands() -> None:
     text = CliRunner().invoke(main, ["user", "--help"]).output
     for name in ("create", "password", "list", "login"):
         assert f"\n  {name} " in text
 
 
-def test_a_mistyped_launcher_does_not_start_a_server(tmp_path: Path) -> None:
+def test_unknown_launcher_prevents_start(tmp_path: Path) -> None:
     result = run_detcore(
         "serve", "--port", "0", "--launcher", "loca", only=["server"],
         variables={"DETCORE_HOME": str(tmp_path)},
     )  # fmt: skip
     assert result.returncode == 2
-    assert "--launcher is 'loca', and nothing installed provides that.\n" in result.stderr
-    assert "Launchers here: local.\n" in result.stderr
+    assert "unknown launcher 'loca'; installed: local.\n" in result.stderr

@@ -1,4 +1,4 @@
-"""The runner of an experiment that a server goes on with: what pauses it, and what does not."""
+"""Tests which events pause a runner's experiment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAUSED, RUNNING, CANCELED = (
     ExperimentState.CANCELED,
 )
 
-# Asks for something once the trial has ended, before the experiment has.
+# Sends a request after the trial ends and before the experiment ends.
 ASKS_LATE = """
 import sys
 from detcore.records import Database
@@ -47,7 +47,7 @@ JournalListener.trial_changed = trial_changed
 sys.exit(submission_runner.main())
 """
 
-# Lets it go on again after the last look at what is asked for, before the end is recorded.
+# Withdraws the pause after the last check for requests and before the end is recorded.
 ASKS_TOO_LATE = """
 import sys
 from detcore.records import Database
@@ -65,7 +65,7 @@ Database.get_control_request = look_and_be_overtaken
 sys.exit(submission_runner.main())
 """
 
-# Fails in the middle of a decision.
+# Fails during a decision.
 FAILS = """
 import sys
 from detcore.records import DatabaseUnavailableError
@@ -82,7 +82,7 @@ sys.exit(submission_runner.main())
 
 
 class Job:
-    """An experiment that runs until it is ended, and runners for it."""
+    """Experiment that runs until it is ended, with its runners."""
 
     def __init__(self, detcore: Detcore, num_batches: int) -> None:
         self._detcore = detcore
@@ -100,7 +100,7 @@ class Job:
         )
 
     def start(self, *program: str) -> subprocess.Popen[str]:
-        """Start a runner, as a server does."""
+        """Start a runner as a server does."""
         home = str(self._detcore.home)
         told = {"experiment_id": self.id, "home": home, "database_url": self.url}
         process = subprocess.Popen(
@@ -131,7 +131,7 @@ class Job:
         wait_for(trains, runner)
 
     def end(self, runner: subprocess.Popen[str]) -> tuple[int, ExperimentState]:
-        """Wait for the end of a runner; return its exit code, and how the experiment stands."""
+        """Wait for a runner's end. Returns its exit code and the experiment's state."""
         _, stderr = runner.communicate(timeout=60)
         print(stderr)
         return runner.returncode, self.database.get_experiment(self.id).state
@@ -152,8 +152,8 @@ def job(detcore: Detcore) -> Iterator[Job]:
         yield made
 
 
-def test_what_the_machine_ends_is_at_no_time_paused(job: Job, detcore: Detcore) -> None:
-    """A server that saw it so would not go on with it."""
+def test_external_signal_never_shows_paused(job: Job, detcore: Detcore) -> None:
+    """A server would not resume a paused experiment."""
     with sqlite3.connect(detcore.home / "detcore.db") as connection:
         connection.execute("CREATE TABLE seen (state TEXT)")
         connection.execute(
@@ -171,7 +171,7 @@ def test_what_the_machine_ends_is_at_no_time_paused(job: Job, detcore: Detcore) 
     connection.close()
 
 
-def test_a_pause_counts_although_the_machine_ends_the_runner(job: Job) -> None:
+def test_pause_counts_despite_signal(job: Job) -> None:
     runner = job.start()
     job.wait_until_it_trains(runner)
     runner.send_signal(signal.SIGSTOP)
@@ -182,19 +182,19 @@ def test_a_pause_counts_although_the_machine_ends_the_runner(job: Job) -> None:
     assert job.database.get_control_request(job.id) is None
 
 
-def test_what_was_asked_before_the_runner_began_counts(job: Job) -> None:
+def test_pause_before_runner_start_counts(job: Job) -> None:
     job.database.request_control(job.id, Control.CANCEL)
     assert job.end(job.start()) == (0, CANCELED)
     assert job.states() == ["CANCELED"]
 
 
-def test_what_was_canceled_before_the_runner_began_stays_so(job: Job) -> None:
+def test_cancel_before_runner_start_counts(job: Job) -> None:
     job.database.set_experiment_state(job.id, CANCELED)
     assert job.end(job.start()) == (0, CANCELED)
     assert job.states() == []
 
 
-def test_a_cancel_while_it_pauses_counts_to_the_last(job: Job) -> None:
+def test_cancel_during_pause_counts(job: Job) -> None:
     runner = job.start("-c", ASKS_LATE, job.url, "cancel")
     job.wait_until_it_trains(runner)
     job.database.request_control(job.id, Control.PAUSE)
@@ -204,7 +204,7 @@ def test_a_cancel_while_it_pauses_counts_to_the_last(job: Job) -> None:
 
 
 @pytest.mark.parametrize("program", [ASKS_LATE, ASKS_TOO_LATE], ids=["late", "too late"])
-def test_a_pause_that_is_taken_back_meanwhile_leaves_it_running(job: Job, program: str) -> None:
+def test_withdrawn_pause_keeps_running(job: Job, program: str) -> None:
     runner = job.start("-c", program, job.url, "")
     job.wait_until_it_trains(runner)
     job.database.request_control(job.id, Control.PAUSE)
@@ -212,7 +212,7 @@ def test_a_pause_that_is_taken_back_meanwhile_leaves_it_running(job: Job, progra
     assert job.states() == ["PAUSED"]
 
 
-def test_records_that_go_away_in_a_decision_do_not_end_it(detcore: Detcore) -> None:
+def test_database_outage_keeps_experiment(detcore: Detcore) -> None:
     with contextlib.closing(Job(detcore, 10)) as job:
         assert job.end(job.start("-c", FAILS.format(error="DatabaseUnavailableError"))) == (
             1,
@@ -221,7 +221,7 @@ def test_records_that_go_away_in_a_decision_do_not_end_it(detcore: Detcore) -> N
         assert job.end(job.start()) == (0, ExperimentState.COMPLETED)
 
 
-def test_any_other_failure_of_a_decision_ends_it(detcore: Detcore) -> None:
+def test_other_decision_error_ends_experiment(detcore: Detcore) -> None:
     with contextlib.closing(Job(detcore, 10)) as job:
         runner = job.start("-c", FAILS.format(error="DatabaseError"))
         assert job.end(runner) == (1, ExperimentState.ERROR)

@@ -1,4 +1,4 @@
-"""Real TLS, with certificates made here, and the errors of those that cannot be used."""
+"""Tests of TLS with generated certificates, and of certificate errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def server(
         yield running
 
 
-def test_who_trusts_the_certificate_logs_in_and_is_answered(
+def test_trusted_certificate_allows_login(
     server: RunningServer, certificate: Certificate, tmp_path: Path
 ) -> None:
     assert server.url.startswith("https://127.0.0.1:")
@@ -50,7 +50,7 @@ def test_who_trusts_the_certificate_logs_in_and_is_answered(
 
 
 @pytest.mark.parametrize("trusted", ["nobody", "another"])
-def test_who_does_not_trust_the_certificate_sends_nothing(
+def test_untrusted_certificate_sends_nothing(
     server: RunningServer, certificate: Certificate, trusted: str, tmp_path: Path
 ) -> None:
     other = None if trusted == "nobody" else Certificate(tmp_path).certificate
@@ -59,7 +59,7 @@ def test_who_does_not_trust_the_certificate_sends_nothing(
     with pytest.raises(ServerRefusedError, match=r"(?s)is not trusted.*DETCORE_MASTER_CERT"):
         session.request("GET", path)
     session.close()
-    # Its log is in the order in which it was asked, and written after the answers.
+    # The log is in request order and is written after the responses.
     session = Session(server.url, certificate=certificate.certificate)
     with pytest.raises(DetcoreError):
         session.request("GET", f"{path}-afterwards")
@@ -68,7 +68,7 @@ def test_who_does_not_trust_the_certificate_sends_nothing(
     assert f"{path} " not in server.log.read_text()
 
 
-def test_a_certificate_of_another_host_is_not_trusted(tmp_path: Path) -> None:
+def test_certificate_of_other_host_is_rejected(tmp_path: Path) -> None:
     other = Certificate(tmp_path, host="other.example")
     with RunningServer(tmp_path, *other.options) as server:
         session = Session(server.url, "detcore_secret", certificate=other.certificate)
@@ -77,7 +77,7 @@ def test_a_certificate_of_another_host_is_not_trusted(tmp_path: Path) -> None:
         session.close()
 
 
-def test_plain_http_is_not_answered(server: RunningServer) -> None:
+def test_plain_http_gets_no_response(server: RunningServer) -> None:
     with connect_to(server.url) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         try:
@@ -87,7 +87,7 @@ def test_plain_http_is_not_answered(server: RunningServer) -> None:
         assert not answer.startswith(b"HTTP")
 
 
-def test_old_protocols_are_not_spoken(server: RunningServer, certificate: Certificate) -> None:
+def test_old_tls_versions_are_rejected(server: RunningServer, certificate: Certificate) -> None:
     for version, is_spoken in ((ssl.TLSVersion.TLSv1_3, True), (ssl.TLSVersion.TLSv1_2, True)):
         context = ssl.create_default_context(cafile=str(certificate.certificate))
         context.minimum_version = context.maximum_version = version
@@ -102,9 +102,7 @@ def test_old_protocols_are_not_spoken(server: RunningServer, certificate: Certif
         context.wrap_socket(connection, server_hostname="127.0.0.1")
 
 
-def test_the_cookie_of_a_browser_is_for_tls_alone(
-    server: RunningServer, certificate: Certificate
-) -> None:
+def test_cookie_requires_tls(server: RunningServer, certificate: Certificate) -> None:
     context = ssl.create_default_context(cafile=str(certificate.certificate))
     http = PlainHttp(server.url, context=context)
     form = {"Content-Type": "application/x-www-form-urlencoded", "Origin": server.url}
@@ -115,7 +113,7 @@ def test_the_cookie_of_a_browser_is_for_tls_alone(
     assert "; secure" in cookie.lower()
 
 
-def test_what_cannot_be_used_is_told_before_anything_listens(tmp_path: Path) -> None:
+def test_invalid_certificates_prevent_start(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("one", "two", "hidden")]
     for folder in folders:
         folder.mkdir()

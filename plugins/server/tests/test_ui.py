@@ -1,4 +1,4 @@
-"""``detcore ui``: the page for the person who typed the command, in a separate process."""
+"""Tests of ``detcore ui`` in a separate process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from page_records import add_search
 
 from detcore_server.server_database import ServerDatabase
 
-# A browser that notes what it was asked to open.
+# A browser that records the URL to open.
 BROWSER = (
     "#!/bin/sh\nstat -c %a $(echo $1 | sed s,file://,,) > {seen}\ncat ${{1#file://}} >> {seen}\n"
 )
@@ -52,7 +52,7 @@ class OwnPage:
         self.port, self.path = int(found[1]), found[2]
 
     def get(self, path: str, **headers: str) -> tuple[int, HTTPMessage, str]:
-        """Return status, headers and text of an answer."""
+        """Return the status, headers and text of a response."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
@@ -61,7 +61,7 @@ class OwnPage:
         return told
 
     def end(self, number: signal.Signals = signal.SIGINT) -> tuple[int, str, str]:
-        """Send a signal, that of Ctrl-C; return the exit code, and the output after it."""
+        """Send a signal like Ctrl-C. Returns the exit code and the remaining output."""
         self.process.send_signal(number)
         out, err = self.process.communicate(timeout=60)
         return self.process.returncode, out, err
@@ -84,7 +84,7 @@ def own_page(home: Path) -> Iterator[OwnPage]:
         page.process.communicate()
 
 
-def test_the_link_opens_the_page_once_and_nothing_is_kept(own_page: OwnPage) -> None:
+def test_link_works_once_and_stores_nothing(own_page: OwnPage) -> None:
     for path in ("/", "/ui/experiments", "/ui/trials/1", "/ui/login"):
         status, _, text = own_page.get(path)
         assert status == 403, path
@@ -94,14 +94,14 @@ def test_the_link_opens_the_page_once_and_nothing_is_kept(own_page: OwnPage) -> 
     assert status == 200
     cookie = headers["set-cookie"]
     assert cookie.startswith(f"detcore-{own_page.port}=")
-    assert cookie.endswith("; HttpOnly; Path=/; SameSite=strict")  # no age: for this session
+    assert cookie.endswith("; HttpOnly; Path=/; SameSite=strict")  # no age: valid for this session
     assert 'content="0;url=/ui/experiments"' in text
     session = cookie.partition(";")[0]
     assert "mine" in own_page.get("/ui/experiments", Cookie=session)[2]
     status, headers, text = own_page.get(own_page.path)
     assert (status, headers.get("set-cookie")) == (403, None)
     assert "This link was already used" in text
-    # The session continues; the routes of a server are not there, whatever comes with a request.
+    # The session continues. The server's API is unavailable, whatever a request contains.
     page = own_page.get("/ui/experiments/1", Cookie=session)[2]
     assert "Log out" not in page
     token = session.partition("=")[2]
@@ -115,8 +115,8 @@ def test_the_link_opens_the_page_once_and_nothing_is_kept(own_page: OwnPage) -> 
         assert database.find_token(token) is None
 
 
-def test_another_host_name_is_refused(own_page: OwnPage) -> None:
-    """A site whose name leads to this machine gets nothing, and cannot use up the link."""
+def test_other_host_names_are_rejected(own_page: OwnPage) -> None:
+    """A site whose name resolves to this machine gets no content and cannot use up the link."""
     for host in ("evil.example", f"evil.example:{own_page.port}", "127.0.0.1", "127.0.0.1:1"):
         status, headers, text = own_page.get(own_page.path, Host=host)
         assert (status, headers.get("set-cookie")) == (421, None), host
@@ -124,15 +124,15 @@ def test_another_host_name_is_refused(own_page: OwnPage) -> None:
     assert own_page.get(own_page.path, Host=f"localhost:{own_page.port}")[0] == 200
 
 
-def test_it_listens_on_loopback_alone(own_page: OwnPage) -> None:
+def test_ui_listens_on_loopback_only(own_page: OwnPage) -> None:
     listening = Path(f"/proc/{own_page.process.pid}/net/tcp").read_text().splitlines()
     port = f":{own_page.port:04X}"
     found = [line.split()[1] for line in listening if line.split()[1].endswith(port)]
     assert found[0] == f"0100007F{port}"
 
 
-def test_a_browser_gets_a_file_that_only_its_user_can_read(home: Path, tmp_path: Path) -> None:
-    """The arguments of its process are seen by all users of the machine."""
+def test_browser_opens_private_file(home: Path, tmp_path: Path) -> None:
+    """All users of the machine can see a process's arguments."""
     browser, seen, temporary = tmp_path / "browser", tmp_path / "seen", tmp_path / "tmp"
     temporary.mkdir()
     browser.write_text(BROWSER.format(seen=seen))
@@ -140,5 +140,5 @@ def test_a_browser_gets_a_file_that_only_its_user_can_read(home: Path, tmp_path:
     page = OwnPage(home, BROWSER=str(browser), TMPDIR=str(temporary))
     wait_for(lambda: seen.exists() and page.link in seen.read_text())
     assert seen.read_text().startswith("600\n")
-    assert page.end(signal.SIGHUP)[0] == 0  # the terminal was closed
+    assert page.end(signal.SIGHUP)[0] == 0  # as a closed terminal does
     assert list(temporary.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Archives that users hand in: whatever is in them, nothing gets out of its folder."""
+"""Tests that submitted archives cannot write outside their directory."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def device(kind: bytes) -> Member:
 
 
 def header(name: bytes, kind: bytes, size: bytes, rest: bytes = b"") -> bytes:
-    """Return a block as no tarfile writes it, with a checksum that is right."""
+    """Return a header block that tarfile cannot write, with a valid checksum."""
     block = bytearray(512)
     block[: len(name)] = name
     block[100:108] = b"0000644\0"
@@ -157,7 +157,7 @@ def outside(root: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if HOSTILE[name][1] != "nothing"])
-def test_a_hostile_archive_leaves_nothing(name: str, tmp_path: Path) -> None:
+def test_hostile_archive_leaves_nothing(name: str, tmp_path: Path) -> None:
     data, words = HOSTILE[name]
     archive = tmp_path / "archive.tar.gz"
     archive.write_bytes(gzip.compress(data))
@@ -167,7 +167,7 @@ def test_a_hostile_archive_leaves_nothing(name: str, tmp_path: Path) -> None:
     assert not Path("/tmp/detcore-out.py").exists()
 
 
-def test_a_chain_of_headers_is_not_followed_to_its_end(tmp_path: Path) -> None:
+def test_header_chain_is_limited(tmp_path: Path) -> None:
     archive = tmp_path / "archive.tar.gz"
     archive.write_bytes(gzip.compress(MANY_EXTENSIONS))
     with pytest.raises(UnsafePathError, match="RecursionError"):
@@ -175,7 +175,7 @@ def test_a_chain_of_headers_is_not_followed_to_its_end(tmp_path: Path) -> None:
     assert outside(tmp_path) == [archive]
 
 
-def test_what_is_behind_the_end_is_not_read(tmp_path: Path) -> None:
+def test_data_after_archive_end_is_ignored(tmp_path: Path) -> None:
     archive = tmp_path / "archive.tar.gz"
     archive.write_bytes(gzip.compress(HOSTILE["bomb behind the end"][0]))
     unpack(archive, tmp_path / "code", LIMITS)
@@ -187,23 +187,23 @@ def test_what_is_behind_the_end_is_not_read(tmp_path: Path) -> None:
     [b"", b"\x1f\x8b", gzip.compress(b"x" * 3000)[:40], struct.pack("<Q", 5) * 10],
     ids=["empty", "no more than a mark", "cut", "no gzip"],
 )
-def test_what_is_no_archive_is_refused(data: bytes, tmp_path: Path) -> None:
+def test_invalid_archive_is_rejected(data: bytes, tmp_path: Path) -> None:
     archive = tmp_path / "archive.tar.gz"
     archive.write_bytes(data)
     if data:
         with pytest.raises(UnsafePathError, match="cannot be read"):
             unpack(archive, tmp_path / "code", LIMITS)
         assert not (tmp_path / "code").exists()
-    else:  # gzip takes an empty file for an empty archive
+    else:  # gzip accepts an empty file as an empty archive
         with pytest.raises(UnsafePathError):
             unpack(archive, tmp_path / "code", LIMITS)
 
 
-def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_write_error_leaves_nothing(tmp_path: Path) -> None:
     archive = tmp_path / "archive.tar.gz"
     archive.write_bytes(gzip.compress(archive_of(entry("a/b", b"x" * 9000))))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, hard))  # a disk that is full, more or less
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, hard))  # acts like a full disk
     try:
         with pytest.raises(OSError, match="File too large"):
             unpack(archive, tmp_path / "code", LIMITS)
@@ -212,7 +212,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     assert outside(tmp_path) == [archive]
 
 
-def test_folders_and_files_are_their_owners_alone(tmp_path: Path) -> None:
+def test_unpacked_files_are_private(tmp_path: Path) -> None:
     archive = tmp_path / "archive.tar.gz"
     loose = archive_of(
         entry("a", type=tarfile.DIRTYPE, mode=0o777),
@@ -229,7 +229,7 @@ def test_folders_and_files_are_their_owners_alone(tmp_path: Path) -> None:
     assert (tmp_path / "code" / "a" / "run.sh").stat().st_uid == os.getuid()
 
 
-def test_what_is_packed_is_unpacked(tmp_path: Path) -> None:
+def test_packed_directory_unpacks_unchanged(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     (folder / "a" / "empty").mkdir(parents=True)
     (folder / "a" / f"{'l' * 120}.py").write_text("print()")
@@ -267,10 +267,10 @@ def write(members: list[tuple[str, bytes, bytes, str, int]]) -> bytes:
 @settings(max_examples=150, deadline=None)
 @given(members=MEMBERS, flips=st.lists(st.tuples(st.integers(0, 9000), st.integers(0, 255))))
 @example(members=[("a", b"2", b"", "..", 0), ("a/b", b"0", b"x", "", 0)], flips=[])
-def test_whatever_an_archive_holds(
+def test_random_archive_unpacks_safely(
     members: list[tuple[str, bytes, bytes, str, int]], flips: list[tuple[int, int]]
 ) -> None:
-    """It is refused, or everything of it is a plain file or folder below the new one."""
+    """The archive is rejected, or all entries are plain files or directories inside the target."""
     data = bytearray(write(members))
     for at, value in flips:
         data[at % len(data)] = value

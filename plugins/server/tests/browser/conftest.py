@@ -1,4 +1,4 @@
-"""A real Chromium, a server with records, and what to look for in every page that is opened."""
+"""Chromium, a server with records, and checks for every opened page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SWITCHES = [
 
 @dataclasses.dataclass
 class Site:
-    """A server, and what is in its records."""
+    """A server and its records."""
 
     server: RunningServer
     database: Database
@@ -72,10 +72,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         )  # fmt: skip
 
 
-# While Playwright is open, an event loop runs in this thread: no other test may meet it.
+# Playwright runs an event loop in this thread, which other tests must not use.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=30_000)  # of a busy machine; the default is 5 s
+    expect.set_options(timeout=30_000)  # for a busy machine; the default is 5 s
     path = shutil.which("chromium")
     assert path is not None, "no chromium: apt-get install chromium"
     with sync_playwright() as playwright:
@@ -85,11 +85,11 @@ def browser() -> Iterator[Browser]:
 
 
 class Window:
-    """A window of the browser, which remembers what went wrong in it.
+    """A browser window that collects its errors.
 
     Attributes:
-        page: Of Playwright.
-        faults: What the console said, and what was asked of other hosts or could not be had.
+        page: Playwright page.
+        faults: Console messages, failed requests and requests to other hosts.
     """
 
     def __init__(self, context: BrowserContext, url: str) -> None:
@@ -112,7 +112,7 @@ class Window:
         return self.page
 
     def overflow(self) -> int:
-        """Return by how many pixels the page is wider than the window."""
+        """Return the number of pixels by which the page is wider than the window."""
         width: int = self.page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
@@ -121,7 +121,7 @@ class Window:
 
 @pytest.fixture(scope="module")
 def signed_in(browser: Browser, site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Log in once, with the keyboard alone; return the file that the cookie is kept in."""
+    """Log in once with the keyboard only. Returns the file that stores the cookie."""
     window = Window(browser.new_context(), site.server.url)
     page = window.open("/ui/experiments")
     assert page.url.endswith("/ui/login?next=%2Fui%2Fexperiments")
@@ -142,7 +142,7 @@ def signed_in(browser: Browser, site: Site, tmp_path_factory: pytest.TempPathFac
 def window(
     browser: Browser, site: Site, signed_in: Path, request: pytest.FixtureRequest
 ) -> Iterator[Window]:
-    """A window of somebody who has logged in; a test may say how it is by ``indirect``."""
+    """Window of a logged-in user. Tests may pass settings with ``indirect``."""
     settings = {"viewport": {"width": 1200, "height": 800}, **getattr(request, "param", {})}
     context = browser.new_context(storage_state=signed_in, **settings)
     window = Window(context, site.server.url)

@@ -1,4 +1,4 @@
-"""The page in a real Chromium: by keyboard, in the light and the dark, and while trials report."""
+"""Tests of the page in Chromium: keyboard, themes and live updates."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ PATHS = (
 
 
 def paths(site: Site) -> list[str]:
-    """Return the addresses of all kinds of pages."""
+    """Return the URL of one page of each kind."""
     return [path.format(**vars(site)) for path in PATHS]
 
 
 def report(site: Site, step: int, value: float, *, best: int = 0) -> None:
-    """Report a validation of each trial that is running; one of them becomes the best."""
+    """Report a validation of each running trial. One of them becomes the best."""
     site.database.add_metrics([
         MetricRecord(
             trial_id=trial.id, run_id=1, kind="validation", steps_completed=step,
@@ -54,12 +54,12 @@ def report(site: Site, step: int, value: float, *, best: int = 0) -> None:
 
 
 def barriers(page: Page, rules: object = ALL_RULES) -> list[str]:
-    """Return what keeps people out of a page, as axe-core finds it."""
-    # Of a distribution that brings the script with it: nothing is loaded from elsewhere.
+    """Return the accessibility violations that axe-core finds."""
+    # From a package that contains the script, so that the test needs no network.
     script = importlib.resources.files("axe_playwright_python").joinpath("axe.min.js")
     page.evaluate(script.read_text(encoding="utf-8"))
     found = page.evaluate("rules => axe.run(document, {runOnly: rules})", rules)
-    assert len(found["passes"]) > (15 if rules is ALL_RULES else 0)  # it did look
+    assert len(found["passes"]) > (15 if rules is ALL_RULES else 0)  # the check ran
     return [
         f"{violation['id']}: {node['html'][:200]}"
         for violation in found["violations"]
@@ -71,21 +71,21 @@ def barriers(page: Page, rules: object = ALL_RULES) -> list[str]:
 
 
 @pytest.mark.soak
-def test_no_barrier_in_any_page(site: Site, window: Window) -> None:
-    """Names, roles, contrast, headings, scrolling by keyboard: the rules of WCAG 2.2 AA."""
+def test_pages_have_no_accessibility_violations(site: Site, window: Window) -> None:
+    """Checks the rules of WCAG 2.2 AA."""
     for path in paths(site):
         assert barriers(window.open(path)) == [], path
 
 
 @pytest.mark.parametrize("window", [DARK], indirect=True)
-def test_the_dark_has_contrast(site: Site, window: Window) -> None:
-    """The rest of a page is as in the light."""
+def test_dark_theme_has_contrast(site: Site, window: Window) -> None:
+    """All other rules are independent of the theme."""
     for path in paths(site):
         rules = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
         assert barriers(window.open(path), rules) == [], path
 
 
-def test_the_search_for_barriers_finds_them(site: Site, window: Window) -> None:
+def test_accessibility_check_finds_violations(site: Site, window: Window) -> None:
     page = window.open("/ui/models")
     page.evaluate(
         "document.querySelector('h1').style.color = '#999999';"
@@ -96,8 +96,8 @@ def test_the_search_for_barriers_finds_them(site: Site, window: Window) -> None:
     assert {"color-contrast", "label", "button-name"} <= found
 
 
-def test_no_barrier_at_the_log_in(site: Site, window: Window) -> None:
-    window.context.clear_cookies()  # before: the form leads on who has logged in
+def test_login_page_has_no_accessibility_violations(site: Site, window: Window) -> None:
+    window.context.clear_cookies()  # first, because the form redirects logged-in users
     page = window.open("/ui/login")
     page.get_by_label("Name").fill("eve")
     page.get_by_label("Password").fill("guess")
@@ -109,8 +109,8 @@ def test_no_barrier_at_the_log_in(site: Site, window: Window) -> None:
 
 
 @pytest.mark.parametrize("window", [NARROW], indirect=True)
-def test_a_narrow_window_needs_no_scrolling_sideways(site: Site, window: Window) -> None:
-    """320 pixels: a small telephone, or a window of 1280 at 400 %."""
+def test_narrow_window_has_no_horizontal_scrolling(site: Site, window: Window) -> None:
+    """320 pixels are a small phone, or a window of 1280 pixels at 400 %."""
     for path in paths(site):
         window.open(path)
         assert window.overflow() <= 0, path
@@ -132,7 +132,7 @@ MEASURE = """() => [...document.querySelectorAll("svg.fit")]
 
 
 def assert_charts_fit(page: Page, width: int, where: str) -> None:
-    """Check that charts, and their labels, are inside of the window and of a readable size."""
+    """Check that charts and their labels are inside the window and readable."""
     found = page.evaluate(MEASURE)
     assert found, where
     for chart in found:
@@ -141,13 +141,13 @@ def assert_charts_fit(page: Page, width: int, where: str) -> None:
         assert chart["textLeft"] >= 0, told
         assert chart["textRight"] <= width, told
         assert 120 <= chart["height"] <= 560, told
-        # Boxes of text are about 1.2 times as high as its size: 9 to 17 pixels.
+        # A text box is about 1.2 times the font size: 9 to 17 pixels.
         assert chart["low"] >= 10.5, told
         assert chart["high"] <= 20, told
 
 
 @pytest.mark.parametrize("width", [320, 420, 768, 1280])
-def test_charts_fit_the_window_and_can_be_read(
+def test_charts_fit_window_and_are_readable(
     site: Site, browser: Any, signed_in: Path, width: int
 ) -> None:
     context = browser.new_context(storage_state=signed_in, viewport={"width": width, "height": 800})
@@ -169,7 +169,7 @@ def test_charts_fit_the_window_and_can_be_read(
 
 
 @pytest.mark.parametrize("width", [320, 420, 1280])
-def test_charts_of_a_report_fit_the_window(site: Site, browser: Any, width: int) -> None:
+def test_report_charts_fit_window(site: Site, browser: Any, width: int) -> None:
     view = read_view(site.database, site.searched, all_metrics=True)
     report = Report(
         config="searcher: {}", settings={}, checkpoints=[], logs={},
@@ -184,7 +184,7 @@ def test_charts_of_a_report_fit_the_window(site: Site, browser: Any, width: int)
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 420])
-def test_light_and_dark_are_drawn(
+def test_light_and_dark_themes(
     site: Site, browser: Any, signed_in: Path, tmp_path: Path, scheme: str, width: int
 ) -> None:
     context = browser.new_context(
@@ -216,13 +216,13 @@ def focus(page: Page) -> str:
     return told
 
 
-def test_the_keyboard_goes_everywhere_and_out_again(site: Site, window: Window) -> None:
+def test_keyboard_reaches_all_controls(site: Site, window: Window) -> None:
     page = window.open(f"/ui/experiments/{site.single}")
     page.keyboard.press("Tab")
     assert focus(page) == "Skip to content"
     box = page.get_by_text("Skip to content").bounding_box()
     assert box is not None
-    assert box["x"] >= 0  # it is seen while it has the focus
+    assert box["x"] >= 0  # it is visible while it has the focus
     page.keyboard.press("Enter")
     expect(page.locator("#main")).to_be_focused()
     seen = []
@@ -239,7 +239,7 @@ def test_the_keyboard_goes_everywhere_and_out_again(site: Site, window: Window) 
         assert expected in seen, seen
 
 
-def test_trials_are_put_side_by_side_by_keyboard(site: Site, window: Window) -> None:
+def test_keyboard_compares_trials(site: Site, window: Window) -> None:
     page = window.open(f"/ui/experiments/{site.searched}")
     boxes = page.get_by_role("checkbox")
     for index in (0, 2):
@@ -258,7 +258,7 @@ def test_trials_are_put_side_by_side_by_keyboard(site: Site, window: Window) -> 
     expect(chart).to_be_visible()
 
 
-def test_a_screen_reader_finds_its_way(site: Site, window: Window) -> None:
+def test_screen_reader_structure(site: Site, window: Window) -> None:
     page = window.open(f"/ui/experiments/{site.searched}")
     for role in ("banner", "main"):
         assert page.get_by_role(role).count() == 1, role
@@ -276,7 +276,7 @@ def test_a_screen_reader_finds_its_way(site: Site, window: Window) -> None:
 # -- charts and tables that answer ----------------------------------------------------------------
 
 
-def test_a_chart_answers_to_pointer_and_keyboard(site: Site, window: Window) -> None:
+def test_chart_pointer_and_keyboard(site: Site, window: Window) -> None:
     page = window.open(f"/ui/experiments/{site.searched}")
     plot = page.locator("#chart-0 .plot")
     expect(plot.locator("canvas")).to_be_visible()
@@ -285,7 +285,7 @@ def test_a_chart_answers_to_pointer_and_keyboard(site: Site, window: Window) -> 
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 120)
     told = page.locator("#chart-0 .told")
     expect(told).to_contain_text(re.compile(r"trial \d+: [\d.]+ at step \d+"))
-    expect(told).to_contain_text("and 16 more")  # eight of 24 are told
+    expect(told).to_contain_text("and 16 more")  # eight of 24 are listed
     back = page.get_by_role("button", name="Zoom back")
     expect(back).to_be_disabled()
     page.mouse.down()
@@ -310,7 +310,7 @@ def test_a_chart_answers_to_pointer_and_keyboard(site: Site, window: Window) -> 
     assert page.url.endswith(f"/ui/experiments/{site.searched}")
 
 
-def test_what_is_shown_is_in_the_address(site: Site, window: Window) -> None:
+def test_view_state_is_in_url(site: Site, window: Window) -> None:
     page = window.open(f"/ui/experiments/{site.searched}")
     page.get_by_label("Vertical axis").select_option("log")
     expect(page.locator("#chart-0")).to_contain_text("The vertical axis is logarithmic.")
@@ -338,12 +338,12 @@ def test_what_is_shown_is_in_the_address(site: Site, window: Window) -> None:
     with page.expect_download() as download:
         page.get_by_role("link", name="CSV of this table").click()
     with Path(download.value.path()).open(encoding="utf-8", newline="") as file:
-        rows = list(csv.reader(file))  # notes have several lines
+        rows = list(csv.reader(file))  # notes can have several lines
     assert rows[0][:5] == ["trial", "state", "labels", "steps", "best val_loss"]
     assert len(rows) == 1 + page.locator("#trials tbody tr").count()
 
 
-def test_groups_are_bands_and_a_chart_is_saved_as_a_picture(site: Site, window: Window) -> None:
+def test_group_bands_and_chart_download(site: Site, window: Window) -> None:
     page = window.open(f"/ui/experiments/{site.searched}")
     page.get_by_label("Group by").select_option("hparams.optimizer.name")
     page.get_by_role("button", name="Apply").click()
@@ -371,9 +371,9 @@ def test_groups_are_bands_and_a_chart_is_saved_as_a_picture(site: Site, window: 
     assert len(drawn) > 5000
 
 
-def test_across_epochs_without_their_length_says_why(site: Site, window: Window) -> None:
+def test_epoch_axis_without_length_explains(site: Site, window: Window) -> None:
     page = window.open(f"/ui/experiments/{site.searched}?x=epoch")
-    note = page.locator("#chart-0").get_by_text("does not say how many steps an epoch has")
+    note = page.locator("#chart-0").get_by_text("The number of steps per epoch is unknown")
     expect(note).to_be_visible()
     page.get_by_label("Across").select_option("time")
     expect(page.locator("#chart-0 canvas")).to_be_visible()
@@ -382,9 +382,9 @@ def test_across_epochs_without_their_length_says_why(site: Site, window: Window)
 # -- while trials report --------------------------------------------------------------------------
 
 
-def test_curves_grow_while_trials_report(site: Site, window: Window) -> None:
+def test_curves_update_live(site: Site, window: Window) -> None:
     page = window.open(f"/ui/experiments/{site.running}")
-    box = page.get_by_role("checkbox").last  # of the worst trial, which becomes the best
+    box = page.get_by_role("checkbox").last  # the worst trial becomes the best
     chosen = box.get_attribute("value") or ""
     box.check()
     box.focus()
@@ -395,7 +395,7 @@ def test_curves_grow_while_trials_report(site: Site, window: Window) -> None:
         expect(page.locator("#chart-0 figcaption")).to_have_text(
             f"3 trials over {step} steps", timeout=20_000
         )
-    # What somebody was about is as it was: the choice, the open details, the focus.
+    # The selection, the open details and the focus are unchanged.
     assert page.get_by_role("checkbox").first.get_attribute("value") == chosen
     assert page.locator("#trials input:checked").get_attribute("value") == chosen
     assert page.evaluate("document.activeElement.value") == chosen
@@ -403,7 +403,7 @@ def test_curves_grow_while_trials_report(site: Site, window: Window) -> None:
     expect(page.locator("#updated")).to_contain_text("updated")
 
 
-def test_updates_are_paused(site: Site, window: Window) -> None:
+def test_updates_can_be_paused(site: Site, window: Window) -> None:
     page = window.open(f"/ui/experiments/{site.running}")
     button = page.get_by_role("button", name="Pause updates")
     button.press("Enter")
@@ -412,14 +412,14 @@ def test_updates_are_paused(site: Site, window: Window) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     report(site, 900, 0.1)
-    page.wait_for_timeout(3000)  # longer than between two updates
+    page.wait_for_timeout(3000)  # longer than the update interval
     assert asked == []
     assert "900 steps" not in page.inner_text("#curves")
     button.press("Enter")
     expect(page.locator("#chart-0 figcaption")).to_contain_text("over 900 steps", timeout=20_000)
 
 
-def test_an_outage_of_the_server_is_said_and_survived(site: Site, window: Window) -> None:
+def test_server_outage_is_shown_and_survived(site: Site, window: Window) -> None:
     page = window.open(f"/ui/experiments/{site.running}")
     site.server.kill()
     note = page.locator("#updated")
@@ -428,26 +428,26 @@ def test_an_outage_of_the_server_is_said_and_survived(site: Site, window: Window
     site.server.start()
     expect(page.locator("#chart-0 figcaption")).to_contain_text("over 1200 steps", timeout=30_000)
     expect(note).to_contain_text("updated")
-    # Refused, reset, or empty: the browser says of each how it failed, and no more.
+    # Refused, reset or empty: the browser reports only the kind of failure.
     window.faults = [fault for fault in window.faults if "resource: net::ERR_" not in fault]
 
 
-def test_who_is_logged_out_meanwhile_is_told(site: Site, window: Window) -> None:
+def test_logout_elsewhere_is_shown(site: Site, window: Window) -> None:
     page = window.open(f"/ui/experiments/{site.running}")
     expect(page.locator("#updated")).to_contain_text("updated", timeout=20_000)
     window.context.clear_cookies()
     expect(page.locator("#updated")).to_contain_text("You are logged out", timeout=20_000)
-    expect(page.locator("#chart-0 canvas")).to_be_visible()  # what was there is there
+    expect(page.locator("#chart-0 canvas")).to_be_visible()  # the content is unchanged
 
 
-def test_a_checkpoint_is_verified(site: Site, window: Window) -> None:
+def test_checkpoint_is_verified(site: Site, window: Window) -> None:
     page = window.open(f"/ui/checkpoints/{site.damaged}")
     page.get_by_role("button", name="Check all files").press("Enter")
     expect(page.locator("#verification")).to_contain_text("✗ damaged", timeout=20_000)
     expect(page.locator("#verification")).to_contain_text("weights.bin: has changed")
 
 
-def test_times_are_in_the_zone_of_whoever_looks(site: Site, browser: Any, signed_in: Path) -> None:
+def test_times_use_browser_time_zone(site: Site, browser: Any, signed_in: Path) -> None:
     shown = []
     for zone in ("Pacific/Kiritimati", "Pacific/Honolulu"):  # 24 hours apart
         context = browser.new_context(storage_state=signed_in, timezone_id=zone, locale="en-GB")
@@ -463,7 +463,7 @@ def test_times_are_in_the_zone_of_whoever_looks(site: Site, browser: Any, signed
 
 
 @pytest.mark.parametrize("window", [{"java_script_enabled": False}], indirect=True)
-def test_it_works_without_scripts(site: Site, window: Window) -> None:
+def test_page_works_without_scripts(site: Site, window: Window) -> None:
     page = window.open("/ui/experiments")
     page.get_by_role("searchbox", name="Name").fill("digits")
     page.get_by_role("button", name="Show").click()
@@ -474,4 +474,4 @@ def test_it_works_without_scripts(site: Site, window: Window) -> None:
     page.get_by_role("link", name="Hyperparameters").click()
     expect(page.locator("svg:visible")).to_have_count(5)
     window.open(f"/ui/experiments/{site.running}")
-    expect(page.get_by_text("Without JavaScript this page shows the moment")).to_be_visible()
+    expect(page.get_by_text("Without JavaScript this page does not update")).to_be_visible()

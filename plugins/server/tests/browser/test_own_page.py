@@ -1,4 +1,4 @@
-"""The link of ``detcore ui`` in a real Chromium."""
+"""Tests of the link of ``detcore ui`` in Chromium."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from detcore.records import Database
 from .conftest import Window
 
 
-def test_the_link_leads_to_the_experiments(browser: Browser, tmp_path: Path) -> None:
+def test_link_opens_experiments(browser: Browser, tmp_path: Path) -> None:
     with Database.open(f"sqlite:///{tmp_path / 'detcore.db'}") as database:
         add_search(database, 1, 3, name="mine")
     process = subprocess.Popen(
@@ -32,12 +32,12 @@ def test_the_link_leads_to_the_experiments(browser: Browser, tmp_path: Path) -> 
         expect(page.get_by_role("link", name="mine")).to_be_visible()
         assert page.url == f"{window.url}/ui/experiments"
         assert [cookie["expires"] for cookie in window.context.cookies()] == [-1]
-        # The script's requests carry the cookie, too.
+        # The script's requests also carry the cookie.
         expect(page.locator("#updated")).to_contain_text("updated")
         assert window.faults == []
         elsewhere = browser.new_page()
         elsewhere.goto(link)
-        expect(elsewhere.get_by_text(re.compile("This link was used already"))).to_be_visible()
+        expect(elsewhere.get_by_text(re.compile("This link was already used"))).to_be_visible()
     finally:
         process.kill()
         process.communicate()

@@ -1,4 +1,4 @@
-"""Behind nginx, with the configuration of docs/server.md: TLS, uploads, what comes slowly."""
+"""Tests of a server behind nginx with the configuration of docs/server.md."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from detcore.errors import DetcoreError
 from detcore.records import Database, OutputLog
 from detcore.types import ExperimentState, TrialState
 
-# Around the page's configuration: what lets it run as a user's process in a folder of its own.
+# Surrounds the page's configuration, so that nginx runs as a user in a private directory.
 MAIN = """
 daemon off;
 pid {folder}/nginx.pid;
@@ -55,7 +55,7 @@ def free_port() -> int:
 
 
 def page_configuration() -> str:
-    """Return the block of the page."""
+    """Return the configuration block of the page."""
     page = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
     found = re.search(r"```text\n(server \{.*?\n\})\n```", page, re.DOTALL)
     assert found is not None
@@ -64,7 +64,7 @@ def page_configuration() -> str:
 
 @contextlib.contextmanager
 def nginx(certificate: Certificate, port: int, upstream: str) -> Iterator[None]:
-    """Run nginx with the page's configuration; only its places are replaced."""
+    """Run nginx with the page's configuration. Only paths and ports are replaced."""
     folder = certificate.key.parent
     program = shutil.which("nginx") or "/usr/sbin/nginx"
     assert Path(program).exists(), "nginx is missing: apt-get install nginx-light"
@@ -99,7 +99,7 @@ class Site:
     """A server behind nginx.
 
     Attributes:
-        url: Of nginx.
+        url: URL of nginx.
     """
 
     def __init__(
@@ -132,12 +132,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing comes from records of this machine."""
+    """Prevents the use of this machine's records."""
     monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "elsewhere"))
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_session_over_tls(site: Site) -> None:
+def test_session_over_tls(site: Site) -> None:
     uuid = site.store.one_checkpoint()
     with site.client() as client:
         model = client.create_model("a/b c?d=%2F")
@@ -149,7 +149,7 @@ def test_a_session_over_tls(site: Site) -> None:
             client.get_experiment(77)
 
 
-def test_a_large_file_of_a_checkpoint_comes_through(site: Site) -> None:
+def test_large_checkpoint_file_download(site: Site) -> None:
     text = "0123456789abcdef" * (4 << 20)  # 64 MB
     trial = site.store.trial(site.store.experiment())
     uuid = site.store.checkpoint(trial, 5, files={"large.txt": text})
@@ -157,11 +157,11 @@ def test_a_large_file_of_a_checkpoint_comes_through(site: Site) -> None:
         folder = client.get_checkpoint(uuid).download()
     assert Path(folder, "large.txt").stat().st_size == len(text)
     buffered = sum(path.stat().st_size for path in (site.certificate.parent / "proxy").rglob("*"))
-    assert buffered < 1 << 20  # nginx keeps none of it
+    assert buffered < 1 << 20  # nginx stores none of it
 
 
-def test_large_bodies_reach_the_server_s_own_limit(site: Site) -> None:
-    """nginx would refuse more than 1 MB by itself."""
+def test_large_bodies_reach_server_limit(site: Site) -> None:
+    """By default nginx rejects more than 1 MB."""
     with site.client() as client:
         model = client.create_model("large")
         model.add_metadata({"text": "x" * (4 << 20)})
@@ -170,7 +170,7 @@ def test_large_bodies_reach_the_server_s_own_limit(site: Site) -> None:
             model.add_metadata({"text": "x" * (9 << 20)})
 
 
-def test_a_log_is_followed_while_it_is_written(site: Site) -> None:
+def test_log_is_followed_live(site: Site) -> None:
     database = site.store.database
     experiment = site.store.experiment(state=ExperimentState.RUNNING)
     trial = site.store.trial(experiment)
@@ -188,7 +188,7 @@ def test_a_log_is_followed_while_it_is_written(site: Site) -> None:
     thread = threading.Thread(target=follow)
     thread.start()
     assert first.wait(30)
-    assert seen == ["first"]  # it has come, though more will
+    assert seen == ["first"]  # the line arrived before the end
     log.append("stdout", "second")
     log.close()
     database.set_trial_state(trial, TrialState.COMPLETED)
@@ -196,7 +196,7 @@ def test_a_log_is_followed_while_it_is_written(site: Site) -> None:
     assert seen == ["first", "second"]
 
 
-def test_the_server_away_behind_nginx_is_away(site: Site) -> None:
+def test_stopped_server_behind_nginx(site: Site) -> None:
     with site.client() as client:
         client.create_model("stays")
         site.server.kill()
@@ -208,8 +208,8 @@ def test_the_server_away_behind_nginx_is_away(site: Site) -> None:
         assert client.get_model("stays").name == "stays"
 
 
-def test_an_address_that_a_caller_claims_counts_for_nothing(site: Site) -> None:
-    """Wrong passwords are counted by name and address: who claims others has to wait, too."""
+def test_claimed_address_is_ignored(site: Site) -> None:
+    """Wrong passwords are counted by name and address, so claimed addresses must not help."""
     context = ssl.create_default_context(cafile=str(site.certificate))
     body = json.dumps({"username": "nobody", "password": "wrong"}).encode()
     statuses = []
