@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from detcore_determined.migrate.names import GONE, MODULES, MOVED, NOTES, SAME
 from docs_site._markdown import cell
 
@@ -41,7 +43,7 @@ def determined_names_page() -> str:
     ])  # fmt: skip
 
 
-def _format_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _format_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [f"| {' | '.join(header)} |", "|" + " --- |" * len(header)]
     lines += [f"| {' | '.join(cell(text) for text in row)} |" for row in rows]
     return "\n".join(lines) + "\n"
