@@ -33,7 +33,7 @@ def examine(name: str) -> str:
     except BaseException:  # noqa: BLE001  (whatever it is, it is the finding)
         return traceback.format_exc(limit=-1)
     if missing:
-        return f"__all__ has what the module has not: {missing}"
+        return f"__all__ lists undefined names: {missing}"
     if len(set(names)) < len(names):
         return f"__all__ says something twice: {names}"
     return ""

@@ -96,7 +96,7 @@ def test_contract_defines_each_name_once() -> None:
             assert homes.setdefault(name, module.name) == module.name, name
 
 
-def test_documented_modules_export_the_same_objects() -> None:
+def test_documented_modules_export_same_objects() -> None:
     homes = {
         name: module.name
         for module in MODULES

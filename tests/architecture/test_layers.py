@@ -309,7 +309,7 @@ def _root(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def test_plugin_modules_with_hooks_import_no_framework() -> None:
+def test_hook_modules_import_no_framework() -> None:
     frameworks = {"tensorflow", "keras", "torch", "jax", "tf_keras"}
     imported = [
         module.place(imported.line)

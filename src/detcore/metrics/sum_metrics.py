@@ -140,7 +140,7 @@ class MeanAbsoluteError(WeightedMean):
     """The mean of ``|prediction - label|`` (MAE).
 
     Each batch is ``{"labels": ..., "predictions": ...}`` or ``[labels, predictions]``, with two
-    arrays ``(records, ...)`` of the same shape. ``(records,)`` and ``(records, 1)`` count as equal.
+    equally shaped arrays ``(records, ...)``. ``(records,)`` and ``(records, 1)`` count as equal.
     Both arrays are converted to float64, and all elements have equal weight. ``"weights"`` may be
     added, as for `Mean`.
 
