@@ -96,8 +96,8 @@ class AveragePrecision(_Ranking):
     """The average precision of a binary classifier (AP).
 
     It is the sum of ``(R[k] - R[k-1]) * P[k]`` over the distinct scores, from the highest. P and R
-    are precision and recall if all records with at least this score are predicted as class 1. Precision is
-    not interpolated. Batches are as for `AUROC`.
+    are precision and recall if all records with at least this score are predicted as class 1. The
+    precision is not interpolated. Batches are as for `AUROC`.
 
     The result is a float, 0 to 1. It is NaN without a record of class 1.
 
