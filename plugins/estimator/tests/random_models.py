@@ -70,7 +70,7 @@ class Model:
         return [self.step() for _ in range(count)]
 
     def at(self, step: int) -> Model:
-        self.ops.set(self.session, step)
+        self.ops.set_counter(self.session, step)
         return self
 
 

@@ -14,7 +14,7 @@ from forged_bundles import STRING, entry, header, write_bundle
 from test_load import write_ours
 
 from detcore.errors import InvalidCheckpointError, UnsafePathError
-from detcore_estimator.checkpoint.bundle_index import index_fault
+from detcore_estimator.checkpoint.bundle_index import find_index_fault
 from detcore_estimator.checkpoint.tensorflow_files import find_tensorflow_checkpoint
 from detcore_estimator.load_checkpoint import load_estimator_from_checkpoint_path
 
@@ -69,11 +69,11 @@ def test_a_forged_index_that_is_true_is_read(tmp_path: Path) -> None:
 
 def test_indexes_of_tensorflow_have_no_fault(tmp_path: Path) -> None:
     write(tmp_path, 3)
-    assert index_fault(tmp_path / "model.ckpt-3.index") is None
+    assert find_index_fault(tmp_path / "model.ckpt-3.index") is None
     content = (tmp_path / "model.ckpt-3.index").read_bytes()
     for size in range(len(content)):
         (tmp_path / "cut").write_bytes(content[:size])
-        assert index_fault(tmp_path / "cut") is not None
+        assert find_index_fault(tmp_path / "cut") is not None
 
 
 def test_pickles_in_the_place_of_files_are_not_loaded(tmp_path: Path) -> None:

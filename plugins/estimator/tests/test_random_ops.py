@@ -69,7 +69,7 @@ def test_no_seeds_at_all() -> None:
         random_ops = make_random_ops_resumable(graph, values)
         assert random_ops is not None
         with tf1.Session() as session:
-            random_ops.set(session, 7)
+            random_ops.set_counter(session, 7)
             first, second = session.run(values)
             again, _ = session.run(values)
     assert not np.array_equal(first, second)

@@ -1,6 +1,6 @@
 """Train Estimators with detcore: `EstimatorTrial`, with ``tf.estimator`` or without it.
 
-The names below are imported on first use: importing this package imports no TensorFlow.
+The names below are imported on first use. Importing this package does not import TensorFlow.
 """
 
 from __future__ import annotations

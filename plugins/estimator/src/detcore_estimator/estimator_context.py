@@ -1,4 +1,4 @@
-"""Define the trial context of an `EstimatorTrial`, with methods that wrap and reduce."""
+"""Define the trial context of an `EstimatorTrial`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class EstimatorContext(TrialContext):
-    """The context for training an Estimator: in a trial, or in a script in the native form.
+    """The context for training an Estimator, in a trial or in a native script.
 
     Attributes:
         distributed: The `DistributedContext` of the workers.
         experimental: The `EstimatorExperimentalContext`.
         session_config: The ``ConfigProto`` of this process's sessions; None until it is known.
-        wrapped_datasets: Results of `wrap_dataset` and of cached datasets.
-        wrapped_optimizers: Results of `wrap_optimizer`, and of the functions among them.
+        wrapped_datasets: Results of `wrap_dataset`, and cached datasets.
+        wrapped_optimizers: Results of `wrap_optimizer`, and of functions that it returned.
     """
 
     def __init__(self, setup: TrialSetup) -> None:
@@ -45,12 +45,12 @@ class EstimatorContext(TrialContext):
         self._gradients: GradientExchange | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return the context itself: a copy of a reducer that holds one works with the same."""
+        """Return the context itself, so that copied reducers share it."""
         return self
 
     @property
     def reducers(self) -> Reducers:
-        """The metrics that `make_metric` made."""
+        """The metrics that `make_metric` created."""
         if self._reducers is None:
             from detcore_estimator.distributed.metric_reducers import Reducers
 
@@ -59,7 +59,7 @@ class EstimatorContext(TrialContext):
 
     @property
     def gradients(self) -> GradientExchange:
-        """How gradients travel between workers, and are added up over batches."""
+        """The exchange of gradients between workers and batches."""
         if self._gradients is None:
             from detcore_estimator.distributed.gradient_exchange import GradientExchange
 
@@ -70,80 +70,82 @@ class EstimatorContext(TrialContext):
     def wrap_optimizer(self, optimizer: Any) -> Any:
         """Register the optimizer. Call it right after the optimizer is created.
 
-        With several workers it then averages gradients over them, and with
-        ``optimizations.aggregation_frequency`` it sums them over batches, also on one worker.
+        With several workers, the optimizer then averages gradients over the workers. With
+        ``optimizations.aggregation_frequency``, it sums them over batches, also on one worker.
 
         Args:
-            optimizer: An optimizer object of ``tf.compat.v1.train`` or of Keras. A premade
-                Estimator's optimizer may also be a function that makes one, or, where gradients
-                are neither averaged nor added up, a name, or None for an Estimator without an
-                optimizer, such as boosted trees.
+            optimizer: An optimizer object of ``tf.compat.v1.train`` or of Keras. For a premade
+                Estimator, also a function that returns an optimizer. If gradients are neither
+                averaged nor summed, also a name, or None for an Estimator without an optimizer,
+                such as boosted trees.
 
         Returns:
-            The optimizer to use from here on.
+            The optimizer to use instead.
 
         Raises:
             InvalidExperimentError: If `optimizer` is not an optimizer.
-            CheckFailedError: If it is a name or None, and there are several workers, or gradients
-                must be summed.
+            CheckFailedError: If it is a name or None, and gradients must be averaged over workers
+                or summed over batches.
         """
         if not self.is_managed:
             return optimizer
         if optimizer is not None and not _is_optimizer(optimizer):
             raise InvalidExperimentError(
-                f"context.wrap_optimizer was given {describe(optimizer)}, not an optimizer.\n"
+                f"context.wrap_optimizer received {describe(optimizer)}, not an optimizer.\n"
                 "Pass the object, such as tf.compat.v1.train.AdamOptimizer(1e-3)."
             )
-        from detcore_estimator.distributed.exchanging_optimizers import exchanging, is_self_ordering
+        from detcore_estimator.distributed.exchanging_optimizers import (
+            exchange_gradients,
+            is_self_ordering,
+        )
 
         gradients = self.gradients
         if (optimizer is None or isinstance(optimizer, str)) and not gradients.is_plain:
             raise CheckFailedError(
-                f"context.wrap_optimizer was given {describe(optimizer)}, with "
+                f"context.wrap_optimizer received {describe(optimizer)}, with "
                 f"{gradients.num_workers} worker(s) and optimizations.aggregation_frequency "
                 f"{gradients.frequency}.\n"
-                "Only an optimizer object can average gradients, or add them up.\n"
+                "Only an optimizer object can average or sum gradients.\n"
                 "Pass the object, such as tf.compat.v1.train.AdamOptimizer(1e-3), or set "
                 "resources.slots_per_trial: 1 and optimizations.aggregation_frequency: 1."
             )
         if optimizer is not None and not (gradients.is_plain and is_self_ordering(optimizer)):
-            optimizer = exchanging(optimizer, gradients)
-        self._register(optimizer)
+            optimizer = exchange_gradients(optimizer, gradients)
+        self._register_optimizer(optimizer)
         if callable(optimizer) and not hasattr(optimizer, "apply_gradients"):
-            return self._registering(optimizer)
+            return self._register_made(optimizer)
         return optimizer
 
-    def _register(self, optimizer: Any) -> None:
-        if not any(optimizer is known for known in self.wrapped_optimizers):
+    def _register_optimizer(self, optimizer: Any) -> None:
+        if not any(optimizer is wrapped for wrapped in self.wrapped_optimizers):
             self.wrapped_optimizers.append(optimizer)
 
-    def _registering(self, make: Callable[[], Any]) -> Callable[[], Any]:
-        """Return the function with a note of the optimizers that it makes."""
+    def _register_made(self, make: Callable[[], Any]) -> Callable[[], Any]:
+        """Return a function that also registers the optimizers it creates."""
 
         @functools.wraps(make)
-        def made() -> Any:
+        def make_registered() -> Any:
             optimizer = make()
-            self._register(optimizer)
+            self._register_optimizer(optimizer)
             return optimizer
 
-        return made
+        return make_registered
 
     def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
         """Shard a ``tf.data.Dataset`` between the workers, and mark it as ready for training.
 
-        Call it in the input function, right after the dataset is created, before shuffling and
-        batching: sharding then drops records before they cost anything. Every dataset needs a
-        separate call.
+        Call it in the input function right after the dataset is created, before shuffling and
+        batching, so that sharding drops records early. Every dataset needs a separate call.
 
         Args:
-            dataset: The dataset; anything else is returned unchanged.
-            shard_dataset: False if the trial itself gives each worker different data.
+            dataset: The dataset. Other objects are returned unchanged.
+            shard_dataset: False if the trial gives each worker different data.
 
         Returns:
-            The dataset to use from here on.
+            The dataset to use instead.
 
         Raises:
-            CheckFailedError: If the trial's training dataset is a cached one.
+            CheckFailedError: If the trial's training dataset is cached.
         """
         if not self.is_managed:
             return dataset
@@ -156,7 +158,7 @@ class EstimatorContext(TrialContext):
                 "context.wrap_dataset and context.experimental.cache_train_dataset were both used "
                 "in this trial.\n"
                 "A cached dataset is already sharded.\n"
-                "Use one of the two; a cached validation dataset needs cache_validation_dataset."
+                "Use only one of the two. To cache validation data, use cache_validation_dataset."
             )
         size = self.distributed.get_size()
         if shard_dataset and size > 1:
@@ -170,35 +172,35 @@ class EstimatorContext(TrialContext):
         reducer: Callable[[list[Any]], Any] | MetricReducer,
         numpy_dtype: Any,
     ) -> tuple[Any, Any]:
-        """Return a validation metric that Python code reduces, right on any number of workers.
+        """Return a validation metric that Python code reduces, exact with any number of workers.
 
-        Call it in ``model_fn``, and put the result into ``eval_metric_ops``. Several metrics may be
-        made. Each evaluation starts with a fresh reducer: a copy of the original `reducer`, on
-        which ``reset()`` is called if it has that method. The object itself is not used.
+        Call it in ``model_fn``, and put the result into ``eval_metric_ops``. A model may have
+        several such metrics. Each evaluation starts with a fresh copy of `reducer`, on which
+        ``reset()`` is called if it has that method. The original object is not used.
 
         Args:
-            metric: A tensor, or a list, tuple or dict of tensors; other values become constants.
-                The reducer receives the same structure, of NumPy values.
-            reducer: A function, called once per evaluation with the list of all batches' values in
-                the order of the data; or a `MetricReducer`, which needs less memory. In a list,
-                the batches of several workers alternate: the first of each, the second of each.
-            numpy_dtype: Type of the value: anything that ``np.dtype`` accepts and TensorFlow
-                knows. The value may be a scalar or an array of any shape.
+            metric: A tensor, or a list, tuple or dict of tensors. Other values become constants.
+                The reducer receives NumPy values in the same structure.
+            reducer: A function, or a `MetricReducer`, which needs less memory. The function is
+                called once per evaluation with the list of all batches' values in the order of the
+                data. The batches of several workers alternate in the list.
+            numpy_dtype: Type of the value, which ``np.dtype`` accepts and TensorFlow knows. The
+                value may be a scalar or an array of any shape.
 
         Returns:
             The tensor with the value of the metric, and the tensor that adds a batch.
 
         Raises:
             MetricTypeError: If `metric` is empty or nested, `reducer` is neither a function nor a
-                reducer or cannot be copied, or `numpy_dtype` is no type of both NumPy and
-                TensorFlow (it is also a TypeError).
+                reducer or cannot be copied, or NumPy or TensorFlow does not have `numpy_dtype`. It
+                is also a ``TypeError``.
             ContextStateError: If it is called outside of a graph.
         """
         return self.reducers.make_metric(metric, reducer, numpy_dtype)
 
 
 class EstimatorExperimentalContext(CachingContext):
-    """Features that may still change; `EstimatorContext` has one as ``experimental``."""
+    """Experimental features, available as `EstimatorContext.experimental`."""
 
     may_repeat = True
 
@@ -224,8 +226,8 @@ class EstimatorExperimentalContext(CachingContext):
     ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
         context = self._context
 
-        def decorate(make_dataset: Callable[[], Any]) -> Callable[[], Any]:
-            def read() -> Any:
+        def decorate_function(make_dataset: Callable[[], Any]) -> Callable[[], Any]:
+            def read_dataset() -> Any:
                 from detcore_estimator.data.cached_dataset import CachedDataset
 
                 cached = CachedDataset(
@@ -242,9 +244,9 @@ class EstimatorExperimentalContext(CachingContext):
                 context.wrapped_datasets.append(dataset)
                 return dataset
 
-            return read
+            return read_dataset
 
-        return decorate
+        return decorate_function
 
 
 class EstimatorTrialContext(EstimatorContext):

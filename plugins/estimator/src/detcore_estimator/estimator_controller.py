@@ -68,11 +68,11 @@ class EstimatorController:
 
     Args:
         trial: The user's trial.
-        context: Its context.
+        context: The trial's context.
 
     Raises:
-        DetcoreError: If the trial violates a rule: a method that returned something else, data or
-            an optimizer that was not wrapped.
+        DetcoreError: If the trial violates a rule, such as a wrong return value, or data or an
+            optimizer that was not wrapped.
     """
 
     def __init__(self, trial: EstimatorTrial, context: EstimatorContext) -> None:
@@ -100,7 +100,7 @@ class EstimatorController:
             self._graph.warn_of_unsaved_random_state()
         self._hooks = tuple(parts.train_spec.hooks)
         self._run_hooks = [hook for hook in self._hooks if isinstance(hook, RunHook)]
-        # As in TensorFlow, listeners belong to the saving, which is the chief's.
+        # As in TensorFlow, only the chief saves and calls listeners.
         listeners = parts.train_spec.saving_listeners if self._is_chief else None
         self._listeners = tuple(listeners or ())
         self._evaluation = Evaluation(estimator, parts.eval_spec, config=config, context=context)
@@ -114,8 +114,8 @@ class EstimatorController:
         self._summaries = EventFile(str(context.get_tensorboard_path()), self._graph.graph)
         self._training: TrainingSession | None = None
         self._files: ModelFiles | None = None
-        # Hooks that begin, and any other code before the first step, may draw numbers that an
-        # uninterrupted run drew long before: the state is restored right before that step.
+        # Starting hooks, and other code before the first step, may draw numbers that an
+        # uninterrupted run drew long before. The state is restored right before the first step.
         self._random_state: Mapping[str, Any] | None = None
         self._has_warned_of_nan = False
         self._close_later()
@@ -123,22 +123,22 @@ class EstimatorController:
     def batches_per_epoch(self) -> int | None:
         """Return the batches of one pass over the training data; None if unknown.
 
-        With several workers it is the longest pass of any of them.
+        With several workers, it is the longest pass of any worker.
         """
         return _agree_on_epoch(self._context.distributed, self._own_batches_per_epoch)
 
     def _own_batches_per_epoch(self) -> int | None:
         if self._training is None:
-            # A separate session: the trial's is opened when the checkpoint to restore is known.
+            # A separate session, because the checkpoint for the trial's session is not known yet.
             with tf1.Session(graph=self._graph.graph, config=self._context.session_config) as probe:
                 self._feed.begin(probe)
                 self._feed.close()
         return self._feed.batches_per_epoch
 
     def run(self, clock: Clock) -> None:
-        """Train inside one session until the clock says stop."""
+        """Train inside one session until the clock stops it."""
         with self._graph.graph.as_default():
-            training = self._open()
+            training = self._open_session()
             with preserve_random_state():
                 self._evaluation.prepare(training)
             if self._random_state is not None:
@@ -146,21 +146,21 @@ class EstimatorController:
                 self._random_state = None
             while self._train_unit(training, clock):
                 pass
-            # Hooks may run the loss once more at their end, which takes a batch.
+            # Hooks may run the loss once more at their end, which consumes a batch.
             self._feed.start_over()
             training.hooked.end()
             for listener in self._listeners:
                 listener.end(training.session, training.global_step())
 
     def validate(self) -> ValidationResult:
-        """Evaluate the model; metrics have the names that the ``model_fn`` gave them.
+        """Evaluate the model. Metrics have the names from the ``model_fn``.
 
-        Each worker evaluates its part of the data; the result is over all of it, and on all workers
-        the same.
+        Each worker evaluates its part of the data. The result is over all data, and is the same on
+        all workers.
         """
         with self._graph.graph.as_default(), preserve_random_state():
-            training = self._open()
-            training.take_from_chief()
+            training = self._open_session()
+            training.copy_chief_averages()
             values, num_records = self._evaluation.run(training)
             if self._is_chief:
                 self._exporters.run(
@@ -177,11 +177,11 @@ class EstimatorController:
         """Write variables, data position, random states, exported models and the hooks' files.
 
         RunHooks are called before the commit, so files that they add become part of the checkpoint.
-        Workers other than the chief write their data position, their random states, and the
-        variables that only they have.
+        Workers other than the chief write their data position, their random states, and variables
+        that differ from the chief's.
         """
         with self._graph.graph.as_default(), preserve_random_state():
-            training = self._open()
+            training = self._open_session()
             random_state = capture_random_state()
             step = training.global_step()
             for listener in self._listeners:
@@ -209,24 +209,24 @@ class EstimatorController:
             A function that writes variables, graph and exported models. It may be called after
             `close`.
         """
-        if not self._is_chief or self._listeners or any(map(_is_told_of_files, self._run_hooks)):
+        if not self._is_chief or self._listeners or any(map(_reads_files, self._run_hooks)):
             self.save(directory)
             return lambda: None  # everything has been written
         with self._graph.graph.as_default(), preserve_random_state():
-            training = self._open()
+            training = self._open_session()
             random_state = capture_random_state()
-            write = self._copy_model(training, directory)
+            write_files = self._copy_model(training, directory)
             self._write_position(training, directory, random_state)
-        return write
+        return write_files
 
     def tensors(self) -> Sequence[TensorInfo]:
-        """Return the variables in the files of the last `save` or `snapshot`; on the chief."""
+        """Return the variables in the files of the last `save` or `snapshot`, on the chief."""
         return self._own_files().tensors()
 
     def state_tensors(self) -> Mapping[str, np.ndarray]:
         """Return Python's and NumPy's generators and the training graph's variables by name."""
         with self._graph.graph.as_default():
-            return name_state(self._graph.graph, self._open())
+            return name_state(self._graph.graph, self._open_session())
 
     def _write_position(
         self, training: TrainingSession, directory: Path, random_state: Mapping[str, Any]
@@ -236,51 +236,51 @@ class EstimatorController:
             "steps": self._feed.position,
             "data": self._feed.save(directory),
         }
-        _write(directory / _POSITION_FILE, position)
-        _write(directory / _RANDOM_FILE, {"version": _VERSION, **random_state})
+        _write_json(directory / _POSITION_FILE, position)
+        _write_json(directory / _RANDOM_FILE, {"version": _VERSION, **random_state})
 
-    def restore(self, directory: Path) -> None:
+    def restore_variables(self, directory: Path) -> None:
         """Read the files of `save`.
 
         With a different number of workers, training continues at the same batch with the same
         variables, and with the data in the order for the new number of workers.
 
         Raises:
-            InvalidCheckpointError: If they do not fit this model.
-            DataError: If they do not fit this data.
+            InvalidCheckpointError: If the files do not fit this model.
+            DataError: If the files do not fit this data.
         """
-        own = self._context.worker_directory(directory)
-        position = _read((own or directory) / _POSITION_FILE)
-        random_state = _read((own or directory) / _RANDOM_FILE)
+        own_directory = self._context.worker_directory(directory)
+        position = _read_json((own_directory or directory) / _POSITION_FILE)
+        random_state = _read_json((own_directory or directory) / _RANDOM_FILE)
         with self._graph.graph.as_default():
             training = self._open_from(directory)
-            if own is None:
-                self._go_on_with_other_shards(training, position["steps"])
+            if own_directory is None:
+                self._continue_with_other_shards(training, position["steps"])
             else:
-                self._own_files().read_own(training.session, own)
-                self._feed.restore(own, position["data"])
+                self._own_files().read_own(training.session, own_directory)
+                self._feed.restore(own_directory, position["data"])
             training.set_random_counter(position["steps"])
         self._random_state = random_state
         restore_random_state(random_state)
 
-    def _go_on_with_other_shards(self, training: TrainingSession, steps: int) -> None:
+    def _continue_with_other_shards(self, training: TrainingSession, steps: int) -> None:
         if self._is_chief:
             _logger.info(
-                "the checkpoint was saved by another number of workers: training continues at "
-                "batch %d with the data as %d worker(s) read it; state of single workers "
-                "(gradients summed but not applied, metrics of the training graph) starts afresh",
+                "the checkpoint was saved by another number of workers. Training continues at "
+                "batch %d, in the order for %d worker(s). State of single workers (sums of "
+                "gradients, metrics of the training graph) is reset",
                 steps,
                 self._context.distributed.get_size(),
             )
         self._feed.go_to(steps)
 
     def start_from(self, directory: Path) -> None:
-        """Load only the variables from a checkpoint, of detcore or of Determined.
+        """Load only the variables from a checkpoint of detcore or Determined.
 
-        Those that hold hyperparameters of optimizers keep this trial's values.
+        Variables with hyperparameters of optimizers keep this trial's values.
 
         Raises:
-            InvalidCheckpointError: If it does not fit this model.
+            InvalidCheckpointError: If the checkpoint does not fit this model.
         """
         with self._graph.graph.as_default():
             self._open_from(directory, keep=self._graph.hyperparameters)
@@ -290,13 +290,13 @@ class EstimatorController:
         self._resources.close()
 
     def _train_unit(self, training: TrainingSession, clock: Clock) -> bool:
-        """Train up to the clock's next boundary; return whether to continue."""
+        """Train up to the clock's next boundary, and return whether to continue."""
         feed, ledger = self._feed, self._context.ledger
         rows: list[Sequence[float]] = []
         num_records, interrupted = 0, False
 
         def is_interrupted() -> bool:
-            # Several workers must read the clock equally often: once after each batch.
+            # All workers must read the clock equally often, once after each batch.
             nonlocal interrupted
             self._pass_on_stop(training)
             interrupted = clock.interrupt_requested
@@ -304,14 +304,14 @@ class EstimatorController:
 
         while feed.position < clock.next_boundary and not interrupted:
             count = feed.ready(clock.next_boundary - feed.position)
-            values = training.train(count, is_interrupted, digests=self._context.digests)
+            values = training.train_steps(count, is_interrupted, digests=self._context.digests)
             rows += values.rows
             num_records += values.num_records
             if ledger is not None:
                 feed.log(ledger, values.record_ids)
             if values.is_end_of_data:
                 feed.ended()
-                # The step that found the end may or may not have counted itself.
+                # The step that found the end may have incremented the counter.
                 training.set_random_counter(feed.position)
         self._pass_on_stop(training)
         names = self._graph.metric_names
@@ -325,17 +325,17 @@ class EstimatorController:
         )
 
     def _pass_on_stop(self, training: TrainingSession) -> None:
-        """Let a hook that requested a stop end the trial, not TensorFlow's session."""
+        """Convert a hook's stop request for the session into a stop request for the trial."""
         if training.hooked.should_stop:
             training.hooked.should_stop = False
             self._context.set_stop_requested(True)
 
-    def _open(self) -> TrainingSession:
-        """Return the training session; a new one has fresh or warm-started variables."""
+    def _open_session(self) -> TrainingSession:
+        """Return the training session. A new session has fresh or warm-started variables."""
         if self._training is None:
             with self._graph.graph.as_default():
                 warm_start(self._estimator)
-            self._start(None)
+            self._start_session(None)
         assert self._training is not None
         return self._training
 
@@ -343,36 +343,41 @@ class EstimatorController:
         for hook in self._run_hooks:
             hook.on_checkpoint_load(str(directory))
         if self._training is None:
-            return self._start(directory, keep)
+            return self._start_session(directory, keep)
         # The graph is finalized, so its session stays.
         self._own_files().read(self._training.session, directory)
         self._training.session.run([variable.initializer for variable in keep])
-        self._training.take_variables()
+        self._training.copy_chief_variables()
         return self._training
 
-    def _start(self, directory: Path | None, keep: Sequence[Any] = ()) -> TrainingSession:
-        """Open the training session, with fresh variables or, but for some, a checkpoint's."""
+    def _start_session(self, directory: Path | None, keep: Sequence[Any] = ()) -> TrainingSession:
+        """Open the training session with fresh variables, or restore all except `keep`."""
         graph, spec, random_ops = self._graph.graph, self._graph.spec, self._graph.random_ops
-        rest = None
+        uncovered_saver = None
         with graph.as_default():
             for listener in self._listeners:
                 listener.begin()
             users_saver = own_saver(graph, spec.scaffold)
             if users_saver is not None:
-                rest = saver_of_uncovered(graph, users_saver)
+                uncovered_saver = saver_of_uncovered(graph, users_saver)
             counter = None if random_ops is None else random_ops.counter
-            local = saver_of_local(graph, without=counter)
-            own = None if self._is_chief else saver_of(self._graph.worker_variables, "own")
+            local_saver = saver_of_local(graph, without=counter)
+            worker_saver = None if self._is_chief else saver_of(self._graph.worker_variables, "own")
         hooks = [*self._hooks, *spec.training_hooks]
         if self._is_chief:
             hooks += spec.training_chief_hooks
 
         def make_files(saver: Any) -> None:
             self._files = ModelFiles(
-                graph, saver, rest, local, own, session_config=self._context.session_config
+                graph,
+                saver,
+                uncovered_saver,
+                local_saver,
+                worker_saver,
+                session_config=self._context.session_config,
             )
 
-        def restore(session: Any) -> None:
+        def restore_variables(session: Any) -> None:
             assert directory is not None
             self._own_files().read(session, directory)
             session.run([variable.initializer for variable in keep])
@@ -381,7 +386,7 @@ class EstimatorController:
             self._graph,
             hooks=hooks,
             session_config=self._context.session_config,
-            restore=None if directory is None else restore,
+            restore=None if directory is None else restore_variables,
             make_files=make_files,
             on_summary=self._summaries.write_summary if self._is_chief else None,
             summary_steps=self._config.save_summary_steps or 0,
@@ -394,23 +399,23 @@ class EstimatorController:
         return training
 
     def _copy_model(self, training: TrainingSession, directory: Path) -> Callable[[], None]:
-        """Copy the variables, and return what writes them, the graph and the exported models."""
+        """Copy the variables. Return a function that writes variables, graph and exports."""
         self._serving.check(training)
         step = training.global_step()
         write_model = self._own_files().snapshot(training.session, directory, step)
 
-        def write() -> None:
+        def write_files() -> None:
             write_model()
             self._serving.write(directory, model_prefix(directory, step))
 
-        return write
+        return write_files
 
     def _own_files(self) -> ModelFiles:
-        assert self._files is not None  # made with the training session
+        assert self._files is not None  # created with the training session
         return self._files
 
     def _model_dir(self) -> str:
-        """Return the folder for files of the user's code; it outlives the process in a run."""
+        """Return the directory for files of the user's code. In a run it outlives the process."""
         info = self._context.info
         if info is None:
             folder = tempfile.TemporaryDirectory(prefix="detcore-")
@@ -431,7 +436,7 @@ class EstimatorController:
             if math.isnan(row[0]):
                 self._has_warned_of_nan = True
                 _logger.warning(
-                    "the loss of batch %d is NaN; training continues, and later NaNs are not named",
+                    "the loss of batch %d is NaN; training continues; later NaNs are not logged",
                     first + offset,
                 )
                 return
@@ -449,18 +454,18 @@ def _agree_on_epoch(
 ) -> int | None:
     """Return the batches of an epoch, the same on all workers.
 
-    It is the longest of all workers' passes over their shards: after that many steps every record
-    has been trained on. Workers with a shorter one begin their next pass in the meantime.
+    This is the longest pass of any worker over its shard. After this many steps, every record has
+    been trained on. Workers with a shorter pass begin their next pass earlier.
 
     Args:
-        distributed: The workers; all call this together.
-        own_length: Returns the batches of this worker's pass, None if that is unknown.
+        distributed: The workers. All workers call this together.
+        own_length: Returns the batches of this worker's pass, or None if unknown.
 
     Returns:
-        The number, or None if a worker does not know its own.
+        The number of batches, or None if a worker does not know its number.
 
     Raises:
-        DataError: If a worker has no data; on all of them.
+        DataError: On all workers, if a worker has no data.
     """
     if distributed.get_size() == 1:
         return own_length()
@@ -471,12 +476,12 @@ def _agree_on_epoch(
     except DataError as error:
         problem = error
     answers = distributed.allgather((length, None if problem is None else str(problem)))
-    empty = [rank for rank, (_, told) in enumerate(answers) if told is not None]
+    empty = [rank for rank, (_, message) in enumerate(answers) if message is not None]
     if empty:
         raise DataError(
-            f"{len(empty)} of {len(answers)} workers cannot train: rank {empty[0]} says: "
+            f"{len(empty)} of {len(answers)} workers cannot train. Rank {empty[0]} reports: "
             f"{answers[empty[0]][1]}\n"
-            "Workers read records in turns, so there must be at least one batch for each.\n"
+            "Workers read records in turns, so the data needs at least one batch for each worker.\n"
             "Train with fewer workers, or with a smaller batch."
         ) from problem
     lengths = [number for number, _ in answers if number is not None]
@@ -493,27 +498,27 @@ def _agree_on_epoch(
     return max(lengths)
 
 
-def _is_told_of_files(hook: RunHook) -> bool:
+def _reads_files(hook: RunHook) -> bool:
     """Whether a hook's class, or the hook itself, overrides `RunHook.on_checkpoint_end`."""
     method = hook.on_checkpoint_end
     return getattr(method, "__func__", method) is not RunHook.on_checkpoint_end
 
 
-def _write(path: Path, value: Mapping[str, Any]) -> None:
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         if value["version"] != _VERSION:
             raise ValueError(f"version {value['version']!r}; this plugin reads {_VERSION}")
     except FileNotFoundError as error:
         raise InvalidCheckpointError(
-            f"the checkpoint has no {path.name}: it was not written by an EstimatorTrial of this "
-            "program, so training cannot resume exactly from it.\n"
-            "To start a new trial with its variables, name it as searcher.source_checkpoint_uuid "
-            "in the experiment file."
+            f"the checkpoint has no {path.name}. It was not written by an EstimatorTrial of "
+            "detcore, so training cannot resume exactly from it.\n"
+            "To start a new trial with its variables, set searcher.source_checkpoint_uuid in the "
+            "experiment file."
         ) from error
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidCheckpointError(f"{path} cannot be used: {error}") from error

@@ -1,4 +1,4 @@
-"""Define the class that users of Estimators subclass."""
+"""Define `EstimatorTrial`, the base class of Estimator trials."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class EstimatorTrial(Trial, abc.ABC):
 
     detcore calls the methods once per worker process, in this order: `build_estimator`,
     `build_train_spec`, `build_validation_spec`, `build_serving_input_receiver_fns`. Training,
-    validation and exports then share one training session, with metrics and checkpoints as the
-    experiment file says.
+    validation and exports then share one training session, with metrics and checkpoints according
+    to the experiment file.
 
-    TensorFlow's V2 behaviour is switched off in the worker before the trial is made, as Estimators
-    expect; a trial need not do it.
+    Estimators need TensorFlow's V1 behaviour. The worker disables V2 behaviour before it creates
+    the trial, so the trial does not need to.
 
     Example::
 
@@ -37,17 +37,17 @@ class EstimatorTrial(Trial, abc.ABC):
                 return detcore_estimator.EvalSpec(self.validation_input_fn, steps=None)
 
     Attributes:
-        trial_context_class: The class of the context that a trial is given.
+        trial_context_class: The class of the trial's context.
     """
 
     trial_context_class = EstimatorTrialContext
     context: EstimatorTrialContext
 
     def __init__(self, context: EstimatorTrialContext) -> None:
-        """Keep the context. Overriders should store it as ``self.context``.
+        """Store the context. Subclasses that override this should store it as ``self.context``.
 
         Args:
-            context: Hyperparameters, ranks, paths, and the methods that wrap optimizers and data.
+            context: Hyperparameters, ranks, paths, and methods to wrap optimizers and data.
         """
         super().__init__(context)
 
@@ -57,9 +57,9 @@ class EstimatorTrial(Trial, abc.ABC):
 
         Returns:
             A ``tf.estimator.Estimator``, premade or with a custom ``model_fn``, or a
-            `detcore_estimator.Estimator`. Its optimizer must have gone through
-            ``self.context.wrap_optimizer``. Its ``RunConfig`` is kept, except for the settings that
-            belong to the trial: the model directory and when checkpoints are saved.
+            `detcore_estimator.Estimator`. Its optimizer must come from
+            ``self.context.wrap_optimizer``. Its ``RunConfig`` is used, except for settings that
+            belong to the trial: the model directory and the checkpoint schedule.
         """
 
     @abc.abstractmethod
@@ -69,9 +69,9 @@ class EstimatorTrial(Trial, abc.ABC):
         Returns:
             A ``tf.estimator.TrainSpec`` or `detcore_estimator.TrainSpec`. Its ``input_fn`` returns
             a ``tf.data.Dataset`` of batches ``(features, labels)``, wrapped with
-            ``self.context.wrap_dataset``; it is repeated as long as training lasts. ``hooks`` and
-            ``saving_listeners`` are called; ``max_steps`` is not used, because the length of
-            training is ``searcher.max_length`` in the experiment file.
+            ``self.context.wrap_dataset``. The dataset is repeated until training ends. ``hooks``
+            and ``saving_listeners`` are called. ``max_steps`` is ignored, because
+            ``searcher.max_length`` in the experiment file sets the length of training.
         """
 
     @abc.abstractmethod
@@ -81,15 +81,15 @@ class EstimatorTrial(Trial, abc.ABC):
         Returns:
             A ``tf.estimator.EvalSpec`` or `detcore_estimator.EvalSpec`. Its ``input_fn`` returns a
             ``tf.data.Dataset`` of batches, wrapped with ``self.context.wrap_dataset``. A validation
-            takes ``steps`` batches, or all of them if that is None. ``hooks`` and ``exporters`` are
-            called; the delays are not used, because the experiment file says when to validate.
+            uses ``steps`` batches, or all batches if ``steps`` is None. ``hooks`` and ``exporters``
+            are called. The delays are ignored, because the experiment file schedules validations.
         """
 
     def build_serving_input_receiver_fns(self) -> dict[str, Callable[..., Any]]:
-        """Return functions that describe the inputs of exported models; default: none.
+        """Return functions that describe the inputs of exported models. The default is empty.
 
         Returns:
-            A dict from a name to a serving input receiver function. For each, every checkpoint
-            has a SavedModel in a folder of that name.
+            A dict from a name to a serving input receiver function. For each function, every
+            checkpoint has a SavedModel in a directory with its name.
         """
         return {}

@@ -13,8 +13,8 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from detcore.errors import InvalidCheckpointError, UnsafePathError
 from detcore.trial import find_checkpoint_directory, read_trial_file
-from detcore_estimator.checkpoint.bundle_index import index_fault
-from detcore_estimator.checkpoint.tensorflow_files import checked_inside, readable_by_tensorflow
+from detcore_estimator.checkpoint.bundle_index import find_index_fault
+from detcore_estimator.checkpoint.tensorflow_files import check_inside, readable_by_tensorflow
 from detcore_estimator.tensorflow_versions import tf
 
 _SERVE = ("serve",)
@@ -32,135 +32,136 @@ _FORMAT = "saved_model"
 def load_estimator_from_checkpoint_path(
     path: str | os.PathLike[str], tags: Sequence[str] | None = None, name: str | None = None
 ) -> Any:
-    """Load a serving function of a trial out of a checkpoint.
+    """Load a serving function of a trial from a checkpoint.
 
-    Reads checkpoints of this plugin and those that Determined 0.12 to 0.17 wrote for an
-    ``EstimatorTrial``. Runs no code of the checkpoint's folder ``code/`` and loads no pickle; the
-    graph of the SavedModel is run, so load only checkpoints of people you trust.
+    Reads checkpoints of this plugin, and checkpoints that Determined 0.12 to 0.17 wrote for an
+    ``EstimatorTrial``. Runs no code from the checkpoint's directory ``code/`` and loads no pickle.
+    The graph of the SavedModel is run, so load only checkpoints of people you trust.
 
-    Where TensorFlow's V2 behaviour is disabled, the variables get their values in the session::
+    If TensorFlow's V2 behaviour is disabled, initialize the variables in the session::
 
         session.run([tf.compat.v1.global_variables_initializer(),
                      tf.compat.v1.tables_initializer(),
                      tf.compat.v1.get_collection("saved_model_initializers")])
 
     Args:
-        path: The checkpoint's folder, such as ``detcore checkpoint download`` makes.
+        path: The checkpoint's directory, such as from ``detcore checkpoint download``.
         tags: Tags of the graph in the SavedModel; default ``["serve"]``.
-        name: The serving function, a key of the dict from ``build_serving_input_receiver_fns``;
-            required if there are several.
+        name: The serving function, a key of the dict from ``build_serving_input_receiver_fns``.
+            Required if the checkpoint has several serving functions.
 
     Returns:
-        Result of ``tf.saved_model.load``; call ``.signatures["serving_default"]`` with tensors by
-        name.
+        The result of ``tf.saved_model.load``. Call ``.signatures["serving_default"]`` with tensors
+        by name.
 
     Raises:
-        CheckpointNotFoundError: If the folder does not exist.
-        InvalidCheckpointError: If it is not a checkpoint of an ``EstimatorTrial``, is damaged, has
-            no serving function, none of this name or with these tags, or several without a name.
-        UnsafePathError: If a file of it is a link that leads out of it.
+        CheckpointNotFoundError: If the directory does not exist.
+        InvalidCheckpointError: If the directory is not a checkpoint of an ``EstimatorTrial``, is
+            damaged, or has no matching serving function; or if `name` is missing and it has
+            several serving functions.
+        UnsafePathError: If a file is a link that leads out of the directory.
     """
     folder = Path(path)
     check_is_estimator_checkpoint(folder)
-    export = _choose(_serving_functions(folder), folder, name)
-    wanted = [tags] if isinstance(tags, str) else list(_SERVE if tags is None else tags)
-    _check_saved_model(export, wanted)
+    export = _choose_export(_serving_functions(folder), folder, name)
+    tag_list = [tags] if isinstance(tags, str) else list(_SERVE if tags is None else tags)
+    _check_saved_model(export, tag_list)
     with readable_by_tensorflow(export) as readable:
         try:
-            return tf.saved_model.load(str(readable), tags=wanted)
+            return tf.saved_model.load(str(readable), tags=tag_list)
         except (tf.errors.OpError, OSError, RuntimeError, ValueError) as error:
             raise InvalidCheckpointError(
                 f"the SavedModel {export} cannot be loaded.\n"
-                f"TensorFlow says: {str(error).strip()}\n"
-                "If the copy was cut off, download the checkpoint again."
+                f"TensorFlow reports: {str(error).strip()}\n"
+                "If the copy was truncated, download the checkpoint again."
             ) from error
 
 
 def _serving_functions(folder: Path) -> dict[str, Path]:
     """Return the newest export of each serving function, by the function's name."""
-    found: dict[str, Path] = {}
-    for export in sorted(_exports(folder), key=lambda path: int(path.name)):
+    exports_by_name: dict[str, Path] = {}
+    for export in sorted(_find_exports(folder), key=lambda path: int(path.name)):
         parts = export.relative_to(folder).parts
         if parts[0] == _NOT_SERVING or (parts[0] == _EXPORTERS and len(parts) == 3):
             continue
-        found["/".join(parts[:-1])] = export
-    return found
+        exports_by_name["/".join(parts[:-1])] = export
+    return exports_by_name
 
 
-def _exports(folder: Path) -> Iterator[Path]:
-    """Yield the folders named with a number that hold a SavedModel, below named folders."""
+def _find_exports(folder: Path) -> Iterator[Path]:
+    """Yield the numbered directories that contain a SavedModel, below named directories."""
     for directory, subfolders, files in os.walk(folder):
         here = Path(directory)
         for name in subfolders:
-            # os.walk does not follow links; one that leads to an export must not go unnoticed.
+            # os.walk does not follow links, so a link to an export must be checked.
             if (here / name).is_symlink():
-                checked_inside(here / name, folder)
+                check_inside(here / name, folder)
         is_below_a_name = len(here.relative_to(folder).parts) > 1
         if is_below_a_name and here.name.isdecimal() and set(files) & set(_SAVED_MODELS):
             yield here
             subfolders.clear()
 
 
-def _choose(exports: dict[str, Path], folder: Path, name: str | None) -> Path:
+def _choose_export(exports: dict[str, Path], folder: Path, name: str | None) -> Path:
     if not exports:
         raise InvalidCheckpointError(
-            f"{folder} has no serving function that could be loaded.\n"
-            "Each checkpoint gets one SavedModel for each entry of the dict from the trial's "
-            "method build_serving_input_receiver_fns; it is optional, and missing here:\n"
+            f"{folder} has no serving function to load.\n"
+            "A checkpoint has one SavedModel for each entry of the dict from the trial's optional "
+            "method build_serving_input_receiver_fns. Add the method:\n"
             "  def build_serving_input_receiver_fns(self):\n"
             "      features = tf.feature_column.make_parse_example_spec(columns)\n"
             "      build = detcore_estimator.export.build_parsing_serving_input_receiver_fn\n"
             '      return {"my_serving_function": build(features)}\n'
-            "The variables alone are read with tf.train.load_checkpoint."
+            "To read only the variables, use tf.train.load_checkpoint."
         )
-    listed = ", ".join(repr(known) for known in sorted(exports))
+    listed = ", ".join(repr(export_name) for export_name in sorted(exports))
     if name is None:
         if len(exports) > 1:
             raise InvalidCheckpointError(
                 f"{folder} has {len(exports)} serving functions: {listed}.\n"
-                "Say which one:\n"
+                "Pass a name:\n"
                 f"  load_estimator_from_checkpoint_path(path, name={min(exports)!r})"
             )
         return next(iter(exports.values()))
     if name not in exports:
         raise InvalidCheckpointError(
             f"{folder} has no serving function {name!r}; it has: {listed}.\n"
-            "The names are the keys of what build_serving_input_receiver_fns returned."
+            "The names are the keys of the dict from build_serving_input_receiver_fns."
         )
     return exports[name]
 
 
 def _check_saved_model(export: Path, tags: list[str]) -> None:
-    """Look at what TensorFlow will read, before it does: tags, and paths out of the folder."""
+    """Check tags, and paths out of the directory, before TensorFlow reads the SavedModel."""
     for directory, subfolders, files in os.walk(export):
         for name in (*subfolders, *files):
-            checked_inside(Path(directory) / name, export)
+            check_inside(Path(directory) / name, export)
     index = export / _VARIABLES_INDEX
-    impossible = index_fault(index) if index.is_file() else None
+    impossible = find_index_fault(index) if index.is_file() else None
     if impossible is not None:
         raise InvalidCheckpointError(
             f"{index} cannot be read: {impossible}.\n"
-            "If the copy was cut off, download the checkpoint again."
+            "If the copy was truncated, download the checkpoint again."
         )
     graphs = _read_saved_model(export).meta_graphs
     for graph in graphs:
         for name in _asset_names(graph):
             if Path(name).is_absolute() or ".." in Path(name).parts:
                 raise UnsafePathError(
-                    f"the SavedModel {export} names the asset {name!r}, which is outside "
-                    "of its folder.\n"
-                    "Nothing outside of a checkpoint's folder is read for it."
+                    f"the SavedModel {export} names the asset {name!r}, which is outside its "
+                    "directory.\n"
+                    "Files outside a checkpoint's directory are never read."
                 )
-    known = [sorted(graph.meta_info_def.tags) for graph in graphs]
-    if sorted(set(tags)) not in known:
+    available_tags = [sorted(graph.meta_info_def.tags) for graph in graphs]
+    if sorted(set(tags)) not in available_tags:
         raise InvalidCheckpointError(
             f"the SavedModel {export} has no graph with the tags {tags}; it has graphs with: "
-            f"{' or '.join(map(str, known)) or 'none'}.\nPass one of these as tags."
+            f"{' or '.join(map(str, available_tags)) or 'none'}.\nPass one of these as tags."
         )
 
 
 def _asset_names(graph: Any) -> Iterator[str]:
-    """Yield the files that a graph reads from the folder ``assets``."""
+    """Yield the files that a graph reads from the directory ``assets``."""
     for asset in graph.asset_file_def:
         yield asset.filename
     if _ASSETS in graph.collection_def:  # where TensorFlow 1 lists them
@@ -180,38 +181,39 @@ def _read_saved_model(export: Path) -> Any:
             text_format.Parse(path.read_text(encoding="utf-8"), saved_model)
     except (message.DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
         raise InvalidCheckpointError(
-            f"{path} is damaged: {error}.\nIf the copy was cut off, download the checkpoint again."
+            f"{path} is damaged: {error}.\n"
+            "If the copy was truncated, download the checkpoint again."
         ) from error
     return saved_model
 
 
 def check_is_estimator_checkpoint(folder: Path) -> None:
-    """Refuse folders that are not a checkpoint of an ``EstimatorTrial``.
+    """Reject directories that are not a checkpoint of an ``EstimatorTrial``.
 
-    Reads descriptions in JSON only. A checkpoint of Determined has ``load_data.json``, or only
-    ``metadata.json``; its pickles (``rng_state.pkl``, ``workload_sequencer.pkl``) are not opened. A
-    folder without any description passes: later steps find the needed files or fail.
+    Reads only JSON descriptions. A Determined checkpoint has ``load_data.json``, or only
+    ``metadata.json``. Its pickles (``rng_state.pkl``, ``workload_sequencer.pkl``) are not opened. A
+    directory without a description is accepted, because later steps check for the needed files.
 
     Raises:
-        CheckpointNotFoundError: If the folder does not exist.
-        InvalidCheckpointError: If it describes a checkpoint of something else, or its description
+        CheckpointNotFoundError: If the directory does not exist.
+        InvalidCheckpointError: If it describes another kind of checkpoint, or its description
             cannot be read.
     """
     if (find_checkpoint_directory(folder) / "trial.json").exists():
         read_trial_file(folder, _FRAMEWORK)
         return
-    load_data = _read(folder / "load_data.json")
+    load_data = _read_json(folder / "load_data.json")
     if load_data is not None:
         if load_data.get("trial_type", _TRIAL_TYPE) != _TRIAL_TYPE:
-            raise _other(folder, f"of a {load_data['trial_type']} of Determined")
+            raise _other_checkpoint_error(folder, f"of a {load_data['trial_type']} of Determined")
         return
-    metadata = _read(folder / "metadata.json") or {}
+    metadata = _read_json(folder / "metadata.json") or {}
     if metadata.get("format", _FORMAT) != _FORMAT:
         kind = f"with the format {metadata['format']!r} (framework {metadata.get('framework')!r})"
-        raise _other(folder, kind)
+        raise _other_checkpoint_error(folder, kind)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -225,7 +227,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     return value
 
 
-def _other(folder: Path, kind: str) -> InvalidCheckpointError:
+def _other_checkpoint_error(folder: Path, kind: str) -> InvalidCheckpointError:
     return InvalidCheckpointError(
         f"{folder} is a checkpoint {kind}, not of an EstimatorTrial.\n"
         "Each framework's plugin loads its own checkpoints."

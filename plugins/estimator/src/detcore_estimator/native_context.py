@@ -1,4 +1,4 @@
-"""Provide the native form: a script makes its estimator, and detcore trains it."""
+"""Provide the native API: a script creates an estimator, and detcore trains it."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ def init(
     command: list[str] | None = None,
     master_url: str | None = None,
 ) -> EstimatorNativeContext:
-    """Make the context with which a script trains an estimator.
+    """Create the context with which a script trains an estimator.
 
-    Call it once, at the beginning of the script: it seeds Python, NumPy and TensorFlow and switches
-    TensorFlow to V1 behaviour. Nothing is recorded before ``train_and_evaluate``.
+    Call it once, at the beginning of the script. It seeds Python, NumPy and TensorFlow, and
+    switches TensorFlow to V1 behaviour. Nothing is recorded before ``train_and_evaluate``.
 
-    In a standalone script, training happens here, in this process, or in those that ``detcore
-    launch`` has started. Under ``detcore run``, with the script as ``entrypoint``, the script
-    trains the run's trial, and the run's `config` and `test` apply.
+    A standalone script trains in this process, or in the processes that ``detcore launch`` started.
+    Under ``detcore run``, with the script as ``entrypoint``, the script trains the run's trial, and
+    the run's `config` and `test` apply.
 
     Args:
         config: The experiment's configuration, as a dictionary or the path of an experiment file.
-            A dictionary may leave out everything: ``searcher`` is then one trial, judged by
-            ``loss``, with the length of ``max_steps`` of the ``TrainSpec``.
-        local: Accepted for compatibility. Training happens in this process either way.
-        test: Whether to train one batch, validate on one, and save one checkpoint.
-        context_dir: Folder of the code to copy into checkpoints; default: only the script.
-        command: For clusters, which this release does not have.
-        master_url: For clusters, which this release does not have.
+            A dictionary may be empty. ``searcher`` is then one trial with the metric ``loss``, and
+            its length is ``max_steps`` of the ``TrainSpec``.
+        local: Accepted for compatibility. Training always happens in this process.
+        test: Whether to train one batch, validate on one batch, and save one checkpoint.
+        context_dir: Directory of the code to copy into checkpoints. By default, only the script is
+            copied.
+        command: Rejected, because this release has no clusters.
+        master_url: Rejected, because this release has no clusters.
 
     Returns:
         The context.
@@ -47,7 +48,7 @@ def init(
     Raises:
         InvalidExperimentError: If `command` or `master_url` requests a cluster, or the
             configuration requests a search.
-        ConfigError: If the configuration has mistakes, or the folder `context_dir` does not exist.
+        ConfigError: If the configuration is invalid, or the directory `context_dir` does not exist.
     """
     return EstimatorNativeContext(
         start_native(
@@ -63,20 +64,22 @@ def init(
 
 
 class EstimatorNativeContext(EstimatorContext):
-    """The context of a script that trains an estimator; made by `init`.
+    """The context of a script that trains an estimator. `init` creates it.
 
-    Has the methods of a trial's context: ``wrap_optimizer``, ``wrap_dataset``, hyperparameters.
+    Has the methods of a trial's context, such as ``wrap_optimizer``, ``wrap_dataset`` and
+    hyperparameters.
 
     Attributes:
-        serving_input_receiver_fns: Functions that describe the inputs of exported models, by name;
-            every checkpoint gets a SavedModel for each. Set it before `train_and_evaluate`.
+        serving_input_receiver_fns: Functions that describe the inputs of exported models, by name.
+            Every checkpoint gets a SavedModel for each function. Set it before
+            `train_and_evaluate`.
     """
 
     def __init__(self, start: NativeStart) -> None:
-        """Take what `init` found.
+        """Use the result of `init`.
 
         Args:
-            start: The configuration, and which trial this is.
+            start: The configuration, and the trial's identity.
         """
         super().__init__(start.setup())
         self.serving_input_receiver_fns: Mapping[str, Callable[..., Any]] = {}
@@ -84,7 +87,7 @@ class EstimatorNativeContext(EstimatorContext):
         self._is_used = False
 
     def get_tensorboard_path(self) -> Path:
-        """Return the folder for event files of this trial.
+        """Return the directory for event files of this trial.
 
         Raises:
             ContextStateError: If a standalone script calls it before training began.
@@ -92,40 +95,39 @@ class EstimatorNativeContext(EstimatorContext):
         if self.setup.tensorboard_path is None:
             raise ContextStateError(
                 "get_tensorboard_path() was called before train_and_evaluate().\n"
-                "The folder is that of the trial, which is recorded when training begins.\n"
+                "The directory belongs to the trial, which is recorded when training begins.\n"
                 "Call it in model_fn or in an input_fn."
             )
         return super().get_tensorboard_path()
 
     def train_and_evaluate(self, estimator: Any, train_spec: Any, eval_spec: Any) -> None:
-        """Train, validate and save checkpoints, as the configuration says. Called once.
+        """Train, validate and save checkpoints according to the configuration. Call it once.
 
-        The estimator is trained as one that ``EstimatorTrial.build_estimator`` returned is, and
-        the specs are read likewise.
+        Estimator and specs follow the rules of `EstimatorTrial`.
 
         Args:
-            estimator: A ``tf.estimator.Estimator`` or a `detcore_estimator.Estimator`.
-            train_spec: A ``TrainSpec`` of either.
-            eval_spec: An ``EvalSpec`` of either.
+            estimator: An ``Estimator`` of ``tf.estimator`` or `detcore_estimator`.
+            train_spec: A ``TrainSpec`` of ``tf.estimator`` or `detcore_estimator`.
+            eval_spec: An ``EvalSpec`` of ``tf.estimator`` or `detcore_estimator`.
 
         Raises:
-            SystemExit: With code 75, if the trial was asked to make way (a signal) and has saved a
+            SystemExit: With code 75, if the trial was preempted (by a signal) and has saved a
                 checkpoint. Under ``detcore run`` it can be resumed.
-            DetcoreError: If a rule is broken, such as a dataset that was not wrapped.
+            DetcoreError: If the script violates a rule, such as a dataset that was not wrapped.
         """
         if self._is_used:
             raise ContextStateError(
                 "train_and_evaluate() was called twice on one context.\n"
-                "One context is one trial, and it is over. Start the script again, or search over "
-                "hyperparameters with detcore run."
+                "A context trains one trial, which has ended. Start the script again, or search "
+                "over hyperparameters with detcore run."
             )
         self._is_used = True
         trial = NativeTrial(self, estimator, train_spec, eval_spec)
-        self._start.train(trial, self, None if self._start.has_length else _length(train_spec))
+        self._start.train(trial, self, None if self._start.has_length else _read_length(train_spec))
 
 
 class NativeTrial(EstimatorTrial):
-    """The trial of a script: an adapter for the arguments of ``train_and_evaluate``."""
+    """The trial of a script, which provides the arguments of ``train_and_evaluate``."""
 
     def __init__(
         self, context: EstimatorNativeContext, estimator: Any, train_spec: Any, eval_spec: Any
@@ -151,13 +153,13 @@ class NativeTrial(EstimatorTrial):
         return self._serving
 
 
-def _length(train_spec: Any) -> Mapping[str, int]:
+def _read_length(train_spec: Any) -> Mapping[str, int]:
     max_steps = getattr(train_spec, "max_steps", None)
     if max_steps is None:
         raise InvalidExperimentError(
-            "nothing says how long to train: the configuration has no searcher.max_length, and "
-            "the TrainSpec no max_steps.\n"
-            "Pass one of them, such as:\n"
+            "the length of training is not set: the configuration has no searcher.max_length, and "
+            "the TrainSpec has no max_steps.\n"
+            "Set one of them, for example:\n"
             '  init(config={"searcher": {"max_length": {"batches": 1000}}})'
         )
     return {"batches": int(max_steps)}

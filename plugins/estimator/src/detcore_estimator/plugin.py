@@ -24,8 +24,8 @@ def detcore_register_framework() -> Framework:
         several_workers=True,
         requires=("tensorflow",),
         related=("tensorflow_estimator", "keras", "numpy", "horovod"),
-        # TensorFlow's C++ code prints a page of notices at each start (oneDNN, instructions of the
-        # CPU); only its errors are shown.
+        # TensorFlow's C++ code prints a page of notices at each start (oneDNN, CPU instructions).
+        # This variable hides all but errors.
         variables=(("TF_CPP_MIN_LOG_LEVEL", "2"),),
         import_variables=("TF_", "KERAS_", "XLA_"),
         # Notices that no variable turns off.

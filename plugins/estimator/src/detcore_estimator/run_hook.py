@@ -6,10 +6,10 @@ from detcore_estimator.tensorflow_versions import tf1
 
 
 class RunHook(tf1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow has no types
-    """A ``SessionRunHook`` with further methods for checkpoints and the end of the trial.
+    """A ``SessionRunHook`` with additional methods for checkpoints and the end of the trial.
 
-    Put it into ``TrainSpec.hooks``; hooks elsewhere are only called as session hooks. The methods
-    of ``SessionRunHook`` (``begin``, ``before_run``, ...) work as usual.
+    Put it into ``TrainSpec.hooks``. In other places, only the methods of ``SessionRunHook``
+    (``begin``, ``before_run``, ...) are called.
 
     Example::
 
@@ -22,20 +22,21 @@ class RunHook(tf1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow has
     def on_checkpoint_load(self, checkpoint_dir: str) -> None:
         """Called at the start of a trial that resumes from a checkpoint, on every worker.
 
-        It comes before ``begin`` and before anything is restored. A fresh trial never calls it.
+        The call comes before ``begin``, and before the checkpoint is restored. A fresh trial never
+        calls it.
 
         Args:
-            checkpoint_dir: Folder with the checkpoint's files; it may be gone afterwards.
+            checkpoint_dir: Directory with the checkpoint's files, which may be deleted afterwards.
         """
 
     def on_checkpoint_end(self, checkpoint_dir: str) -> None:
-        """Called when a checkpoint's files are written and before it is committed, on the chief.
+        """Called on the chief when a checkpoint's files are written, before its commit.
 
-        Files that are written into the folder travel with the checkpoint.
+        Files that the hook adds become part of the checkpoint.
 
         Args:
-            checkpoint_dir: Folder with the checkpoint's files.
+            checkpoint_dir: Directory with the checkpoint's files.
         """
 
     def on_trial_close(self) -> None:
-        """Called once when the worker is done with the trial, also after an error."""
+        """Called once when the worker has finished the trial, also after an error."""

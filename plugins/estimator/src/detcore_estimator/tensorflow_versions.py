@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:
         "detcore_estimator needs TensorFlow, which is not installed in this environment "
         f"({sys.prefix}).\n"
         '  pip install "tensorflow>=2.15"\n'
-        "With tensorflow==2.15.* the estimators of tf.estimator can be trained, too."
+        "With tensorflow==2.15.*, estimators of tf.estimator can also be trained."
     ) from error
 
 # TensorFlow has no type information.
@@ -28,7 +28,7 @@ tf1: Any = tf.compat.v1
 
 
 def tf_estimator() -> ModuleType | None:
-    """Return the module ``tf.estimator``, or None where TensorFlow no longer has it (2.16)."""
+    """Return the module ``tf.estimator``, or None where TensorFlow lacks it (2.16 and later)."""
     if importlib.util.find_spec("tensorflow_estimator") is None:
         return None
     module: ModuleType | None = getattr(tf, "estimator", None)
@@ -39,10 +39,10 @@ def tf_estimator() -> ModuleType | None:
 def keras_counts_of_graph() -> Iterator[None]:
     """Let Keras restart its numbering of layers and seeds while a graph is built.
 
-    Keras 2 counts for each graph, so that each graph of a model has variables of the same names.
-    Keras 3 counts in the thread, and would read ``dense_1/kernel`` from a checkpoint that was
-    written as ``dense/kernel``; its global seed generator has a variable in the first graph that
-    used it. Both are as before afterwards.
+    Keras 2 counts per graph, so all graphs of a model have the same variable names. Keras 3 counts
+    per thread, and would read ``dense_1/kernel`` from a checkpoint that contains ``dense/kernel``.
+    Its global seed generator has a variable in the first graph that used it. Both are restored
+    after the block.
     """
     names = ("object_name_uids", "global_seed_generator")
     state = _keras_state()
@@ -59,25 +59,25 @@ def keras_counts_of_graph() -> Iterator[None]:
 
 
 def _keras_state() -> Any:
-    """Return the attributes in which Keras 3 counts in this thread, once it is imported."""
-    # Keras has no public name for it. Checked on 3.15.
+    """Return the object with Keras 3's counters for this thread, if Keras is imported."""
+    # Keras has no public name for this object. Checked on 3.15.
     module: Any = sys.modules.get("keras.src.backend.common.global_state")
     return SimpleNamespace() if module is None else module.GLOBAL_STATE_TRACKER
 
 
 @contextlib.contextmanager
 def global_generator_of_graph(seed: int | None) -> Iterator[None]:
-    """Let TensorFlow's global generator be one of the graph that is built.
+    """Use a separate global generator for the graph that is being built.
 
-    It is a variable in the first graph that used it, unusable in others, with a random seed; under
-    determinism it must be set explicitly.
+    TensorFlow's global generator has a random seed, and a variable in the first graph that used it,
+    so other graphs cannot use it. With deterministic operations, it must be set explicitly.
 
     Args:
-        seed: Of the graph; None = a different one each time.
+        seed: Seed of the graph; None = a different seed each time.
     """
     from tensorflow.python.ops import stateful_random_ops
 
-    before = stateful_random_ops.global_generator  # no public name says whether there is one
+    before = stateful_random_ops.global_generator  # has no public name
     tf.random.set_global_generator(_GeneratorOnUse(seed))
     try:
         yield
@@ -86,7 +86,7 @@ def global_generator_of_graph(seed: int | None) -> Iterator[None]:
 
 
 class _GeneratorOnUse:
-    """A generator that is made when it is used, so that no other model has its variable."""
+    """A generator created on first use, so that only models that use it have its variable."""
 
     def __init__(self, seed: int | None) -> None:
         self._seed = seed
@@ -96,20 +96,20 @@ class _GeneratorOnUse:
         if self._made is None:
             with tf.init_scope():
                 generator = tf.random.Generator
-                made = (
+                new_generator = (
                     generator.from_non_deterministic_state()
                     if self._seed is None
                     else generator.from_seed(self._seed)
                 )
-            self._made = made
+            self._made = new_generator
         return getattr(self._made, name)
 
 
 @contextlib.contextmanager
 def quiet_deprecations() -> Iterator[None]:
-    """Keep TensorFlow from advising users to replace calls that this plugin makes.
+    """Suppress TensorFlow's deprecation warnings about calls of this plugin.
 
-    It gives each such advice once in a process, so that the user's own calls are not told either.
+    TensorFlow prints each warning once per process, so later calls of the user print none.
     """
     logger = logging.getLogger("tensorflow")
     level = logger.level

@@ -1,4 +1,4 @@
-"""Write the TensorFlow files of a checkpoint: variables, graph, and values the saver leaves out."""
+"""Write the TensorFlow files of a checkpoint: variables, graph, and values missing in the saver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from detcore.types import TensorInfo
 from detcore_estimator.checkpoint.tensorflow_files import (
-    assignments,
+    find_assignments,
     find_tensorflow_checkpoint,
     restore_variables,
     stored_tensors,
@@ -23,9 +23,9 @@ _MODEL = "model.ckpt"
 _REST = "detcore-uncovered.ckpt"
 _LOCAL = "detcore-local.ckpt"
 _OWN = "detcore-worker.ckpt"
-# SaveSlices is the V1 format; its inputs are in the same order.
+# SaveSlices is the V1 format, with inputs in the same order.
 _SAVES = ("SaveV2", "SaveSlices")
-# Other parts of a saver's graph, which merge shards and compute the names of files.
+# Other operations in a saver's graph, which merge shards and compute file names.
 _NAMING = (
     "Const",
     "Identity",
@@ -49,10 +49,10 @@ class ModelFiles:
 
     Args:
         graph: The training graph.
-        saver: The saver that its scaffold has, built.
+        saver: The built saver of the graph's scaffold.
         rest: A saver of the variables that `saver` leaves out, or None.
         local: A saver of local variables, or None.
-        own: A saver of global variables that are not the chief's on this worker, or None.
+        own: A saver of global variables that differ from the chief's on this worker, or None.
         session_config: ``ConfigProto`` of the sessions that write.
     """
 
@@ -65,22 +65,22 @@ class ModelFiles:
         chiefs = {_MODEL: saver, _REST: rest, _LOCAL: local}
         self._chiefs = _SaverSet(graph, chiefs, session_config)
         self._own = _SaverSet(graph, {_LOCAL: local, _OWN: own}, session_config)
-        # The graph does not change any more: described once, written into every checkpoint.
+        # The graph no longer changes, so its description is created once for all checkpoints.
         self._description: tuple[bytes, str] | None = None
 
     def snapshot(self, session: Any, directory: Path, global_step: int) -> Callable[[], None]:
-        """Copy the variables, and return what writes all files into a folder, from any thread.
+        """Copy the variables. Return a function that writes all files, from any thread.
 
         Args:
-            session: The training session; the returned function does not need it.
-            directory: The folder.
-            global_step: The number in the files' names.
+            session: The training session. The returned function does not need it.
+            directory: Directory to write into.
+            global_step: The number in the file names.
         """
         name = model_prefix(directory, global_step).name
-        write = self._chiefs.snapshot(session, directory, {_MODEL: name})
+        write_files = self._chiefs.snapshot(session, directory, {_MODEL: name})
 
         def write_all() -> None:
-            write()
+            write_files()
             self._write_descriptions(directory, name)
 
         return write_all
@@ -94,29 +94,29 @@ class ModelFiles:
         return self._chiefs.tensors
 
     def read(self, session: Any, directory: Path) -> None:
-        """Put the saved values into the variables.
+        """Restore the variables.
 
         Raises:
-            InvalidCheckpointError: If they do not fit the graph.
+            InvalidCheckpointError: If the saved values do not fit the graph.
         """
         restore_variables(self._saver, session, find_tensorflow_checkpoint(directory))
-        self._read(_REST, session, self._rest, directory)
+        self._restore_if_present(_REST, session, self._rest, directory)
 
     def read_own(self, session: Any, directory: Path) -> None:
-        """Put a worker's own values into its variables, which have other values before.
+        """Restore the variables that only this worker has. Call it after `read`.
 
         Raises:
-            InvalidCheckpointError: If they do not fit the graph.
+            InvalidCheckpointError: If the saved values do not fit the graph.
         """
-        self._read(_LOCAL, session, self._local_saver, directory)
-        self._read(_OWN, session, self._own_saver, directory)
+        self._restore_if_present(_LOCAL, session, self._local_saver, directory)
+        self._restore_if_present(_OWN, session, self._own_saver, directory)
 
-    def _read(self, name: str, session: Any, saver: Any, directory: Path) -> None:
+    def _restore_if_present(self, name: str, session: Any, saver: Any, directory: Path) -> None:
         if saver is not None and (directory / f"{name}.index").exists():
             restore_variables(saver, session, directory / name)
 
     def _write_descriptions(self, directory: Path, name: str) -> None:
-        # Two threads may come here at once; both would find the same.
+        # Two threads may run this concurrently. Both compute the same description.
         if self._description is None:
             with self._graph.as_default():
                 meta_graph = tf1.train.export_meta_graph(
@@ -133,12 +133,12 @@ class _SaverSet:
     """Savers whose files are written together.
 
     Args:
-        graph: Their graph.
-        savers: The savers by the names of their files; those that are None are left out.
+        graph: The graph of the savers.
+        savers: The savers by their file names. None values are left out.
         session_config: ``ConfigProto`` of the sessions that write.
 
     Attributes:
-        tensors: Tensors in the files that were written last, or will be.
+        tensors: Tensors in the files of the last `snapshot`.
     """
 
     def __init__(self, graph: Any, savers: Mapping[str, Any], session_config: Any) -> None:
@@ -147,20 +147,20 @@ class _SaverSet:
         self._plans: dict[str, SavePlan] = {}
         self._others: dict[str, Any] = {}
         for name, saver in savers.items():
-            plan = None if saver is None else read_saver(graph, saver)
-            if plan is not None:
-                self._plans[name] = plan
+            save_plan = None if saver is None else read_saver(graph, saver)
+            if save_plan is not None:
+                self._plans[name] = save_plan
             elif saver is not None:
                 self._others[name] = saver
 
     def snapshot(
         self, session: Any, directory: Path, files: Mapping[str, str]
     ) -> Callable[[], None]:
-        """Copy the variables and return what writes the files.
+        """Copy the variables, and return a function that writes the files.
 
         Args:
-            session: The session; nothing changes its variables meanwhile.
-            directory: The folder.
+            session: The session. No other code may change its variables during the call.
+            directory: Directory to write into.
             files: Other names for the files of some savers.
         """
         tensors = [tensor for plan in self._plans.values() for tensor in plan.tensors]
@@ -176,26 +176,26 @@ class _SaverSet:
             writes.append((str(directory / file), plan, values))
         for name, saver in self._others.items():
             file = files.get(name, name)
-            # TensorFlow's own state file would make it delete the files of earlier checkpoints.
+            # With its own state file, TensorFlow would delete the files of earlier checkpoints.
             saver.save(session, str(directory / file), write_meta_graph=False, write_state=False)
             self.tensors += stored_tensors(directory, file)
 
-        def write() -> None:
+        def write_files() -> None:
             for arguments in writes:
                 _write_tensors(*arguments, self._session_config)
 
-        return write
+        return write_files
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SavePlan:
-    """All that a saver saves, of all its shards.
+    """All tensors that a saver saves, from all its shards.
 
     Attributes:
         names: Name of each tensor in the checkpoint.
-        slices: For each, which part of a partitioned variable it is, in TensorFlow's notation
-            (``"10 4 0,5:-"``); empty for a whole one.
-        tensors: The tensors, of any shapes, and of dtypes that NumPy has, too.
+        slices: For each tensor, its part of a partitioned variable in TensorFlow's notation
+            (``"10 4 0,5:-"``), or an empty string for a whole variable.
+        tensors: The tensors, of any shape, and of dtypes that NumPy also has.
     """
 
     names: list[str]
@@ -204,21 +204,21 @@ class SavePlan:
 
 
 def read_saver(graph: Any, saver: Any) -> SavePlan | None:
-    """Return the plan of a saver; None if it does more than its plan would say.
+    """Return the plan of a saver; None if the saver does more than a plan can describe.
 
     Args:
-        graph: Its graph.
+        graph: The graph of the saver.
         saver: A built ``tf.compat.v1.train.Saver``.
     """
     if saver.saver_def is None or type(saver).save is not tf1.train.Saver.save:
         return None
     plan = SavePlan([], [], [])
-    pending, seen = [graph.get_tensor_by_name(saver.saver_def.save_tensor_name).op], set()
+    pending, visited = [graph.get_tensor_by_name(saver.saver_def.save_tensor_name).op], set()
     while pending:
         op = pending.pop()
-        if op in seen:
+        if op in visited:
             continue
-        seen.add(op)
+        visited.add(op)
         inputs = op.inputs
         if op.type in _SAVES:
             inputs = op.inputs[:3]
@@ -236,13 +236,13 @@ def read_saver(graph: Any, saver: Any) -> SavePlan | None:
 
 
 def _has_numpy_type(tensor: Any) -> bool:
-    """Whether NumPy has the type of a tensor; it has none for quantized numbers."""
+    """Whether NumPy has the type of a tensor. It has no types for quantized numbers."""
     dtype = tensor.dtype.base_dtype
     return bool(dtype.is_numpy_compatible) and not dtype.is_quantized
 
 
 def _copy_value(tensor: Any, value: Any) -> npt.NDArray[Any]:
-    """Return the result of a session as an array that is not TensorFlow's memory."""
+    """Return the result of a session as an array that does not use TensorFlow's memory."""
     array: npt.NDArray[Any] = np.asarray(value, tensor.dtype.base_dtype.as_numpy_dtype)
     return array if array.flags.owndata else array.copy()
 
@@ -254,7 +254,7 @@ def _describe_tensors(
     for name, spec, tensor, value in zip(
         plan.names, plan.slices, plan.tensors, values, strict=True
     ):
-        # "10 4 0,5:-": the shape of the whole, then the part of each axis.
+        # "10 4 0,5:-" is the shape of the whole variable, then the part of each axis.
         shape = tuple(map(int, spec.split()[:-1])) if spec else value.shape
         infos[name] = TensorInfo(name, shape, tensor.dtype.base_dtype.name, file)
     return list(infos.values())
@@ -275,7 +275,7 @@ def _write_tensors(
             tensors=list(feeds),
         )
     with tf1.Session(graph=graph, config=session_config) as session:
-        # On this thread: TensorFlow's own may be few, and training needs them.
+        # Run on this thread, because training needs TensorFlow's threads, which may be few.
         session.run(save, feeds, options=tf1.RunOptions(inter_op_thread_pool=-1))
 
 
@@ -285,7 +285,7 @@ def model_prefix(directory: Path, global_step: int) -> Path:
 
 
 def write_state_file(directory: Path, name: str) -> None:
-    """Write TensorFlow's ``checkpoint`` file, with a path relative to the folder."""
+    """Write TensorFlow's ``checkpoint`` file, with a path relative to the directory."""
     text = f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n'
     (directory / "checkpoint").write_text(text, encoding="utf-8")
 
@@ -293,7 +293,7 @@ def write_state_file(directory: Path, name: str) -> None:
 def saver_of_uncovered(graph: Any, saver: Any) -> Any:
     """Return a saver of the global variables that the user's saver does not save, or None.
 
-    A user's saver may name some variables only; an exact resume needs all of them.
+    A user's saver may save only some variables, but exact resume needs all of them.
 
     Args:
         graph: The training graph, before it is finalized.
@@ -302,7 +302,7 @@ def saver_of_uncovered(graph: Any, saver: Any) -> Any:
     with graph.as_default():
         if not saver.saver_def:
             saver.build()
-        restores = assignments(graph, saver.saver_def.restore_op_name)
+        restores = find_assignments(graph, saver.saver_def.restore_op_name)
         covered = {op.inputs[0].op.name for op in restores}
         variables = [
             variable
@@ -335,6 +335,6 @@ def saver_of(variables: Sequence[Any], name: str) -> Any:
 
     Args:
         variables: The variables.
-        name: Part of the name of its operations.
+        name: Part of the saver's operation names.
     """
     return tf1.train.Saver(variables, name=f"detcore_{name}") if variables else None

@@ -1,4 +1,4 @@
-"""Find TensorFlow's files in the folder of a checkpoint of detcore or Determined."""
+"""Find TensorFlow's files in the directory of a checkpoint of detcore or Determined."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError, UnsafePathError
 from detcore.types import TensorInfo
-from detcore_estimator.checkpoint.bundle_index import index_fault
+from detcore_estimator.checkpoint.bundle_index import find_index_fault
 from detcore_estimator.tensorflow_versions import tf, tf1
 
 _logger = logging.getLogger("detcore.estimator")
@@ -28,29 +28,29 @@ _STRING_BYTES, _STRINGS_BYTES = 1, 4
 
 
 def find_tensorflow_checkpoint(folder: Path) -> Path:
-    """Return the prefix of the newest complete ``model.ckpt-N`` of a folder.
+    """Return the prefix of the newest complete ``model.ckpt-N`` in a directory.
 
-    Only the folder is examined, never its file ``checkpoint``, in which Determined wrote absolute
-    paths of another machine. A checkpoint is complete if its index can be read and all data files
-    exist with at least the number of bytes in the index; newer ones that are not complete are named
-    in a warning. Opens no session and runs no operation.
+    Only the directory listing is used, not its file ``checkpoint``, in which Determined wrote
+    absolute paths of another machine. A checkpoint is complete if its index can be read, and all
+    data files exist with at least the number of bytes in the index. A warning names newer
+    incomplete checkpoints. Opens no session and runs no operation.
 
     Args:
-        folder: A checkpoint's folder, of detcore or of Determined.
+        folder: A checkpoint's directory, from detcore or Determined.
 
     Returns:
-        ``folder / "model.ckpt-N"``, for `restore_variables` and ``tf.train.load_checkpoint``; not
-        itself a file.
+        ``folder / "model.ckpt-N"``, for `restore_variables` and ``tf.train.load_checkpoint``. It is
+        not the name of a file.
 
     Raises:
-        CheckpointNotFoundError: If the folder does not exist.
-        InvalidCheckpointError: If it contains no complete checkpoint.
-        UnsafePathError: If one of the files is a link that leads out of the folder.
+        CheckpointNotFoundError: If the directory does not exist.
+        InvalidCheckpointError: If the directory contains no complete checkpoint.
+        UnsafePathError: If a file is a link that leads out of the directory.
     """
     if not folder.is_dir():
         raise CheckpointNotFoundError(
-            f"there is no folder {folder}.\n"
-            "The path is that of a checkpoint's folder, with model.ckpt-N.index in it.\n"
+            f"the directory {folder} does not exist.\n"
+            "Pass the path of a checkpoint's directory, which contains model.ckpt-N.index.\n"
             "  detcore checkpoint download UUID"
         )
     names = sorted(path.name for path in folder.iterdir())
@@ -58,30 +58,30 @@ def find_tensorflow_checkpoint(folder: Path) -> Path:
     faults: list[str] = []
     for step in reversed(steps):
         prefix = folder / f"model.ckpt-{step}"
-        fault = _fault(prefix, names)
+        fault = _find_fault(prefix, names)
         if fault is None:
             for text in faults:
-                _logger.warning("%s is passed over for %s: %s", folder, prefix.name, text)
+                _logger.warning("%s: using %s instead of %s", folder, prefix.name, text)
             return prefix
         faults.append(f"{prefix.name}: {fault}")
     if faults:
         raise InvalidCheckpointError(
             f"no checkpoint in {folder} is complete.\n"
             + "".join(f"  {text}\n" for text in faults)
-            + "Copies that were cut off look like this: download the checkpoint again."
+            + "The copy may be truncated. Download the checkpoint again."
         )
     raise InvalidCheckpointError(
-        f"{folder} holds no TensorFlow checkpoint: there is no model.ckpt-N.index in it.\n"
+        f"{folder} holds no TensorFlow checkpoint: it has no model.ckpt-N.index.\n"
         f"It has: {', '.join(names) or 'nothing'}.\n"
-        "Give the folder that holds these files itself, not one above or below it."
+        "Pass the directory that contains these files, not its parent or a subdirectory."
     )
 
 
 def restore_variables(saver: Any, session: Any, prefix: Path) -> None:
     """Restore the values of a checkpoint into a session's variables.
 
-    Stricter than ``saver.restore``, which puts a value of any shape into a resource variable, and
-    able to read paths that TensorFlow cannot (see `readable_by_tensorflow`).
+    Unlike ``saver.restore``, this checks the shapes of resource variables, and reads paths that
+    TensorFlow cannot read (see `readable_by_tensorflow`).
 
     Args:
         saver: A built ``tf.compat.v1.train.Saver``.
@@ -89,8 +89,8 @@ def restore_variables(saver: Any, session: Any, prefix: Path) -> None:
         prefix: Result of `find_tensorflow_checkpoint`.
 
     Raises:
-        InvalidCheckpointError: If a variable is not in the checkpoint, or has another shape or
-            type there, or its bytes are damaged.
+        InvalidCheckpointError: If the checkpoint lacks a variable, or has it with another shape or
+            type, or its bytes are damaged.
     """
     definition = saver.saver_def
     with readable_by_tensorflow(prefix.parent) as folder:
@@ -106,8 +106,8 @@ def restore_variables(saver: Any, session: Any, prefix: Path) -> None:
         ) as error:
             raise InvalidCheckpointError(
                 f"the variables of this model cannot be read from {prefix}.\n"
-                f"TensorFlow says: {_first_line(error)}\n"
-                "The model_fn has to build the same variables (names, shapes, types) as the one "
+                f"TensorFlow reports: {_first_line(error)}\n"
+                "The model_fn must build the same variables (names, shapes, types) as the model_fn "
                 "that wrote the checkpoint."
             ) from error
 
@@ -115,12 +115,12 @@ def restore_variables(saver: Any, session: Any, prefix: Path) -> None:
 def stored_tensors(folder: Path, name: str) -> list[TensorInfo]:
     """Return the tensors in the files of a checkpoint.
 
-    TensorFlow does not reveal which of several data files contains a tensor, so the result is empty
-    unless there is exactly one.
+    TensorFlow does not reveal which of several data files contains a tensor. The result is empty
+    unless exactly one data file exists.
 
     Args:
-        folder: Folder of the files.
-        name: The prefix of the files' names.
+        folder: Directory of the files.
+        name: The prefix of the file names.
     """
     files = [
         path.name
@@ -140,16 +140,16 @@ def stored_tensors(folder: Path, name: str) -> list[TensorInfo]:
 
 @contextlib.contextmanager
 def readable_by_tensorflow(folder: Path) -> Iterator[Path]:
-    """Give a folder a path that TensorFlow can read checkpoints from.
+    """Yield a path of a directory from which TensorFlow can read checkpoints.
 
-    TensorFlow takes the path of a checkpoint as a pattern, so it finds nothing in a folder with
-    ``[``, ``*``, ``?`` or a backslash in its path; such a folder gets a link with another name.
+    TensorFlow treats the path of a checkpoint as a pattern. It finds no checkpoint in a directory
+    with ``[``, ``*``, ``?`` or a backslash in its path. A link with another name replaces it.
 
     Args:
-        folder: The folder.
+        folder: The directory.
 
     Yields:
-        The folder's absolute path, or that of a link to it, which is gone after the block.
+        The directory's absolute path, or the path of a link that is deleted after the block.
     """
     if not set(str(folder.absolute())) & set("[]*?\\"):
         yield folder.absolute()
@@ -160,44 +160,44 @@ def readable_by_tensorflow(folder: Path) -> Iterator[Path]:
         yield link
 
 
-def checked_inside(path: Path, folder: Path) -> Path:
-    """Return a path of a checkpoint, after a look at where its links lead.
+def check_inside(path: Path, folder: Path) -> Path:
+    """Return a path in a checkpoint if its links stay inside the checkpoint's directory.
 
     Raises:
-        UnsafePathError: If it leads out of the folder.
+        UnsafePathError: If the path leads out of the directory.
     """
     real = path.resolve()
     if not real.is_relative_to(folder.resolve()):
         raise UnsafePathError(
             f"{path} leads to {real}, which is outside of the checkpoint {folder}.\n"
-            "Nothing outside of a checkpoint's folder is read for it.\n"
-            "If you trust it, put a copy of the file in place of the link."
+            "Files outside the checkpoint's directory are never read.\n"
+            "If you trust the file, replace the link with a copy."
         )
     return path
 
 
-def _fault(prefix: Path, names: list[str]) -> str | None:
-    """Return why a checkpoint is not complete; None if it is."""
-    index = checked_inside(prefix.with_name(f"{prefix.name}.index"), prefix.parent)
+def _find_fault(prefix: Path, names: list[str]) -> str | None:
+    """Return why a checkpoint is incomplete; None if it is complete."""
+    index = check_inside(prefix.with_name(f"{prefix.name}.index"), prefix.parent)
     shards: dict[int, dict[int, Path]] = {}
     for name in names:
         if not name.startswith(f"{prefix.name}."):
             continue
         match = _DATA.fullmatch(name.removeprefix(prefix.name))
         if match:
-            path = checked_inside(prefix.with_name(name), prefix.parent)
+            path = check_inside(prefix.with_name(name), prefix.parent)
             shards.setdefault(int(match[2]), {})[int(match[1])] = path
     if not shards:
         return "it has no data file"
     # A file left by a save with another number of shards would hide missing files.
     if len(shards) > 1:
-        return f"its data files are of different sets: of {' and of '.join(map(str, shards))}"
+        return f"its data files are from sets of different sizes: {' and '.join(map(str, shards))}"
     [(count, files)] = shards.items()
     missing = sorted(set(range(count)) - set(files))
     if missing:
         return f"{len(missing)} of {count} data files are missing, such as number {missing[0]}"
     present = sum(path.stat().st_size for path in files.values())
-    impossible = index_fault(index)
+    impossible = find_index_fault(index)
     if impossible is not None:
         return f"{index.name} cannot be read: {impossible}"
     try:
@@ -206,12 +206,12 @@ def _fault(prefix: Path, names: list[str]) -> str | None:
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         return f"{index.name} cannot be read: {_first_line(error)}"
     if present < needed:
-        return f"its data files have {present} bytes, and its variables need {needed}"
+        return f"its data files have {present} bytes, but its variables need {needed}"
     return None
 
 
 def _stored_bytes(reader: Any) -> int:
-    """Return the fewest bytes that the variables of a checkpoint take."""
+    """Return the minimum number of bytes for the variables of a checkpoint."""
     types = reader.get_variable_to_dtype_map()
     total = 0
     for name, shape in reader.get_variable_to_shape_map().items():
@@ -227,25 +227,25 @@ def _check_shapes(graph: Any, restore_op_name: str, path: str, prefix: Path) -> 
     """Compare the shapes of all variables that will be restored with those in the checkpoint."""
     stored = tf1.train.NewCheckpointReader(path).get_variable_to_shape_map()
     wrong = [
-        f"{name} is {tuple(shape)} in the model, and {tuple(stored[name])} in the checkpoint"
-        for name, shape in _restored(graph, restore_op_name)
+        f"{name} is {tuple(shape)} in the model, but {tuple(stored[name])} in the checkpoint"
+        for name, shape in _list_restored(graph, restore_op_name)
         if name in stored and not tf.TensorShape(shape).is_compatible_with(stored[name])
     ]
     if wrong:
         raise InvalidCheckpointError(
             f"{prefix} does not fit this model: {'; '.join(sorted(wrong))}.\n"
-            "The model_fn has to build the same variables (names, shapes, types) as the one that "
-            "wrote the checkpoint."
+            "The model_fn must build the same variables (names, shapes, types) as the model_fn "
+            "that wrote the checkpoint."
         )
 
 
-def _restored(graph: Any, restore_op_name: str) -> Iterator[tuple[str, Any]]:
-    """Yield name in the checkpoint and shape of each variable that a restore op assigns.
+def _list_restored(graph: Any, restore_op_name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the checkpoint name and the shape of each variable that a restore operation assigns.
 
-    Read off the graph, because a saver may give variables other names in the checkpoint. Parts of
-    partitioned variables are left out: TensorFlow checks those itself.
+    The names come from the graph, because a saver may use other names in the checkpoint. Parts of
+    partitioned variables are left out, because TensorFlow checks them.
     """
-    for op in assignments(graph, restore_op_name):
+    for op in find_assignments(graph, restore_op_name):
         target, value = op.inputs[0], op.inputs[1]
         while value.op.type == "Identity":
             value = value.op.inputs[0]
@@ -259,19 +259,19 @@ def _restored(graph: Any, restore_op_name: str) -> Iterator[tuple[str, Any]]:
         yield names[value.value_index].decode(), tf.TensorShape(shape)
 
 
-def assignments(graph: Any, restore_op_name: str) -> Iterator[Any]:
+def find_assignments(graph: Any, restore_op_name: str) -> Iterator[Any]:
     """Yield the operations with which a restore operation assigns variables.
 
     Args:
         graph: The graph.
-        restore_op_name: As a ``SaverDef`` names it.
+        restore_op_name: The name in the ``SaverDef``.
     """
-    pending, seen = [graph.get_operation_by_name(restore_op_name)], set()
+    pending, visited = [graph.get_operation_by_name(restore_op_name)], set()
     while pending:
         op = pending.pop()
-        if op.name in seen:
+        if op.name in visited:
             continue
-        seen.add(op.name)
+        visited.add(op.name)
         pending += op.control_inputs
         if op.type in ASSIGNMENTS:
             yield op
@@ -279,9 +279,9 @@ def assignments(graph: Any, restore_op_name: str) -> Iterator[Any]:
 
 def _first_line(error: BaseException) -> str:
     lines = (getattr(error, "message", None) or str(error)).strip().splitlines()
-    # A session's error names the place of the operation before its cause.
+    # A session's error contains the location of the operation before the cause.
     node = next((index for index, line in enumerate(lines) if line.startswith("Node: ")), None)
     if node is not None:
         lines = lines[node + 1 :] or lines
-    said = (line for line in lines if line.strip() and line != "Graph execution error:")
-    return next(said, lines[0] if lines else "nothing")
+    causes = (line for line in lines if line.strip() and line != "Graph execution error:")
+    return next(causes, lines[0] if lines else "nothing")

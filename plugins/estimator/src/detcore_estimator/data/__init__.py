@@ -1,1 +1,1 @@
-"""Feed the training data of a trial inside a graph, with a position that is saved and restored."""
+"""Feed a trial's training data inside a graph, with a position that is saved and restored."""

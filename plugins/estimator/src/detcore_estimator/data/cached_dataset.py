@@ -1,4 +1,4 @@
-"""Cache datasets, written once and read again by later trials, in graph mode."""
+"""Cache datasets in graph mode. One trial writes a dataset, and later trials read it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from detcore_estimator.tensorflow_versions import tf, tf1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CachedDataset:
-    """A dataset of records that is made at most once.
+    """A cached dataset of records.
 
     Attributes:
-        key: Its name.
-        make_dataset: Makes it, if it does not exist yet.
-        root: Cache folder; None to keep nothing.
-        seed: Seed of the random operations in it, and of the order.
+        key: Name of the dataset.
+        make_dataset: Creates the dataset if the cache does not have it.
+        root: Cache directory; None to cache nothing.
+        seed: Seed of the dataset's random operations, and of the order.
         shuffle: Whether the records are read in an order derived from the seed.
         reshuffle: Whether each epoch has a different order.
         shard: Rank and number of workers.
@@ -38,21 +38,22 @@ class CachedDataset:
     drop_remainder: bool
 
     def open(self, session_config: Any) -> Any:
-        """Return the dataset of records, in the current graph: sharded, and possibly shuffled.
+        """Return the dataset of records in the current graph, sharded, and shuffled if requested.
 
         Args:
-            session_config: Configuration of the session in which the records are written; None
-                if it is not known yet.
+            session_config: Configuration of the session that writes the records; None if not known
+                yet.
 
         Raises:
             InvalidDataTypeError: If the function did not return a ``tf.data.Dataset``.
-            DataError: If it has no records, or no end.
-            ContextStateError: If it has to be written, but there may be no session yet.
+            DataError: If the dataset has no records, or no end.
+            ContextStateError: If the dataset must be written before the session configuration is
+                known.
         """
-        dataset, num_records = self._records(session_config)
+        dataset, num_records = self._open_records(session_config)
         rank, size = self.shard
         if num_records is None and (self.shuffle or size > 1):
-            num_records = _count(dataset)
+            num_records = _count_records(dataset)
         if size > 1:
             if self.drop_remainder:
                 num_records -= num_records % size
@@ -66,23 +67,23 @@ class CachedDataset:
             )
         return dataset
 
-    def _records(self, session_config: Any) -> tuple[Any, Any]:
-        """Return all records, and their number, which is None (unknown) if nothing is kept."""
+    def _open_records(self, session_config: Any) -> tuple[Any, Any]:
+        """Return all records and their number, or None for the number without a cache."""
         if self.root is None:
-            return self._made(), None
+            return self._create_dataset(), None
 
-        def write(folder: Path) -> tuple[int, Any]:
-            return self._write(folder, session_config)
+        def write_dataset(folder: Path) -> tuple[int, Any]:
+            return self._write_dataset(folder, session_config)
 
-        cached = DatasetCache(self.root).open(self.key, write)
+        cached = DatasetCache(self.root).open(self.key, write_dataset)
         dataset = tf.data.Dataset.load(str(cached.folder))
-        # TensorFlow's file loses the order of a record's keys, differently in each process.
+        # TensorFlow's file does not keep the order of a record's keys.
         spec = with_key_order(dataset.element_spec, cached.keys)
         dataset = tf.data.Dataset.load(str(cached.folder), spec)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(cached.num_records))
         return dataset, cached.num_records
 
-    def _made(self) -> Any:
+    def _create_dataset(self) -> Any:
         dataset = self.make_dataset()
         if not isinstance(dataset, tf.data.Dataset):
             raise InvalidDataTypeError(
@@ -90,13 +91,13 @@ class CachedDataset:
             )
         return dataset
 
-    def _write(self, folder: Path, session_config: Any) -> tuple[int, Any]:
-        """Write the dataset in a separate graph and session; the caller's graph only grows."""
+    def _write_dataset(self, folder: Path, session_config: Any) -> tuple[int, Any]:
+        """Write the dataset in a separate graph and session."""
         if session_config is None:
             raise ContextStateError(
-                f"the cached dataset {self.key.dataset_id!r} was asked for before training is set "
-                "up.\nWriting it to the cache needs a session, and the session configuration is "
-                "not known yet.\nCall the decorated function inside of input_fn."
+                f"the cached dataset {self.key.dataset_id!r} was requested before training is set "
+                "up.\nWriting it to the cache needs a session, but the session configuration is "
+                "not known yet.\nCall the decorated function inside input_fn."
             )
         # A trial that finds the dataset in the cache must continue with the same random numbers.
         with (
@@ -106,7 +107,7 @@ class CachedDataset:
             tf1.Session(config=session_config) as session,
         ):
             tf1.set_random_seed(self.seed)
-            dataset = self._made()
+            dataset = self._create_dataset()
             cardinality = dataset.cardinality()
             session.run(
                 [
@@ -118,14 +119,14 @@ class CachedDataset:
             if session.run(cardinality) == tf.data.INFINITE_CARDINALITY:
                 raise DataError(
                     f"the dataset {self.key.dataset_id!r} has no end, so caching it would fill the "
-                    "disk.\nLeave out repeat() in the decorated function: detcore repeats it."
+                    "disk.\nRemove repeat() from the decorated function. detcore repeats it."
                 )
             session.run(dataset.save(str(folder)))
-            count = _count(tf.data.Dataset.load(str(folder)))
+            count = _count_records(tf.data.Dataset.load(str(folder)))
             return int(session.run(count)), dataset.element_spec
 
 
-def _count(dataset: Any) -> Any:
+def _count_records(dataset: Any) -> Any:
     """Return the number of records, as a tensor."""
     return dataset.reduce(tf.constant(0, tf.int64), lambda total, *_: total + 1)
 

@@ -1,4 +1,4 @@
-"""Read a dataset epoch by epoch, and resume in the middle of one."""
+"""Read a dataset epoch by epoch, and resume in the middle of an epoch."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _STATE_FILE = "data-iterator"
 class EpochReader:
     """One iterator for each epoch of a dataset, with a position that can be saved.
 
-    Each shuffle of the dataset counts its starts, and draws the seeds of the next epoch by that
-    count. An iterator's state contains the counts of those shuffles that still have records to
-    yield when it is saved. If these are not all shuffles, the state is not used: as many epochs as
-    before are begun, and the batches of the current one are read again.
+    Each shuffle of the dataset counts its starts, and draws the seeds of the next epoch from this
+    count. An iterator's state contains only the counts of shuffles that still have records to
+    yield. If a count is missing, the state is not used. Instead, the same number of epochs is
+    started, and the batches of the current epoch are read again.
 
     Args:
         holder: The dataset.
-        pipeline: Its known properties.
+        pipeline: The known properties of the dataset.
 
     Attributes:
         element: Tensors of the next batch.
-        is_begun: Whether there is an iterator with batches left.
+        is_begun: Whether the current epoch has batches left.
     """
 
     def __init__(self, holder: DatasetHolder, pipeline: Pipeline) -> None:
@@ -47,13 +47,13 @@ class EpochReader:
         self.is_begun = False
 
     def open(self, session: Any) -> None:
-        """Make the dataset, as if it had never been read."""
+        """Create the dataset, as if it had never been read."""
         self._holder.make(session)
         self.is_begun = False
         self._is_at_end = False
 
     def close(self) -> None:
-        """Let go of everything before the session is closed."""
+        """Release all resources. Call it before the session is closed."""
         self._main.destroy()
         self._holder.destroy()
 
@@ -61,37 +61,37 @@ class EpochReader:
         """Begin the next epoch.
 
         Raises:
-            DataError: If the last one was longer than `end_epoch` said.
+            DataError: If the previous epoch has more batches than expected.
         """
         if self._is_at_end:
-            # A cache is complete, and a generator is over, only once the end was read.
+            # A cache is complete, and a generator ends, only when the end was read.
             self._is_at_end = False
-            left = self._main.read()
-            if left:
+            num_left = self._main.read()
+            if num_left:
                 raise DataError(
-                    f"the training data has {left} batches more than TensorFlow says it has.\n"
-                    "Give the right number to tf.data.experimental.assert_cardinality."
+                    f"the training data has {num_left} batches more than TensorFlow expects.\n"
+                    "Pass the right number to tf.data.experimental.assert_cardinality."
                 )
         self._main.begin()
         self.is_begun = True
 
     def end_epoch(self) -> None:
-        """Note that all batches of the epoch were read, though not its end."""
+        """Record that all batches of the epoch were read, but not its end."""
         self.is_begun = False
         self._is_at_end = True
 
     def save(self, directory: Path) -> dict[str, Any]:
-        """Write the iterator's state into a folder, if that is possible and sufficient.
+        """Write the iterator's state into a directory, if this is possible and sufficient.
 
         Args:
-            directory: Folder of the checkpoint.
+            directory: Directory of the checkpoint.
 
         Returns:
-            State for `restore`; can be written as JSON.
+            JSON values for `restore`.
         """
         pipeline = self._pipeline
         if pipeline.calls_python:
-            # TensorFlow only notices while the part that calls Python is being read.
+            # TensorFlow detects Python calls only while that part is being read.
             self._warn_of_replay("its functions call Python")
         elif pipeline.has_random_functions:
             self._warn_of_replay("its functions draw random numbers")
@@ -100,22 +100,22 @@ class EpochReader:
         by_state = not (self._must_replay or pipeline.has_cache or pipeline.has_shuffling_functions)
         if by_state:
             if not self.is_begun:
-                # As the next step would. The state of a new iterator is short.
+                # Like the next step. The state of a new iterator is short.
                 self.begin_epoch()
             by_state = self._save_iterator(directory / _STATE_FILE)
         return {"iterator": by_state, "replay": self._must_replay}
 
     def restore(self, directory: Path, state: Mapping[str, Any], epoch: int, cursor: int) -> bool:
-        """Go to a position; the dataset has just been opened.
+        """Go to a position. Call it right after `open`.
 
         Args:
-            directory: Where `save` wrote.
+            directory: Directory that `save` wrote into.
             state: Result of `save`.
-            epoch: Epochs that are over.
+            epoch: Number of completed epochs.
             cursor: Batches of the current epoch that were read.
 
         Returns:
-            Whether batches had to be read again.
+            Whether batches were read again.
 
         Raises:
             DataError: If the dataset has fewer batches.
@@ -130,24 +130,24 @@ class EpochReader:
         return False
 
     def count_to(self, position: int) -> tuple[int, int]:
-        """Read as many batches, over epochs of unknown length; the dataset has just been opened.
+        """Read this number of batches, over epochs of unknown length. Call it right after `open`.
 
         Returns:
-            Epochs that are over, and batches of the current one that were read.
+            The number of completed epochs, and the batches read of the current epoch.
 
         Raises:
             DataError: If an epoch has no batch.
         """
-        epoch, left = 0, position
+        epoch, num_left = 0, position
         while True:
             self._main.begin()
-            done = self._main.read(left)
-            if done == left:
+            num_read = self._main.read(num_left)
+            if num_read == num_left:
                 self.is_begun = True
-                return epoch, done
-            if not done:
+                return epoch, num_read
+            if not num_read:
                 raise DataError("the training data is empty: its tf.data.Dataset has 0 batches.")
-            epoch, left = epoch + 1, left - done
+            epoch, num_left = epoch + 1, num_left - num_read
 
     def _save_iterator(self, prefix: Path) -> bool:
         """Return whether the state was written and contains the counts of all shuffles."""
@@ -155,7 +155,7 @@ class EpochReader:
             self._main.save(prefix)
         except tf.errors.FailedPreconditionError as error:
             self._must_replay = True
-            self._warn_of_replay(_reason(error))
+            self._warn_of_replay(_extract_reason(error))
         else:
             if count_shuffles(prefix) >= self._pipeline.num_shuffles:
                 return True
@@ -164,20 +164,20 @@ class EpochReader:
         return False
 
     def seek(self, epoch: int, cursor: int) -> None:
-        """Go to a position without a saved state; the dataset has just been opened.
+        """Go to a position without a saved state. Call it right after `open`.
 
-        Reads as little as possible: all batches if parts of the pipeline have state; the first
-        epoch if it fills a cache; otherwise only the batches of the current epoch.
+        Reads as few batches as possible: all batches if parts of the pipeline have state, the first
+        epoch if it fills a cache, and otherwise only the batches of the current epoch.
 
         Raises:
             DataError: If the dataset has fewer batches.
         """
-        every = self._must_replay or self._pipeline.seeds_drawn == "later"
-        whole = epoch if every else min(epoch, int(self._pipeline.has_cache))
-        for _ in range(whole):
+        must_read_all = self._must_replay or self._pipeline.seeds_drawn == "later"
+        full_epochs = epoch if must_read_all else min(epoch, int(self._pipeline.has_cache))
+        for _ in range(full_epochs):
             self._main.begin()
             self._main.read()
-        for _ in range(epoch - whole):  # only draw their seeds
+        for _ in range(epoch - full_epochs):  # only draw their seeds
             self._main.begin()
             if self._pipeline.seeds_drawn == "at first read":
                 self._main.skip(1)
@@ -197,6 +197,6 @@ class EpochReader:
         )
 
 
-def _reason(error: Any) -> str:
+def _extract_reason(error: Any) -> str:
     lines: list[str] = [line for line in error.message.splitlines() if "stateful" in line]
     return lines[0].strip() if lines else str(error.message).strip()

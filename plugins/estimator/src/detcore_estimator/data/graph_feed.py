@@ -1,4 +1,4 @@
-"""Feed the training dataset of an Estimator trial, inside a graph and with a position."""
+"""Feed the training dataset of an Estimator trial inside a graph, with a resumable position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from detcore.errors import (
     LedgerError,
     describe,
 )
-from detcore_estimator.data.dataset_pipeline import derives_from, inspect_pipeline, tuned
+from detcore_estimator.data.dataset_pipeline import derives_from, inspect_pipeline, tune_dataset
 from detcore_estimator.data.epoch_reader import EpochReader
 from detcore_estimator.data.graph_iterator import DatasetHolder
 from detcore_estimator.data.record_ids import Census, content_hashes
@@ -33,31 +33,31 @@ _logger = logging.getLogger("detcore.estimator")
 
 
 class GraphFeed:
-    """Batches of a ``tf.data.Dataset`` inside a v1 graph, epoch after epoch.
+    """Batches of a ``tf.data.Dataset`` inside a v1 graph.
 
-    The batches are those of ``dataset.repeat()``. A checkpoint holds the iterator's own state,
+    The batches are those of ``dataset.repeat()``. A checkpoint holds the iterator's state,
     including shuffle buffers. Pipelines whose state TensorFlow cannot save are replayed up to the
-    position, and so are those with a ``cache()``, whose state would be the whole cache.
+    position. So are pipelines with a ``cache()``, because their state would be the whole cache.
 
-    TensorFlow does not repeat the dataset; each epoch has a separate iterator. A repeated
-    iterator's state does not contain the number of times that a shuffle was started if the shuffle
-    is exhausted at that moment: restored in a new process, later epochs would have another order.
-    Only pipelines whose functions draw random numbers are repeated by TensorFlow, because in each
-    new iterator they would draw the same numbers again; those are replayed anyway.
+    Each epoch has a separate iterator. The state of an iterator of ``repeat()`` lacks the number of
+    times that a shuffle was started if the shuffle is exhausted at that moment. Restored in a new
+    process, later epochs would have another order. Only pipelines whose functions draw random
+    numbers use ``repeat()``, because each new iterator would draw the same numbers again. These
+    pipelines are always replayed.
 
-    Make it under ``graph.as_default()``, after the dataset and before the model. It adds the same
+    Create it under ``graph.as_default()``, after the dataset and before the model. It adds the same
     operations with and without a ledger, so that the seeds of later operations do not differ.
 
     Args:
-        dataset: The training data, batched, of the same graph.
+        dataset: The batched training data, of the same graph.
         with_ledger: Whether the records' content hashes are needed.
 
     Attributes:
-        features: Tensors of the next batch: the first part of pairs, else the whole element.
-        labels: The second part of pairs, else None.
+        features: Tensors of the next batch: the first part of a pair, or the whole element.
+        labels: The second part of a pair, or None.
         record_ids: Hashes of the batch's records, ``(batch,), int64``; None without ledger.
-        batches_per_epoch: None before `begin`, and for an endless dataset; if TensorFlow does not
-            know it, None in the first epoch, and then the length of the last one.
+        batches_per_epoch: None before `begin`, and for an endless dataset. If TensorFlow does not
+            know it, None in the first epoch, and afterwards the length of the previous epoch.
         position: Batches fed, over all starts of the trial.
 
     Raises:
@@ -70,12 +70,12 @@ class GraphFeed:
         none = type(tf.type_spec_from_value(None))
         is_there = [not isinstance(part, none) for part in tf.nest.flatten(spec)]
         if not all(is_there):
-            # Iterators that can be saved know no None.
+            # Iterators that can be saved do not support None.
             dataset = dataset.map(lambda *parts: tuple(compress(tf.nest.flatten(parts), is_there)))
         pipeline = inspect_pipeline(dataset)
         self._is_one_iterator = pipeline.has_random_functions
         self._has_chance = pipeline.has_random_functions and pipeline.has_parallel_functions
-        dataset = tuned(dataset, pipeline)
+        dataset = tune_dataset(dataset, pipeline)
         with tf1.name_scope("detcore_data"), tf1.device("/cpu:0"):
             self._once = DatasetHolder(dataset, "detcore_data/once")
             source = dataset.repeat() if self._is_one_iterator else dataset
@@ -85,13 +85,14 @@ class GraphFeed:
         if with_ledger and ids is None:
             raise LedgerError(
                 "data_ledger is on, but the batches of the tf.data.Dataset have no dense tensors.\n"
-                "Records are distinguished by a hash of their dense parts.\nSet data_ledger: false."
+                "The data ledger identifies records by a hash of their dense parts.\n"
+                "Set data_ledger: false."
             )
         element = self._reader.element
         if not all(is_there):
-            rest = iter(element)
+            parts_left = iter(element)
             element = tf.nest.map_structure(
-                lambda part: None if isinstance(part, none) else next(rest), spec
+                lambda part: None if isinstance(part, none) else next(parts_left), spec
             )
         self.features: Any = element[0] if is_pair else element
         self.labels: Any = element[1] if is_pair else None
@@ -104,37 +105,37 @@ class GraphFeed:
         self._is_length_known = False
 
     def begin(self, session: Any) -> None:
-        """Go to the first batch. Called once per session, after tables were initialized.
+        """Go to the first batch. Call it once per session, after tables were initialized.
 
         Raises:
-            DataError: If the dataset is known to have no batch.
+            DataError: If the dataset is known to be empty.
         """
         self._once.make(session)
         num_batches = int(session.run(self._once.num_batches))
         if num_batches == 0:
-            raise _empty()
+            raise _empty_data_error()
         self._is_endless = num_batches == tf.data.INFINITE_CARDINALITY
         self._is_length_known = num_batches > 0
         if self._is_length_known:
             self.batches_per_epoch = num_batches
         if self._has_chance:
             _logger.warning(
-                "functions of the training data's tf.data pipeline draw random numbers while they "
-                "run beside one another; which record gets which numbers is a matter of chance, "
-                "and differs from run to run and after a resume. Use tf.random.stateless_* "
-                "with a seed from the record, or map without num_parallel_calls"
+                "parallel functions of the training data's tf.data pipeline draw random numbers. "
+                "The numbers of a record differ from run to run and after a resume. Use "
+                "tf.random.stateless_* with a seed from the record, or map without "
+                "num_parallel_calls"
             )
         self._reader.open(session)
         self.position = self._epoch = self._cursor = 0
 
     def close(self) -> None:
-        """Let go of buffers and threads; called once, before the session is closed."""
+        """Release buffers and threads. Call it once, before the session is closed."""
         self._reader.close()
         self._census.close()
         self._once.destroy()
 
     def ready(self, limit: int) -> int:
-        """Return how many steps may run now; begin the next epoch if one is due.
+        """Return the number of steps that may run now. Begin the next epoch if it is due.
 
         Args:
             limit: Upper bound, >= 1.
@@ -150,11 +151,11 @@ class GraphFeed:
         return limit
 
     def start_over(self) -> None:
-        """Begin an epoch for reads after the last step; positions are meaningless then."""
+        """Begin an epoch for reads after the last step. Positions are meaningless afterwards."""
         self._reader.begin_epoch()
 
     def advance(self, count: int) -> None:
-        """Note that `count` batches were trained on."""
+        """Record that `count` batches were trained on."""
         self.position += count
         self._cursor += count
         if self._is_length_known and self._cursor == self.batches_per_epoch:
@@ -164,20 +165,20 @@ class GraphFeed:
                 self._reader.end_epoch()
 
     def ended(self) -> None:
-        """Note that a step found no batch, after `advance` for those before; begin the next epoch.
+        """Record that a step found no batch, and begin the next epoch. Call `advance` first.
 
         Raises:
-            DataError: If the epoch had no batch, or TensorFlow had promised more of them.
+            DataError: If the epoch had no batch, or fewer batches than TensorFlow expects.
         """
         if self._cursor == 0:
-            raise _empty()
+            raise _empty_data_error()
         if self._is_endless or self._is_length_known or self._is_one_iterator:
             expected = f"{self.batches_per_epoch} batches" if self._is_length_known else "no end"
             raise DataError(
                 f"the training data ended after {self._cursor} batches of epoch {self._epoch}, "
-                f"but TensorFlow says that it has {expected}.\n"
-                "If a hook runs parts of the model by itself, it takes batches from the steps.\n"
-                "If the model itself reads from a queue or an iterator, that one may have ended."
+                f"but TensorFlow expects {expected}.\n"
+                "A hook that runs parts of the model consumes batches that the steps then lack.\n"
+                "A queue or an iterator that the model reads may have ended."
             )
         self.batches_per_epoch = self._cursor
         self._epoch += 1
@@ -185,13 +186,13 @@ class GraphFeed:
         self._reader.begin_epoch()
 
     def save(self, directory: Path) -> dict[str, Any]:
-        """Write the iterator's state into a folder, where the pipeline allows it.
+        """Write the iterator's state into a directory, if the pipeline allows it.
 
         Args:
-            directory: Folder of the checkpoint.
+            directory: Directory of the checkpoint.
 
         Returns:
-            State for `restore`; can be written as JSON.
+            JSON values for `restore`.
         """
         return {
             "kind": "tf.data",
@@ -203,13 +204,13 @@ class GraphFeed:
         }
 
     def restore(self, directory: Path, state: Mapping[str, Any]) -> None:
-        """Continue at the saved position: by the iterator's state, else by replaying.
+        """Continue at the saved position, from the iterator's state or by replaying.
 
-        Put the states of Python's and NumPy's random numbers back after this, not before: a
-        replay calls the generators of the data again.
+        Restore the states of Python's and NumPy's generators after this call, because a replay
+        runs the data's Python code again.
 
         Args:
-            directory: Folder of the checkpoint.
+            directory: Directory of the checkpoint.
             state: Result of `save`.
 
         Raises:
@@ -232,7 +233,7 @@ class GraphFeed:
         """Continue at a batch that was reached with other shards of the data.
 
         Args:
-            position: Batches handed out, counted as on any worker.
+            position: Batches fed to each worker.
 
         Raises:
             DataError: If the data is empty.
@@ -252,21 +253,21 @@ class GraphFeed:
         self.position, self._epoch, self._cursor = position, epoch, cursor
 
     def describe(self, ledger: LedgerWriter) -> None:
-        """Ids are content hashes; reads the data once, to note all that an epoch should have.
+        """Declare content hashes as ids. Read the data once, to log all ids of an epoch.
 
         Raises:
-            LedgerError: If the dataset has no end, and with it no epochs.
+            LedgerError: If the dataset has no end, and therefore no epochs.
         """
         if self._is_endless:
             raise LedgerError(
-                "data_ledger is on, but the training dataset has no end, so there are no epochs "
-                "in which each record could be counted.\n"
-                "Leave out repeat() in its input_fn: a trial repeats its data anyway.\n"
+                "data_ledger is on, but the training dataset has no end. The ledger counts records "
+                "per epoch.\n"
+                "Remove repeat() from its input_fn, because a trial always repeats its data.\n"
                 "Or set data_ledger: false."
             )
         ledger.describe(IdKind.CONTENT_HASH)
         if self._is_one_iterator:
-            return  # No two epochs have the same records.
+            return  # Each epoch has different records.
         for ids in self._census.read():
             ledger.census(ids)
 
@@ -284,24 +285,25 @@ class GraphFeed:
                 f"the checkpoint's data position is for {state.get('kind')} with "
                 f"{state.get('num_batches')} batches, but the trial now has tf.data with "
                 f"{self.batches_per_epoch}.\n"
-                "Training can only continue with the same data: its remaining records depend on "
-                "it.\nRestore the data, or start a new experiment."
+                "Training can only continue with the same data.\n"
+                "Restore the data, or start a new experiment."
             )
         if self.batches_per_epoch is None:
             self.batches_per_epoch = state["num_batches"]
 
 
-def _empty() -> DataError:
+def _empty_data_error() -> DataError:
     return DataError(
         "the training data is empty: its tf.data.Dataset has 0 batches.\n"
-        "A batch size larger than the data, together with drop_remainder=True, does that too."
+        "Check its filters. With drop_remainder=True, a batch size larger than the data also "
+        "leaves no batch."
     )
 
 
 def check_dataset(dataset: Any, wrapped: Iterable[Any], role: str, *, is_managed: bool) -> None:
-    """Raise if an input function returned no dataset, or one that was not wrapped.
+    """Raise if an input function returned no dataset, or a dataset that was not wrapped.
 
-    Whether it is empty is only known in a session: see `GraphFeed.begin`.
+    Only a session can tell whether a dataset is empty; see `GraphFeed.begin`.
 
     Args:
         dataset: Result of the input function.
@@ -310,15 +312,16 @@ def check_dataset(dataset: Any, wrapped: Iterable[Any], role: str, *, is_managed
         is_managed: Whether datasets must be wrapped.
 
     Raises:
-        InvalidDataTypeError: If it is no dataset, or its elements are no features and labels.
-        InvalidExperimentError: If it does not come from a wrapped dataset.
+        InvalidDataTypeError: If the result is not a dataset, or its elements are not features and
+            labels.
+        InvalidExperimentError: If the dataset does not come from a wrapped dataset.
     """
     if not isinstance(dataset, tf.data.Dataset):
         raise InvalidDataTypeError(
             f"the {role} input_fn returned {describe(dataset)}, not a tf.data.Dataset.\n"
-            "A trial saves its position in the data, which plain tensors and iterators do not "
-            "have.\n"
-            "Return the dataset itself, with elements (features, labels)."
+            "A trial saves its position in the data, but plain tensors and iterators have no "
+            "position.\n"
+            "Return a dataset with elements (features, labels)."
         )
     spec = dataset.element_spec
     if isinstance(spec, tuple) and not hasattr(spec, "_fields") and len(spec) != 2:
@@ -329,6 +332,6 @@ def check_dataset(dataset: Any, wrapped: Iterable[Any], role: str, *, is_managed
     if is_managed and not derives_from(dataset, wrapped):
         raise InvalidExperimentError(
             f"the {role} input_fn returned a tf.data.Dataset that was not wrapped.\n"
-            "detcore shards datasets between workers, and has to know which ones.\n"
+            "detcore shards wrapped datasets between the workers.\n"
             "Wrap it right after it is created: dataset = self.context.wrap_dataset(dataset)"
         )

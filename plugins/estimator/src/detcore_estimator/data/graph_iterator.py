@@ -1,4 +1,4 @@
-"""Define a ``tf.data`` iterator for v1 graphs that can be begun, saved and restored exactly."""
+"""Define a ``tf.data`` iterator for v1 graphs that can be started, saved and restored exactly."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _SHUFFLE_STATE = re.compile(rb"Iterator::Root([\w:\[\]]*)@@epoch_num_random_samp
 
 
 class DatasetHolder:
-    """A dataset that is made once for a session, and from which iterators are made.
+    """A dataset that is created once per session, and can have several iterators.
 
-    An iterator's own initializer runs the operations that make the dataset each time, so every
-    epoch would have the order of the first. Here the dataset is kept in a variable.
+    An iterator's own initializer creates the dataset each time, so every epoch would have the order
+    of the first epoch. This class keeps the dataset in a variable.
 
     Args:
-        dataset: The dataset, of the graph that is the default one.
-        name: Name of the variable; made unique in the graph.
+        dataset: The dataset, of the default graph.
+        name: Name of the variable. It becomes unique in the graph.
 
     Attributes:
-        session: The session for which it was made last.
+        session: The session of the last `make` call.
     """
 
     session: Any
@@ -52,14 +52,14 @@ class DatasetHolder:
         self._destroy = tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
 
     def make(self, session: Any) -> None:
-        """Make the dataset for a session, as if it had never been read."""
+        """Create the dataset for a session, as if it had never been read."""
         self.session = session
         session.run(self._make)
 
     def destroy(self) -> None:
-        """Let go of the dataset, after the iterators over it.
+        """Release the dataset. Release its iterators first.
 
-        A session that is closed before warns of the random generators of its shuffles.
+        If the session is closed first, it warns about the random generators of the shuffles.
         """
         self.session.run(self._destroy)
 
@@ -68,13 +68,13 @@ class DatasetHolder:
         return tf.data.experimental.from_variant(self.value, self.spec)
 
     def iterator(self) -> Any:
-        """Return a new iterator for such datasets, not begun."""
+        """Return a new iterator for the dataset, which has not started."""
         types, shapes, classes = self._classes
         return tf1.data.Iterator.from_structure(types, shapes, None, classes)
 
 
 class GraphIterator:
-    """One iterator over a held dataset. Each `begin` recreates it, at the start of an epoch.
+    """An iterator over a held dataset. Each `begin` recreates it at the start of an epoch.
 
     Args:
         holder: The dataset.
@@ -99,14 +99,14 @@ class GraphIterator:
             shape_and_slices=[""],
             tensors=[state],
         )
-        (saved,) = tf.raw_ops.RestoreV2(
+        (saved_state,) = tf.raw_ops.RestoreV2(
             prefix=self._prefix,
             tensor_names=[_TENSOR_NAME],
             shape_and_slices=[""],
             dtypes=[tf.variant],
         )
         self._restore = tf.raw_ops.DeserializeIterator(
-            resource_handle=self._resource, serialized=saved
+            resource_handle=self._resource, serialized=saved_state
         )
         self._destroy = tf.raw_ops.DestroyResourceOp(
             resource=self._resource, ignore_lookup_error=True
@@ -117,11 +117,11 @@ class GraphIterator:
         self._holder.session.run(self._make)
 
     def clear(self) -> None:
-        """Let go of buffers and threads."""
+        """Release buffers and threads."""
         self._holder.session.run(self._empty)
 
     def destroy(self) -> None:
-        """Let go of the iterator; nothing else may be called after it."""
+        """Release the iterator. No other method may be called afterwards."""
         self._holder.session.run(self._destroy)
 
     def save(self, prefix: Path) -> None:
@@ -129,11 +129,11 @@ class GraphIterator:
         self._holder.session.run(self._save, {self._prefix: str(prefix)})
 
     def restore(self, prefix: Path) -> None:
-        """Take over the state that `save` wrote; begin it before."""
+        """Restore the state that `save` wrote. Call `begin` first."""
         self._holder.session.run(self._restore, {self._prefix: str(prefix)})
 
     def read(self, limit: float = math.inf) -> int:
-        """Read batches and drop them, up to a limit or to the end; return how many."""
+        """Read and drop batches, up to a limit or to the end. Return their number."""
         has_next = self._holder.session.make_callable(self._has_next)
         count = 0
         while count < limit and has_next():
@@ -141,32 +141,32 @@ class GraphIterator:
         return count
 
     def skip(self, count: int) -> None:
-        """Read batches and drop them.
+        """Read and drop batches.
 
         Raises:
-            DataError: If there are not so many.
+            DataError: If the data has fewer batches.
         """
-        done = self.read(count)
-        if done < count:
+        num_read = self.read(count)
+        if num_read < count:
             raise DataError(
-                f"the training data ended after {done} batches, where the checkpoint's data "
-                f"position says that it had {count}.\n"
+                f"the training data ended after {num_read} batches, but the checkpoint's data "
+                f"position is after {count} batches.\n"
                 "Training can only continue with the same data.\n"
                 "Restore the data, or start a new experiment."
             )
 
 
 def count_shuffles(prefix: Path) -> int:
-    """Return how many shuffles a saved state speaks of.
+    """Return the number of shuffles in a saved state.
 
-    A part that has nothing left to give is dropped with everything it reads from, and then the
-    state does not say how often a shuffle among them was begun.
+    The state omits exhausted parts and everything they read from. It then lacks the number of
+    starts of shuffles among them.
 
     Args:
-        prefix: The prefix given to `GraphIterator.save`.
+        prefix: The prefix passed to `GraphIterator.save`.
     """
-    found: set[bytes] = set()
+    shuffle_paths: set[bytes] = set()
     for path in prefix.parent.glob(f"{prefix.name}.data-*"):
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-            found |= {match[1] for match in _SHUFFLE_STATE.finditer(text)}
-    return len(found)
+            shuffle_paths |= {match[1] for match in _SHUFFLE_STATE.finditer(text)}
+    return len(shuffle_paths)

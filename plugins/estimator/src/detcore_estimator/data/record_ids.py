@@ -17,7 +17,7 @@ class Census:
     """Reads a dataset once, separately from training.
 
     Args:
-        holder: A separate dataset: reading it must not disturb the seeds of the training's.
+        holder: A separate dataset, so that reading it does not change the training's seeds.
     """
 
     def __init__(self, holder: DatasetHolder) -> None:
@@ -44,12 +44,12 @@ class Census:
             self._iterator.clear()
 
     def close(self) -> None:
-        """Let go of the iterator, not of the dataset."""
+        """Release the iterator, but not the dataset."""
         self._iterator.destroy()
 
 
 def flat_tensors(batch: Any) -> list[Any]:
-    """Return the dense tensors that a batch is made of; labels may be None, and have none."""
+    """Return the dense tensors in a batch. Parts that are None are left out."""
     return [part for part in tf.nest.flatten(batch, expand_composites=True) if part is not None]
 
 
@@ -64,11 +64,11 @@ def content_hashes(batch: Any) -> Any:
 
 
 def count_records(batch: Any) -> Any:
-    """Return how many records a batch has, ``(), int64``: the length of its first part.
+    """Return the number of records in a batch, ``(), int64``: the length of its first part.
 
     Args:
-        batch: A structure of tensors, dense, sparse or ragged. One without any that has a length
-            counts as one record.
+        batch: A structure of dense, sparse or ragged tensors. A batch of scalars counts as one
+            record.
     """
     for part in tf.nest.flatten(batch):
         if isinstance(part, tf.RaggedTensor):

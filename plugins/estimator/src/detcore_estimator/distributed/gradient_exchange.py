@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from detcore_estimator.data.record_ids import flat_tensors
-from detcore_estimator.graph.random_ops import reachable
+from detcore_estimator.graph.random_ops import find_reachable
 from detcore_estimator.tensorflow_versions import tf, tf1
-from detcore_estimator.worker_setup import horovod
+from detcore_estimator.worker_setup import import_horovod
 
 if TYPE_CHECKING:
     from detcore.trial import TrialSetup
@@ -18,19 +18,19 @@ _STATE = "_detcore_gradients"
 
 
 class GradientExchange:
-    """Reduces gradients: over the workers, and with a frequency also over batches.
+    """Reduces gradients over the workers and, with a frequency, over batches.
 
-    With a frequency of k, each worker sums its gradients in local variables, and with every k-th
-    batch the sums are averaged over the workers. The result of `reduce` is meaningful only in such
-    a step; `update` skips the others.
+    With a frequency of k, each worker sums its gradients in local variables. With every k-th batch,
+    the sums are averaged over the workers. The result of `reduce_gradients` is meaningful only in
+    such a step. `update_if_due` skips the other steps.
 
     Args:
-        num_workers: Workers that train together.
-        setup: Of the trial; says how gradients are combined.
+        num_workers: Number of workers.
+        setup: The trial's setup, with the settings for combining gradients.
 
     Attributes:
-        num_workers: The workers.
-        frequency: Batches whose gradients are added up before each update.
+        num_workers: Number of workers.
+        frequency: Batches whose gradients are summed before each update.
     """
 
     def __init__(self, num_workers: int, setup: TrialSetup) -> None:
@@ -40,63 +40,63 @@ class GradientExchange:
 
     @property
     def is_plain(self) -> bool:
-        """Whether an optimizer needs no help: one worker, an update for each batch."""
+        """Whether an optimizer needs no changes: one worker, and one update per batch."""
         return self.num_workers == 1 and self.frequency == 1
 
     def wait_for(self, batch: Any) -> None:
-        """Let no gradient of the default graph count before its batch is there.
+        """Make all gradients of the default graph wait for their batch.
 
         A step that finds the end of the data is run again. A gradient that needs no data, such as
-        that of a penalty on weights, would otherwise count twice, or leave the workers out of step.
+        of a weight penalty, would otherwise count twice, or put the workers out of step.
 
         Args:
             batch: A structure of tensors.
         """
-        self._state().batch = list(dict.fromkeys(part.op for part in flat_tensors(batch)))
+        self._get_state().batch = list(dict.fromkeys(part.op for part in flat_tensors(batch)))
 
-    def reduced(self, pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        """Return the gradients over all workers and batches; those that are already, as they are.
+    def reduce_gradients(self, pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Return the gradients over all workers and batches. Reduced gradients stay unchanged.
 
         Args:
-            pairs: A gradient (tensor, ``IndexedSlices`` or None), and the variable that it is for.
+            pairs: Pairs of a gradient (tensor, ``IndexedSlices`` or None) and its variable.
         """
         pairs = list(pairs)
-        state = self._state()
-        marked = state.downstream()
-        fresh = [
+        state = self._get_state()
+        reduced_ops = state.find_downstream()
+        new_indices = [
             index
             for index, (gradient, _) in enumerate(pairs)
-            if gradient is not None and marked.isdisjoint(_operations([gradient]))
+            if gradient is not None and reduced_ops.isdisjoint(_list_operations([gradient]))
         ]
-        if fresh:
-            gradients, variables = zip(*(pairs[index] for index in fresh), strict=True)
+        if new_indices:
+            gradients, variables = zip(*(pairs[index] for index in new_indices), strict=True)
             values = self._reduce(state, gradients, variables)
-            for index, value, variable in zip(fresh, values, variables, strict=True):
+            for index, value, variable in zip(new_indices, values, variables, strict=True):
                 pairs[index] = value, variable
         return pairs
 
-    def update(
+    def update_if_due(
         self, gradients: Sequence[Any], apply: Callable[[], Any], skip: Callable[[], Any]
     ) -> Any:
-        """Return an operation that updates the variables in the steps in which an update is due.
+        """Return an operation that updates the variables in steps with a due update.
 
         Args:
-            gradients: The gradients to apply, reduced.
-            apply: Makes the operation that updates.
-            skip: Makes the operation of the steps in between.
+            gradients: The reduced gradients to apply.
+            apply: Returns the update operation.
+            skip: Returns the operation for the other steps.
         """
         if self.frequency == 1:
             return apply()
-        with tf1.control_dependencies(_operations(gradients)):
-            is_due = tf.identity(self._is_due(self._state()))
+        with tf1.control_dependencies(_list_operations(gradients)):
+            is_due = tf.identity(self._is_due(self._get_state()))
         scope = tf1.get_default_graph().get_name_scope()
 
-        def applied() -> Any:
-            # Optimizers make variables here, which have the names that they always have.
+        def apply_update() -> Any:
+            # Optimizers create variables here, which must keep their usual names.
             with tf1.name_scope(f"{scope}/" if scope else None):
                 return tf.group(apply())
 
-        return tf1.cond(is_due, applied, lambda: tf.group(skip()))
+        return tf1.cond(is_due, apply_update, lambda: tf.group(skip()))
 
     def _reduce(
         self, state: _GraphState, gradients: Sequence[Any], variables: Sequence[Any]
@@ -107,13 +107,13 @@ class GradientExchange:
                     values = self._over_workers(state, gradients)
             else:
                 values = self._over_batches(state, gradients, variables)
-        state.reduced += _operations(values)
+        state.reduce_gradients += _list_operations(values)
         return values
 
     def _over_workers(self, state: _GraphState, gradients: Sequence[Any]) -> Sequence[Any]:
         if self.num_workers == 1:
             return gradients
-        hvd = horovod()
+        hvd = import_horovod()
         compression = (
             hvd.Compression.fp16 if self._settings.gradient_compression else hvd.Compression.none
         )
@@ -125,8 +125,7 @@ class GradientExchange:
             else:
                 by_type.setdefault(gradient.dtype, []).append(index)
         for indices in by_type.values():
-            # One message, whatever else travels at the time: the sum's rounding then depends on
-            # nothing but the gradients.
+            # In a single message, the sum's rounding depends only on the gradients.
             means = hvd.grouped_allreduce(
                 [gradients[index] for index in indices],
                 op=hvd.Average,
@@ -138,9 +137,9 @@ class GradientExchange:
         return [values[index] for index in range(len(gradients))]
 
     def _sparse_over_workers(self, state: _GraphState, gradient: Any) -> Any:
-        """Gather the rows of all workers; rows that several have are added by the optimizer."""
+        """Gather the rows of all workers. The optimizer adds rows that several workers have."""
         values, indices = (
-            horovod().allgather(part, name=state.new_name("sparse"), ignore_name_scope=True)
+            import_horovod().allgather(part, name=state.new_name("sparse"), ignore_name_scope=True)
             for part in (gradient.values, gradient.indices)
         )
         share = tf.cast(self.num_workers, values.dtype)
@@ -155,7 +154,7 @@ class GradientExchange:
             for gradient, variable in zip(gradients, variables, strict=True)
         ]
         with tf1.control_dependencies(state.batch):
-            added = [_add(total, part) for total, part in zip(sums, gradients, strict=True)]
+            added = [_accumulate(total, part) for total, part in zip(sums, gradients, strict=True)]
         with tf1.control_dependencies(added):
             is_due = tf.identity(is_due)
 
@@ -172,21 +171,21 @@ class GradientExchange:
             return [tf.zeros_like(total) for total in sums]
 
         values = tf1.cond(is_due, over_workers, not_yet)
-        # With one gradient, tf.cond returns it without a list around.
+        # With one gradient, tf.cond returns it without a list.
         return list(values) if isinstance(values, list | tuple) else [values]
 
     def _is_due(self, state: _GraphState) -> Any:
-        """Return whether this step updates the variables: one answer for a graph and step."""
+        """Return whether this step updates the variables, as one tensor per graph."""
         if state.is_due is None:
             with tf1.control_dependencies(None), tf1.name_scope("detcore_gradients"):
                 count = _new_variable("batches", tf.int64, tf.TensorShape([]))
                 with tf1.control_dependencies(state.batch):
-                    done = count.assign_add(1, read_value=True)
-                state.is_due = tf.equal(done % self.frequency, 0)
+                    num_batches = count.assign_add(1, read_value=True)
+                state.is_due = tf.equal(num_batches % self.frequency, 0)
         return state.is_due
 
-    def _state(self) -> _GraphState:
-        # Kept by the graph, which nothing else would let go of.
+    def _get_state(self) -> _GraphState:
+        # The graph owns the state, so both are freed together.
         graph = tf1.get_default_graph()
         if not hasattr(graph, _STATE):
             setattr(graph, _STATE, _GraphState())
@@ -195,35 +194,36 @@ class GradientExchange:
 
 
 class _GraphState:
-    """Operations made in one graph.
+    """Operations of one graph.
 
     Attributes:
-        batch: Those that read the batch.
-        is_due: Whether a step updates the variables, or None before it is asked for.
-        reduced: Those that make reduced gradients.
+        batch: Operations that read the batch.
+        is_due: Whether a step updates the variables; None before its first use.
+        reduced: Operations that compute reduced gradients.
     """
 
     def __init__(self) -> None:
         self.batch: list[Any] = []
         self.is_due: Any = None
-        self.reduced: list[Any] = []
+        self.reduce_gradients: list[Any] = []
         self._num_names = 0
 
     def new_name(self, kind: str) -> str:
-        """Return a name that all workers give the same message."""
+        """Return a message name that is the same on all workers."""
         self._num_names += 1
         return f"detcore_{kind}_{self._num_names}"
 
-    def downstream(self) -> set[Any]:
-        """Return the operations that make reduced values, and those that work with them."""
-        return reachable(
-            self.reduced, lambda op: (each for out in op.outputs for each in out.consumers())
+    def find_downstream(self) -> set[Any]:
+        """Return the operations that compute or use reduced values."""
+        return find_reachable(
+            self.reduce_gradients,
+            lambda op: (consumer for out in op.outputs for consumer in out.consumers()),
         )
 
 
 def _new_variable(name: str, dtype: Any, shape: Any) -> Any:
     """Return a new local variable of zeros."""
-    # Outside the user's open contexts, such as tf.control_dependencies.
+    # Outside of the user's open contexts, such as tf.control_dependencies.
     with tf1.control_dependencies(None):
         return tf1.Variable(
             tf.zeros(shape, dtype),
@@ -234,12 +234,12 @@ def _new_variable(name: str, dtype: Any, shape: Any) -> Any:
         )
 
 
-def _operations(values: Iterable[Any]) -> list[Any]:
-    given = [value for value in values if value is not None]
-    return [part.op for part in tf.nest.flatten(given, expand_composites=True)]
+def _list_operations(values: Iterable[Any]) -> list[Any]:
+    present = [value for value in values if value is not None]
+    return [part.op for part in tf.nest.flatten(present, expand_composites=True)]
 
 
-def _add(total: Any, gradient: Any) -> Any:
+def _accumulate(total: Any, gradient: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         return total.scatter_add(gradient)
     return total.assign_add(gradient, read_value=False)

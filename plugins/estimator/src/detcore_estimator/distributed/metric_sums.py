@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from detcore.errors import DataError, InvalidModelError, MetricError
 from detcore_estimator.distributed.worker_variables import map_handles
-from detcore_estimator.graph.random_ops import upstream
-from detcore_estimator.graph.variable_transfer import assign
+from detcore_estimator.graph.random_ops import find_upstream
+from detcore_estimator.graph.variable_transfer import assign_values
 from detcore_estimator.tensorflow_versions import tf, tf1
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ Array = npt.NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Share:
-    """Contribution of one worker: its counts, values that cannot be summed, number of records."""
+class _WorkerShare:
+    """One worker's counts, values that cannot be summed, and number of records."""
 
     num_records: int
     sums: list[Array]
@@ -34,18 +34,18 @@ class _Share:
 
 
 class MetricSums:
-    """How the metrics of an evaluation graph become those over the data of all workers.
+    """Merges the metrics of an evaluation graph over all workers.
 
     The metrics of ``tf.compat.v1.metrics`` and of Keras keep their counts in variables whose
-    aggregation is SUM. These are summed over the workers, and the metric's value is read from the
-    sums, so that it does not matter how the records were split. Metrics of ``make_metric`` do this
-    themselves. Metrics with state in other variables cannot be merged exactly: they become the mean
-    over the workers, weighted by their records.
+    aggregation is SUM. These counts are summed over the workers, and the metric's value is read
+    from the sums, so it does not depend on the split of the records. Metrics of ``make_metric``
+    merge their own states. Metrics with state in other variables cannot be merged exactly. They
+    become the mean over the workers, weighted by their records.
 
     Args:
-        graph: The evaluation graph, complete.
+        graph: The complete evaluation graph.
         values: The tensor with the value of each metric, by name.
-        reduced: Names of the operations whose values are over all workers already.
+        reduced: Names of operations whose values are already over all workers.
     """
 
     def __init__(self, graph: Any, values: Mapping[str, Any], reduced: Collection[str]) -> None:
@@ -55,14 +55,14 @@ class MetricSums:
         self._means: list[str] = []
         sums: dict[Any, Any] = {}
         for name, value in values.items():
-            before = upstream([value if isinstance(value, tf.Operation) else value.op])
-            variables = {op: local[op] for op in before if op in local}
+            sources = find_upstream([value if isinstance(value, tf.Operation) else value.op])
+            variables = {op: local[op] for op in sources if op in local}
             additive = {
-                op: each
-                for op, each in variables.items()
-                if getattr(getattr(each, "aggregation", None), "name", None) == "SUM"
+                op: count_variable
+                for op, count_variable in variables.items()
+                if getattr(getattr(count_variable, "aggregation", None), "name", None) == "SUM"
             }
-            is_reduced = any(op.name in reduced for op in before)
+            is_reduced = any(op.name in reduced for op in sources)
             if is_reduced or len(additive) == len(variables):
                 sums.update(additive)
             else:
@@ -70,39 +70,39 @@ class MetricSums:
         self._sums = list(sums.values())
         self._has_warned = False
 
-    def merge(
+    def merge_workers(
         self, session: Any, num_records: int, distributed: DistributedContext
     ) -> tuple[dict[str, Any], int]:
-        """Return the values over all workers, and their records; all workers call it together.
+        """Return the values and the records over all workers. All workers call it together.
 
         Args:
             session: The session, after this worker's batches.
-            num_records: How many records these had.
+            num_records: Number of records in these batches.
             distributed: The workers.
 
         Raises:
             DataError: If no worker had a record.
-            MetricError: If a metric can neither be added up nor averaged.
+            MetricError: If a metric can be neither summed nor averaged.
         """
         if distributed.get_rank() == 0:
             self._warn_of_means()
-        mine = _Share(
+        own_share = _WorkerShare(
             num_records=num_records,
             sums=[np.asarray(value) for value in session.run(self._sums)],
             values=session.run({name: self._values[name] for name in self._means}),
         )
-        shares = [share for share in distributed.allgather(mine) if share.num_records]
+        shares = [share for share in distributed.allgather(own_share) if share.num_records]
         if not shares:
             raise DataError(
-                f"the validation dataset gave no batch on any of {distributed.get_size()} workers."
-                "\nA batch size larger than a worker's part of the data, together with "
-                "drop_remainder=True, does that."
+                f"the validation dataset has no batch on any of {distributed.get_size()} workers.\n"
+                "Check its filters. With drop_remainder=True, a batch size larger than a worker's "
+                "part of the data also leaves no batch."
             )
-        assign(session, self._sums, _added(shares))
+        assign_values(session, self._sums, _add_shares(shares))
         values = dict(session.run(self._values))
         for name in self._means:
             values[name] = _weighted_mean(name, shares)
-        # All workers must decide alike, down to the last bit.
+        # All workers need the same bits, because they decide based on these values.
         return distributed.broadcast(values), sum(share.num_records for share in shares)
 
     def _warn_of_means(self) -> None:
@@ -110,14 +110,13 @@ class MetricSums:
             self._has_warned = True
             _logger.warning(
                 "these validation metrics keep their state in variables whose aggregation is not "
-                "SUM: %s; their mean over the workers is reported, weighted by their "
-                "records, which may differ from the value over all data. context.make_metric is "
-                "exact",
+                "SUM: %s. Their mean over the workers is reported, weighted by records. It may "
+                "differ from the value over all data. For exact values, use context.make_metric",
                 ", ".join(self._means),
             )
 
 
-def _added(shares: Sequence[_Share]) -> list[Array]:
+def _add_shares(shares: Sequence[_WorkerShare]) -> list[Array]:
     totals = []
     for parts in zip(*(share.sums for share in shares), strict=True):
         kind = parts[0].dtype
@@ -125,15 +124,15 @@ def _added(shares: Sequence[_Share]) -> list[Array]:
             raise InvalidModelError(
                 "a metric's variable has the shapes "
                 f"{', '.join(str(part.shape) for part in parts)} on different workers.\n"
-                "Metrics that are added up over workers have variables of fixed shape; use "
-                "context.make_metric for others."
+                "Metrics that are summed over workers need variables of fixed shape. Use "
+                "context.make_metric for other metrics."
             )
         wide = np.float64 if kind.kind == "f" else None
         totals.append(np.sum(np.stack(parts), axis=0, dtype=wide).astype(kind))
     return totals
 
 
-def _weighted_mean(name: str, shares: Sequence[_Share]) -> Any:
+def _weighted_mean(name: str, shares: Sequence[_WorkerShare]) -> Any:
     values = [np.asarray(share.values[name]) for share in shares]
     if all(np.array_equal(value, values[0]) for value in values):
         return values[0]
@@ -141,7 +140,7 @@ def _weighted_mean(name: str, shares: Sequence[_Share]) -> Any:
         raise MetricError(
             f"the validation metric {name!r} cannot be merged over {len(values)} workers: its "
             f"values are {', '.join(f'{v.dtype} {v.shape}' for v in values)}.\n"
-            "Make it with context.make_metric, whose reducer sees the data of all workers."
+            "Create it with context.make_metric, whose reducer sees the data of all workers."
         )
     weights = [float(share.num_records) for share in shares]
     return np.average(np.stack(values).astype(np.float64), axis=0, weights=weights)
@@ -150,20 +149,20 @@ def _weighted_mean(name: str, shares: Sequence[_Share]) -> Any:
 def mean_loss(loss: Any, num_records: Any) -> tuple[Any, Any]:
     """Return the mean of the batches' losses, weighted by their records, as a metric.
 
-    A loss that is a mean over the records of a batch thus becomes the mean over all records: a
-    short last batch has its proper weight, and the number of workers makes no difference.
+    A loss that is a mean over the records of a batch becomes the mean over all records. It does not
+    depend on short batches or on the number of workers.
 
     Args:
         loss: The loss of a batch, ``()``.
         num_records: The records of the batch, ``(), int64``.
 
     Returns:
-        The tensor with the value, float64, and the operation that takes in a batch.
+        The tensor with the value, float64, and the operation that adds a batch.
     """
     with tf1.variable_scope(None, default_name="detcore_loss"):
         total, count = (_sum_variable(name) for name in ("total", "count"))
         weight = tf.cast(num_records, tf.float64)
-        # A batch of no records has a loss of NaN.
+        # An empty batch has a loss of NaN.
         share = tf.math.multiply_no_nan(tf.cast(loss, tf.float64), weight)
         update = tf.group(
             total.assign_add(share, read_value=False), count.assign_add(weight, read_value=False)

@@ -1,1 +1,1 @@
-"""Implement `detcore_estimator.Estimator`: training, evaluation and prediction without a trial."""
+"""Implement training, evaluation and prediction of `detcore_estimator.Estimator`."""

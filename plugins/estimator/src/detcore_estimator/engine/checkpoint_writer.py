@@ -15,19 +15,19 @@ _logger = logging.getLogger("detcore.estimator")
 
 
 class CheckpointWriter(tf1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow has no types
-    """Writes checkpoints at the start, every so often and at the end of a training.
+    """Writes checkpoints at the start, periodically, and at the end of training.
 
-    A hook for its ``begin``, ``after_create_session`` and ``end``; the training loop asks after
-    each step whether a save is due, once it knows that the step was good.
+    A hook with ``begin``, ``after_create_session`` and ``end``. After each successful step, the
+    training loop checks whether a save is due.
 
     Args:
         config: The run configuration.
-        model_dir: Folder of the checkpoints.
+        model_dir: Directory of the checkpoints.
         scaffold: The model's scaffold, whose saver is used.
         listeners: ``CheckpointSaverListener`` objects.
         events: The training's event file.
-        restored: The checkpoint that training resumes from, or None. It is not written again: a
-            crash during the replacement would lose it.
+        restored: The checkpoint that training resumes from, or None. It is not written again,
+            because a crash during the replacement would lose it.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class CheckpointWriter(tf1.train.SessionRunHook):  # type: ignore[misc]  # Tenso
             listener.end(session, step)
 
     def is_due(self, step: int) -> bool:
-        """Whether a checkpoint is to be written after this global step."""
+        """Whether a checkpoint is due after this global step."""
         if step == self._saved_step or self._saved_step is None:
             return self._saved_step is None
         if self._every_steps:
@@ -87,11 +87,11 @@ class CheckpointWriter(tf1.train.SessionRunHook):  # type: ignore[misc]  # Tenso
     def save(self, session: Any, step: int) -> bool:
         """Write a checkpoint.
 
-        The file ``checkpoint`` names it only when it is complete, and only then are older
-        checkpoints removed.
+        The file ``checkpoint`` names the new checkpoint only when it is complete. Only then are
+        older checkpoints removed.
 
         Returns:
-            Whether a listener asks for the end of training.
+            Whether a listener requests the end of training.
         """
         for listener in self._listeners:
             listener.before_save(session, step)
@@ -106,7 +106,7 @@ class CheckpointWriter(tf1.train.SessionRunHook):  # type: ignore[misc]  # Tenso
             step, status=tf1.SessionLog.CHECKPOINT, checkpoint_path=f"{self._prefix}-{step}"
         )
         _logger.info("saved %s", path)
-        # Every listener is called, whatever the previous ones returned.
+        # Every listener is called, regardless of earlier results.
         answers = [listener.after_save(session, step) for listener in self._listeners]
         return any(answers)
 

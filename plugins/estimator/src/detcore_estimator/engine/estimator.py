@@ -13,12 +13,12 @@ from typing import Any
 from detcore.errors import ConfigError, InvalidCheckpointError, InvalidExperimentError
 from detcore_estimator.engine.evaluate_loop import evaluate_model
 from detcore_estimator.engine.model_dir import (
-    global_step_of,
     latest_checkpoint,
     open_reader,
+    read_global_step,
     require_checkpoint,
     resolve_checkpoint,
-    restore,
+    restore_checkpoint,
 )
 from detcore_estimator.engine.predict_loop import predict_with_model
 from detcore_estimator.engine.train_loop import train_model
@@ -42,25 +42,25 @@ _TEMPORARY = "detcore-estimator-"
 class Estimator:
     """Trains, evaluates and exports a model that a function describes.
 
-    It has the methods and meanings of ``tf.estimator.Estimator`` and uses ``tf.compat.v1`` only,
-    so it also runs where ``tf.estimator`` no longer exists. Each call builds a new graph; only the
-    checkpoints in `model_dir` pass from one call to the next.
+    It has the methods of ``tf.estimator.Estimator``, with the same meaning. It uses only
+    ``tf.compat.v1``, so it also runs on versions without ``tf.estimator``. Each call builds a new
+    graph. Only the checkpoints in `model_dir` connect the calls.
 
     Args:
         model_fn: Returns an `EstimatorSpec`. Its arguments are passed by name: ``features``, and
-            any of ``labels``, ``mode``, ``params``, ``config`` and ``model_dir``. For prediction
+            any of ``labels``, ``mode``, ``params``, ``config`` and ``model_dir``. For prediction,
             ``labels`` is None.
-        model_dir: Folder for checkpoints and event files; None = that of `config`, or a new
-            temporary one.
-        config: A `RunConfig`; one of ``tf.estimator`` is accepted, too.
+        model_dir: Directory for checkpoints and event files; None = the directory of `config`, or a
+            new temporary directory.
+        config: A `RunConfig`, or a ``tf.estimator.RunConfig``.
         params: Hyperparameters for ``params`` of `model_fn` and of input functions.
-        warm_start_from: Where variables begin when `model_dir` has no checkpoint: the path of a
-            checkpoint, of a folder with one or of a SavedModel, or `WarmStartSettings`.
+        warm_start_from: Source of initial values when `model_dir` has no checkpoint: the path of a
+            checkpoint, of a directory with a checkpoint or of a SavedModel, or `WarmStartSettings`.
 
     Raises:
-        InvalidModelError: If `model_fn` takes an unknown argument or no ``features``, or no
-            ``params`` although `params` is given. It is a ``ValueError``.
-        ConfigError: If `config` cannot be used here, or names another folder than `model_dir`. It
+        InvalidModelError: If `model_fn` has an unknown argument or no ``features``, or no
+            ``params`` although `params` is passed. It is a ``ValueError``.
+        ConfigError: If `config` is not supported, or names another directory than `model_dir`. It
             is a ``ValueError``.
     """
 
@@ -80,12 +80,12 @@ class Estimator:
 
     @property
     def model_dir(self) -> str:
-        """Folder of the checkpoints and event files."""
+        """Directory of the checkpoints and event files."""
         return str(self._config.model_dir)
 
     @property
     def config(self) -> Any:
-        """A copy of the run configuration, with the folder and session settings in use."""
+        """A copy of the run configuration, with the directory and session settings in use."""
         return copy.deepcopy(self._config)
 
     @property
@@ -118,26 +118,26 @@ class Estimator:
         max_steps: int | None = None,
         saving_listeners: Iterable[Any] | None = None,
     ) -> Estimator:
-        """Train, from the latest checkpoint of `model_dir` on.
+        """Train, starting from the latest checkpoint of `model_dir`.
 
-        Checkpoints are written at the start of a new model, as often as `config` says and at the
-        end. Training ends at a limit, at the end of the data, or when a hook asks for it.
+        Checkpoints are written at the start of a new model, periodically according to `config`, and
+        at the end. Training ends at a limit, at the end of the data, or when a hook requests it.
 
         Args:
             input_fn: Returns a ``tf.data.Dataset`` of ``(features, labels)`` or of features, or
-                such tensors; it may take ``mode``, ``params`` and ``config``. It is called in the
+                such tensors. It may accept ``mode``, ``params`` and ``config``. It is called in the
                 graph of the model.
-            steps: How many global steps more, > 0; two calls with 10 make 20 steps.
+            steps: Number of additional global steps, > 0. Two calls with 10 train 20 steps.
             hooks: ``SessionRunHook`` objects.
-            max_steps: Global step to stop at, > 0; nothing is done where it is reached already.
-                Not together with `steps`.
+            max_steps: Global step to stop at, > 0. If it is already reached, nothing happens.
+                Cannot be combined with `steps`.
             saving_listeners: ``CheckpointSaverListener`` objects, called around each save.
 
         Returns:
             The estimator.
 
         Raises:
-            InvalidExperimentError: If `steps` or `max_steps` is 0 or less, or both are given. It
+            InvalidExperimentError: If `steps` or `max_steps` is 0 or less, or both are passed. It
                 is a ``ValueError``.
             InvalidModelError: If an argument has the wrong type, or the model breaks a rule.
             InvalidCheckpointError: If the latest checkpoint does not fit the model.
@@ -145,8 +145,8 @@ class Estimator:
         """
         if steps is not None and max_steps is not None:
             raise InvalidExperimentError(
-                f"steps={steps} and max_steps={max_steps} cannot both be given.\n"
-                "steps counts from where training resumes, max_steps from the very beginning."
+                f"steps={steps} and max_steps={max_steps} cannot both be passed.\n"
+                "steps counts from the step where training resumes, max_steps from step 0."
             )
         input_fn = checked_input_fn(input_fn)
         steps = checked_count("steps", steps)
@@ -155,8 +155,8 @@ class Estimator:
         listeners = checked_listeners(saving_listeners)
         if max_steps is not None:
             latest = latest_checkpoint(self.model_dir)
-            if latest is not None and global_step_of(latest) >= max_steps:
-                _logger.info("nothing to train: %s has %d steps already", latest, max_steps)
+            if latest is not None and read_global_step(latest) >= max_steps:
+                _logger.info("nothing to train: %s already has %d steps", latest, max_steps)
                 return self
         make_temporary_folder(self._config)
         train_model(
@@ -179,15 +179,15 @@ class Estimator:
     ) -> dict[str, Any]:
         """Compute the metrics of the model on some data.
 
-        Nothing but an event file in `eval_dir` is written. A model that was never trained is
-        evaluated with fresh variables.
+        Only an event file in `eval_dir` is written. An untrained model is evaluated with fresh
+        variables.
 
         Args:
             input_fn: Returns the data; see `train`.
-            steps: Batches at most, > 0; None = until the data end.
+            steps: Maximum number of batches, > 0; None = all data.
             hooks: ``SessionRunHook`` objects.
-            checkpoint_path: The checkpoint; None = the latest of `model_dir`.
-            name: Name of this evaluation, for several on different data.
+            checkpoint_path: The checkpoint; None = the latest checkpoint of `model_dir`.
+            name: Name of this evaluation, to distinguish evaluations on different data.
 
         Returns:
             The metrics of ``eval_metric_ops`` by name, ``loss`` (the mean over the batches) and
@@ -197,13 +197,14 @@ class Estimator:
             InvalidExperimentError: If `steps` is 0 or less. It is a ``ValueError``.
             InvalidModelError: If an argument has the wrong type, or the model breaks a rule.
             InvalidCheckpointError: If the checkpoint does not exist or does not fit the model.
-            DataError: If there is no data. It is a ``ValueError``.
+            DataError: If the data is empty. It is a ``ValueError``.
         """
         input_fn = checked_input_fn(input_fn)
         checkpoint = resolve_checkpoint(self.model_dir, checkpoint_path)
         if checkpoint is None:
             _logger.warning(
-                "%s has no checkpoint: the model is evaluated as it is initialized", self.model_dir
+                "%s has no checkpoint: the model is evaluated with its initial values",
+                self.model_dir,
             )
         make_temporary_folder(self._config)
         return evaluate_model(
@@ -225,24 +226,25 @@ class Estimator:
     ) -> Iterator[Any]:
         """Return a generator of predictions.
 
-        The graph is built on the first request. Several generators may be open at once; one that is
-        not exhausted closes its session when it is closed or collected.
+        The graph is built on the first request. Several generators may be open concurrently. A
+        generator that is not exhausted closes its session when it is closed or collected.
 
         Args:
-            input_fn: Returns the features; of a pair, the first part is used. See `train`.
-            predict_keys: Selected predictions, if the model has a dict of them; None for all.
+            input_fn: Returns the features, or a pair whose first part is used. See `train`.
+            predict_keys: Names of selected predictions, if the model has a dict of predictions;
+                None for all.
             hooks: ``SessionRunHook`` objects.
-            checkpoint_path: The checkpoint; None = the latest of `model_dir`.
-            yield_single_examples: Whether to yield records; False yields whole batches.
+            checkpoint_path: The checkpoint; None = the latest checkpoint of `model_dir`.
+            yield_single_examples: Whether to yield records instead of whole batches.
 
         Returns:
-            A generator of arrays, or of dicts of them.
+            A generator of arrays, or of dicts of arrays.
 
         Raises:
-            InvalidCheckpointError: If there is no such checkpoint, or no trained model in
-                `model_dir`. It is a ``ValueError``.
-            InvalidModelError: While generating: if `predict_keys` does not fit the predictions, or
-                they have different numbers of records. It is a ``ValueError``.
+            InvalidCheckpointError: If the checkpoint does not exist, or `model_dir` has no trained
+                model. It is a ``ValueError``.
+            InvalidModelError: Raised by the generator if `predict_keys` does not fit the
+                predictions, or they have different numbers of records. It is a ``ValueError``.
         """
         input_fn = checked_input_fn(input_fn)
         checked = checked_hooks(hooks)
@@ -271,19 +273,19 @@ class Estimator:
         """Write the model as a SavedModel, for serving.
 
         Args:
-            export_dir_base: Folder for the exports; each gets a subfolder.
+            export_dir_base: Directory for the exports, each in a subdirectory.
             serving_input_receiver_fn: Returns a `ServingInputReceiver`.
-            assets_extra: Files to add: from a path below ``assets.extra`` to a file's path.
+            assets_extra: Files to add, as a dict from a path below ``assets.extra`` to a file path.
             as_text: Whether to write ``saved_model.pbtxt`` instead of ``saved_model.pb``.
-            checkpoint_path: The checkpoint; None = the latest of `model_dir`.
+            checkpoint_path: The checkpoint; None = the latest checkpoint of `model_dir`.
 
         Returns:
-            Path of the new folder, ``<export_dir_base>/<unix seconds>``.
+            Path of the new directory, ``<export_dir_base>/<unix seconds>``.
 
         Raises:
-            InvalidModelError: If there is no `serving_input_receiver_fn`, or the model has no
+            InvalidModelError: If `serving_input_receiver_fn` is missing, or the model has no
                 ``export_outputs`` that fit it. It is a ``ValueError``.
-            InvalidCheckpointError: If there is no checkpoint. It is a ``ValueError``.
+            InvalidCheckpointError: If the checkpoint does not exist. It is a ``ValueError``.
             DataError: If a file of `assets_extra` does not exist. It is a ``ValueError``.
         """
         if not callable(serving_input_receiver_fn):
@@ -292,7 +294,7 @@ class Estimator:
         graph = ServingGraph(self.model_fn, serving_input_receiver_fn, config=self._config)
         return graph.write(
             export_dir_base,
-            lambda session, saver: restore(saver, session, checkpoint),
+            lambda session, saver: restore_checkpoint(saver, session, checkpoint),
             assets_extra=assets_extra,
             as_text=as_text,
         )
@@ -300,7 +302,7 @@ class Estimator:
     export_savedmodel = export_saved_model
 
     def eval_dir(self, name: str | None = None) -> str:
-        """Return the folder of the event files of an evaluation."""
+        """Return the directory of an evaluation's event files."""
         return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
 
     def latest_checkpoint(self) -> str | None:
@@ -311,39 +313,39 @@ class Estimator:
         """Return the names of all variables in the latest checkpoint, sorted.
 
         Raises:
-            InvalidCheckpointError: If there is no checkpoint. It is a ``ValueError``.
+            InvalidCheckpointError: If `model_dir` has no checkpoint. It is a ``ValueError``.
         """
         with open_reader(require_checkpoint(self.model_dir, None)) as reader:
             return sorted(reader.get_variable_to_shape_map())
 
     def get_variable_value(self, name: str) -> Any:
-        """Return the value that a variable has in the latest checkpoint, as an array.
+        """Return the value of a variable in the latest checkpoint, as an array.
 
         Args:
-            name: Its name, as `get_variable_names` has it; ``":0"`` may be at its end.
+            name: Name of the variable, as in `get_variable_names`, optionally with ``":0"``.
 
         Raises:
-            InvalidCheckpointError: If there is no checkpoint, or no such variable. It is a
-                ``ValueError``.
+            InvalidCheckpointError: If `model_dir` has no checkpoint, or the checkpoint lacks the
+                variable. It is a ``ValueError``.
         """
         path = require_checkpoint(self.model_dir, None)
         with open_reader(path) as reader:
             key = name.removesuffix(":0")
             if not reader.has_tensor(key):
-                known = ", ".join(sorted(reader.get_variable_to_shape_map()))
-                raise InvalidCheckpointError(f"{path} has no variable {name!r}; it has {known}")
+                names = ", ".join(sorted(reader.get_variable_to_shape_map()))
+                raise InvalidCheckpointError(f"{path} has no variable {name!r}; it has {names}")
             return reader.get_tensor(key)
 
 
 def own_config(config: Any, model_dir: str | os.PathLike[str] | None) -> Any:
-    """Return an estimator's run configuration, with a folder and session settings.
+    """Return an estimator's run configuration, with a directory and session settings.
 
     Args:
-        config: A `RunConfig`, ours or ``tf.estimator``'s, or None.
-        model_dir: The folder; None = that of `config`, or a new temporary one.
+        config: A `RunConfig` of detcore or ``tf.estimator``, or None.
+        model_dir: The directory; None = the directory of `config`, or a new temporary directory.
 
     Raises:
-        ConfigError: If it needs several processes, or names another folder.
+        ConfigError: If the configuration needs several processes, or names another directory.
     """
     if config is None:
         config = RunConfig()
@@ -356,11 +358,11 @@ def own_config(config: Any, model_dir: str | os.PathLike[str] | None) -> Any:
     folder = None if model_dir is None else os.fspath(model_dir)
     if folder is not None and config.model_dir not in (None, folder):
         raise ConfigError(
-            f"the Estimator has model_dir={folder!r} and its RunConfig {config.model_dir!r}.\n"
-            "Set one of them, or both to the same folder."
+            f"the Estimator has model_dir={folder!r}, but its RunConfig has {config.model_dir!r}.\n"
+            "Set only one of them, or both to the same directory."
         )
     if folder is None and config.model_dir is None:
-        # Made when it is used: the estimator of a trial never does.
+        # Created on first use. The estimator of a trial never uses it.
         folder = os.path.join(tempfile.gettempdir(), f"{_TEMPORARY}{secrets.token_hex(8)}")
     if folder is not None:
         changes["model_dir"] = folder
@@ -368,7 +370,7 @@ def own_config(config: Any, model_dir: str | os.PathLike[str] | None) -> Any:
 
 
 def make_temporary_folder(config: Any) -> None:
-    """Make the folder of an estimator that was given none, and say where it is; once.
+    """Create the temporary directory of an estimator without a directory, and log its path once.
 
     Args:
         config: Result of `own_config`.
@@ -377,7 +379,7 @@ def make_temporary_folder(config: Any) -> None:
     if not os.path.basename(folder).startswith(_TEMPORARY) or os.path.exists(folder):
         return
     os.mkdir(folder, 0o700)
-    _logger.warning("no model_dir is set; the model is kept in the temporary folder %s", folder)
+    _logger.warning("no model_dir is set; the model is saved in the temporary directory %s", folder)
 
 
 def checked_warm_start(value: Any) -> WarmStartSettings | None:
@@ -390,5 +392,5 @@ def checked_warm_start(value: Any) -> WarmStartSettings | None:
         raise wrong_type("warm_start_from", value, "a path or WarmStartSettings")
     path = os.fspath(value)
     variables = os.path.join(path, "variables", "variables")
-    # A SavedModel keeps its checkpoint under this name.
+    # A SavedModel contains its checkpoint under this name.
     return WarmStartSettings(variables if tf.io.gfile.exists(f"{variables}.index") else path)

@@ -1,4 +1,4 @@
-"""Implement ``Estimator.evaluate``: a graph, a session and a loop."""
+"""Implement ``Estimator.evaluate``."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def evaluate_model(
     Args:
         estimator: The estimator.
         input_fn: Returns the data.
-        steps: Batches at most; None = until the data end.
+        steps: Maximum number of batches; None = all data.
         hooks: ``SessionRunHook`` objects.
-        checkpoint: The checkpoint; None = with fresh variables.
-        eval_dir: Folder of the event file.
+        checkpoint: The checkpoint; None = fresh variables.
+        eval_dir: Directory of the event file.
 
     Returns:
         The metrics by name, ``loss`` (the mean over the batches) and ``global_step``.
@@ -52,10 +52,10 @@ def evaluate_model(
         )
         if steps is None and not inputs.has_end:
             _logger.warning(
-                "input_fn returns plain tensors, which never end, and steps is not given: the "
-                "evaluation ends only when a hook asks for it"
+                "input_fn returns plain tensors, which never end, and steps is not set. The "
+                "evaluation ends only when a hook requests it"
             )
-        update, values = _metrics(spec)
+        update, values = _list_metrics(spec)
         all_hooks = (*inputs.hooks, *hooks, *spec.evaluation_hooks)
         scaffold = with_local_variables(spec.scaffold)
     events = EventFile(eval_dir)
@@ -68,12 +68,12 @@ def evaluate_model(
             restore=make_restorer(scaffold, checkpoint),
         )
         with contextlib.closing(hooked):
-            _run(hooked, update, steps)
+            _run_steps(hooked, update, steps)
             hooked.end()
             results: dict[str, Any] = hooked.session.run(values)
         _write_results(events, results, checkpoint)
-    shown = ", ".join(f"{name} = {value}" for name, value in sorted(results.items()))
-    _logger.info("evaluated at global step %d: %s", int(results[_STEP]), shown)
+    listed = ", ".join(f"{name} = {value}" for name, value in sorted(results.items()))
+    _logger.info("evaluated at global step %d: %s", int(results[_STEP]), listed)
     return results
 
 
@@ -85,14 +85,14 @@ def _write_results(events: EventFile, results: dict[str, Any], checkpoint: str |
     events.write_summary(int(results[_STEP]), summary)
 
 
-def _metrics(spec: Any) -> tuple[Any, dict[str, Any]]:
+def _list_metrics(spec: Any) -> tuple[Any, dict[str, Any]]:
     """Return the operation that adds a batch to all metrics, and the metrics' values."""
     metrics = dict(spec.eval_metric_ops or {})
     for name in (_LOSS, _STEP):
         if name in metrics:
             raise InvalidModelError(
-                f"eval_metric_ops has a metric {name!r}, a name that every evaluation uses itself."
-                "\nGive the metric another name."
+                f"eval_metric_ops has a metric {name!r}, but this name is reserved.\n"
+                "Give the metric another name."
             )
     metrics[_LOSS] = tf1.metrics.mean(spec.loss)
     # Sorted, so that each process builds the same graph.
@@ -103,18 +103,18 @@ def _metrics(spec: Any) -> tuple[Any, dict[str, Any]]:
     return update, values
 
 
-def _run(hooked: HookedSession, update: Any, steps: int | None) -> None:
+def _run_steps(hooked: HookedSession, update: Any, steps: int | None) -> None:
     run = hooked.make_step(update)
-    done = 0
+    num_batches = 0
     try:
-        while (steps is None or done < steps) and not hooked.should_stop:
+        while (steps is None or num_batches < steps) and not hooked.should_stop:
             run()
-            done += 1
+            num_batches += 1
     except (tf.errors.OutOfRangeError, StopIteration):
-        _logger.info("the evaluation data ended after %d batches", done)
-    if done == 0:
+        _logger.info("the evaluation data ended after %d batches", num_batches)
+    if num_batches == 0:
         raise DataError(
-            "there is nothing to evaluate: input_fn gave no batch.\n"
-            "The metrics of no data are no numbers, and TensorFlow would report them as 0.\n"
-            "Look at the data that input_fn reads, and at drop_remainder with few records."
+            "there is nothing to evaluate: input_fn returned no batch.\n"
+            "Without data, metrics are undefined, but TensorFlow would report 0.\n"
+            "Check the data that input_fn reads, and drop_remainder if the data has few records."
         )

@@ -19,12 +19,12 @@ _REAL = "biuf"
 
 
 class EventFile:
-    """One event file of a folder, made when something is first written to it.
+    """An event file in a directory, created on the first write.
 
-    Call its methods with a graph as the default one: TensorFlow refuses them in eager mode.
+    Call its methods with a default graph, because TensorFlow rejects them in eager mode.
 
     Args:
-        folder: The folder; made if missing.
+        folder: The directory, created if missing.
         graph: A graph to write first, or None.
     """
 
@@ -38,12 +38,12 @@ class EventFile:
 
         Args:
             step: The global step.
-            summary: ``tf.compat.v1.Summary``, or the bytes of one.
+            summary: ``tf.compat.v1.Summary``, or a serialized summary.
         """
         self._open_writer().add_summary(summary, step)
 
     def write_session_log(self, step: int, **fields: Any) -> None:
-        """Write a note on the session: its start, or a checkpoint."""
+        """Write an event of the session, such as its start or a checkpoint."""
         self._open_writer().add_session_log(tf1.SessionLog(**fields), step)
 
     def flush(self) -> None:
@@ -52,14 +52,14 @@ class EventFile:
             self._writer.flush()
 
     def close(self) -> None:
-        """Flush and close the file, if there is one."""
+        """Flush and close the file, if it exists."""
         if self._writer is not None:
             self._writer.close()
 
     def _open_writer(self) -> Any:
         if self._writer is None:
-            # TensorFlow names the file after the second; two writers of one second must not share
-            # it.
+            # TensorFlow names the file after the second. Two writers in one second need different
+            # files.
             suffix = f".{os.getpid()}.{uuid.uuid4().hex[:8]}"
             self._writer = tf1.summary.FileWriter(
                 self._folder, graph=self._graph, filename_suffix=suffix
@@ -71,8 +71,8 @@ def result_summary(results: Mapping[str, Any]) -> Any:
     """Return a summary of the results of an evaluation.
 
     Args:
-        results: Values by name; numbers, arrays, or the bytes of a summary. Others are named in
-            the log and left out.
+        results: Values by name: numbers, arrays, or serialized summaries. Other values are logged
+            and left out.
     """
     summary = tf1.Summary()
     for name, value in results.items():
@@ -83,7 +83,10 @@ def result_summary(results: Mapping[str, Any]) -> Any:
         elif isinstance(value, np.ndarray) and value.dtype.kind in _REAL:
             summary.value.add(tag=name, tensor=tf.make_tensor_proto(value))
         else:
-            _logger.info("the metric %r is no number or array and is not in the event file", name)
+            _logger.info(
+                "the metric %r is neither a number nor an array, so it is not in the event file",
+                name,
+            )
     return summary
 
 
@@ -91,7 +94,7 @@ def _add_serialized(summary: Any, name: str, value: bytes) -> None:
     try:
         parsed = tf1.Summary.FromString(value)
     except Exception as error:  # noqa: BLE001  (protobuf's error class differs between its versions)
-        _logger.info("the metric %r is a string and is not in the event file: %s", name, error)
+        _logger.info("the metric %r is a string, so it is not in the event file: %s", name, error)
         return
     for index, part in enumerate(parsed.value):
         part.tag = f"{name}/{index}"

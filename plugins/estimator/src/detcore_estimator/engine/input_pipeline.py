@@ -12,11 +12,11 @@ from detcore_estimator.tensorflow_versions import tf, tf1
 
 
 class Model(Protocol):
-    """The properties of an `Estimator` that a call of its methods reads."""
+    """The properties of an `Estimator` that its methods read."""
 
     @property
     def model_dir(self) -> str:
-        """Folder of the checkpoints and event files."""
+        """Directory of the checkpoints and event files."""
 
     @property
     def config(self) -> Any:
@@ -32,11 +32,11 @@ class Model(Protocol):
 
 
 class Inputs(NamedTuple):
-    """How the data of a graph is started.
+    """The data of a graph.
 
     Attributes:
-        hooks: ``SessionRunHook`` objects that start the data; they are not called per step.
-        has_end: Whether the data come from a dataset or a queue. Plain tensors never end.
+        hooks: ``SessionRunHook`` objects that start the data. They are not called per step.
+        has_end: Whether the data comes from a dataset or a queue. Plain tensors never end.
     """
 
     hooks: tuple[Any, ...]
@@ -58,23 +58,23 @@ def build_model(
         input_fn: Returns a ``tf.data.Dataset``, ``(features, labels)`` or ``features``.
         mode: One of `ModeKeys`. For PREDICT, labels are dropped.
         config: The run configuration.
-        checkpoint: The checkpoint to restore; without one, variables may be warm-started.
+        checkpoint: The checkpoint to restore. If None, variables may be warm-started.
 
     Returns:
         The inputs, and the checked ``EstimatorSpec``.
 
     Raises:
-        DataError: If `input_fn` returns nothing, or a tuple of another length. It is a
+        DataError: If `input_fn` returns None, or a tuple of another length. It is a
             ``ValueError``.
     """
     result = call_input_fn(input_fn, mode=mode, params=estimator.params, config=config)
     hooks: tuple[Any, ...] = ()
     is_dataset = isinstance(result, tf.data.Dataset)
     if is_dataset:
-        iterator = _iterator(result)
+        iterator = _make_iterator(result)
         hooks = (_StartIterator(iterator),)
         result = iterator.get_next()
-    features, labels = _split(result, mode)
+    features, labels = _split_element(result, mode)
     has_end = is_dataset or bool(tf1.get_collection(tf1.GraphKeys.QUEUE_RUNNERS))
     has_end = has_end or any(
         getattr(getattr(part, "op", None), "type", "").startswith("IteratorGetNext")
@@ -86,33 +86,33 @@ def build_model(
     return Inputs(hooks, has_end), spec
 
 
-def _iterator(dataset: Any) -> Any:
+def _make_iterator(dataset: Any) -> Any:
     try:
         return tf1.data.make_initializable_iterator(dataset)
     except ValueError as error:
         raise DataError(
             f"the dataset that input_fn returned cannot be used in the model's graph: {error}\n"
-            "A dataset belongs to the graph in which it was made, and each call of train, evaluate "
-            "and predict has its own.\n"
-            "Make the dataset inside input_fn."
+            "A dataset belongs to the graph in which it was created, and each call of train, "
+            "evaluate and predict has its own graph.\n"
+            "Create the dataset inside input_fn."
         ) from error
 
 
-def _split(result: Any, mode: str) -> tuple[Any, Any]:
+def _split_element(result: Any, mode: str) -> tuple[Any, Any]:
     is_pair = isinstance(result, (tuple, list))
     if is_pair and mode == ModeKeys.PREDICT and result:
         return result[0], None
     if is_pair:
         if len(result) != 2:
             raise DataError(
-                f"input_fn gives a {type(result).__name__} of {len(result)} parts per batch.\n"
-                "It is features alone, or a pair (features, labels).\n"
+                f"input_fn returns a {type(result).__name__} of {len(result)} parts per batch.\n"
+                "A batch is only features, or a pair (features, labels).\n"
                 "Put several features into a dict."
             )
         return result[0], result[1]
     if result is None:
         raise DataError(
-            f"input_fn returned {describe(result)}; it returns a tf.data.Dataset, a pair "
+            f"input_fn returned {describe(result)}; expected a tf.data.Dataset, a pair "
             "(features, labels) or features"
         )
     return result, None

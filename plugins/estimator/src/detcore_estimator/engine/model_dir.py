@@ -1,4 +1,4 @@
-"""Find the checkpoints in an estimator's folder."""
+"""Find the checkpoints in an estimator's directory."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ _logger = logging.getLogger("detcore.estimator")
 
 
 def latest_checkpoint(model_dir: str) -> str | None:
-    """Return the checkpoint that a folder's file ``checkpoint`` names as the latest.
+    """Return the latest checkpoint according to a directory's file ``checkpoint``.
 
-    Unlike TensorFlow's function of this name, it does not pass over a file that names a checkpoint
-    which is gone: to train on from there would mean to begin again unnoticed.
+    Unlike TensorFlow's function of this name, this raises an error if the latest checkpoint was
+    deleted. Otherwise training would silently start again.
 
     Args:
-        model_dir: The folder; it may not exist yet.
+        model_dir: The directory, which may not exist yet.
 
     Returns:
         The checkpoint's path without ``.index``, or None.
 
     Raises:
-        InvalidCheckpointError: If the named checkpoint is not there.
+        InvalidCheckpointError: If the latest checkpoint does not exist.
     """
     state = tf1.train.get_checkpoint_state(model_dir)
     if state is None or not state.model_checkpoint_path:
         return None
     path = str(state.model_checkpoint_path)
-    if not _exists(path):
+    if not _has_index(path):
         raise InvalidCheckpointError(
             f"{os.path.join(model_dir, 'checkpoint')} names {path} as the latest checkpoint, but "
-            "there are no such files.\n"
-            "They were deleted, or the folder was copied from another place.\n"
-            "Correct model_checkpoint_path in that file, or delete the file to begin again."
+            "its files do not exist.\n"
+            "They were deleted, or the directory was copied from another place.\n"
+            "Correct model_checkpoint_path in that file, or delete the file to start again."
         )
     return path
 
@@ -48,12 +48,12 @@ def latest_checkpoint(model_dir: str) -> str | None:
 def resolve_checkpoint(
     model_dir: str, checkpoint_path: str | os.PathLike[str] | None
 ) -> str | None:
-    """Return the checkpoint that a user means.
+    """Return the checkpoint for the user's argument.
 
     Args:
-        model_dir: The estimator's folder.
-        checkpoint_path: A checkpoint's path, with or without ``.index``; a folder, for its
-            latest; or None, for the latest of `model_dir`.
+        model_dir: The estimator's directory.
+        checkpoint_path: A checkpoint's path with or without ``.index``, a directory for its latest
+            checkpoint, or None for the latest checkpoint of `model_dir`.
 
     Returns:
         The path, or None if `checkpoint_path` is None and `model_dir` has no checkpoint.
@@ -65,38 +65,37 @@ def resolve_checkpoint(
         return latest_checkpoint(model_dir)
     path = os.fspath(checkpoint_path)
     for candidate in (path.removesuffix(".index"), path):
-        if _exists(candidate):
+        if _has_index(candidate):
             return candidate
-    found = latest_checkpoint(path) if tf.io.gfile.isdir(path) else None
-    if found is None:
+    latest = latest_checkpoint(path) if tf.io.gfile.isdir(path) else None
+    if latest is None:
         raise InvalidCheckpointError(
-            f"there is no checkpoint {path}.\n"
-            "A checkpoint's path is that of its files without the ending, such as "
-            "'/models/a/model.ckpt-1000'."
+            f"the checkpoint {path} does not exist.\n"
+            "Pass the path of its files without the suffix, such as '/models/a/model.ckpt-1000'."
         )
-    return found
+    return latest
 
 
 def require_checkpoint(model_dir: str, checkpoint_path: str | os.PathLike[str] | None) -> str:
-    """Return the checkpoint that a user means; see `resolve_checkpoint`.
+    """Return an existing checkpoint for the user's argument; see `resolve_checkpoint`.
 
     Raises:
-        InvalidCheckpointError: If it does not exist. It is a ``ValueError``.
+        InvalidCheckpointError: If the checkpoint does not exist. It is a ``ValueError``.
     """
     path = resolve_checkpoint(model_dir, checkpoint_path)
     if path is None:
         raise InvalidCheckpointError(
             f"could not find a trained model in model_dir {model_dir}: it has no checkpoint.\n"
-            "Call train() first, or name another folder or a checkpoint_path."
+            "Call train() first, or pass another directory or a checkpoint_path."
         )
     return path
 
 
-def restore(saver: Any, session: Any, path: str) -> None:
-    """Put the values of a checkpoint into a session's variables.
+def restore_checkpoint(saver: Any, session: Any, path: str) -> None:
+    """Restore a checkpoint into a session's variables.
 
     Raises:
-        InvalidCheckpointError: If they do not fit.
+        InvalidCheckpointError: If the checkpoint does not fit.
     """
     if "://" in path or not isinstance(saver, tf1.train.Saver):
         saver.restore(session, path)
@@ -107,18 +106,18 @@ def restore(saver: Any, session: Any, path: str) -> None:
 def make_restorer(
     scaffold: Any, path: str | None, model_dir: str | None = None
 ) -> Callable[[Any], None] | None:
-    """Return what puts the values of a checkpoint into a session's variables; None without one.
+    """Return a function that restores a checkpoint into a session; None without a checkpoint.
 
     Args:
         scaffold: The scaffold with the saver.
         path: The checkpoint.
-        model_dir: Folder in which the saver removes old checkpoints from now on, or None.
+        model_dir: Directory in which the saver removes old checkpoints afterwards, or None.
     """
     if path is None:
         return None
 
     def restore_from_path(session: Any) -> None:
-        restore(scaffold.saver, session, path)
+        restore_checkpoint(scaffold.saver, session, path)
         if model_dir is not None:
             _logger.info("resuming from %s", path)
             state = tf1.train.get_checkpoint_state(model_dir)
@@ -127,8 +126,8 @@ def make_restorer(
     return restore_from_path
 
 
-def global_step_of(path: str) -> int:
-    """Return the global step that a checkpoint holds; 0 if it holds none."""
+def read_global_step(path: str) -> int:
+    """Return the global step of a checkpoint; 0 if the checkpoint has none."""
     with open_reader(path) as reader:
         if not reader.has_tensor(tf1.GraphKeys.GLOBAL_STEP):
             return 0
@@ -145,6 +144,6 @@ def open_reader(path: str) -> Iterator[Any]:
         yield tf1.train.NewCheckpointReader(str(folder / Path(path).name))
 
 
-def _exists(path: str) -> bool:
-    # TensorFlow's own checks take the path as a pattern.
+def _has_index(path: str) -> bool:
+    # TensorFlow's own checks treat the path as a pattern.
     return bool(tf.io.gfile.exists(f"{path}.index"))

@@ -1,4 +1,4 @@
-"""Implement ``Estimator.predict``: a graph, a session and the predictions of each record."""
+"""Implement ``Estimator.predict``."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def predict_with_model(
 ) -> Iterator[Any]:
     """Yield the predictions of a model with the values of a checkpoint.
 
-    Between two of them no graph or session of this function is the default one, so that several
-    generators can take turns and a caller may leave one unfinished.
+    Between two predictions, this function changes no default graph or session. Several generators
+    can therefore take turns, and a caller may abandon a generator.
 
     Args:
         estimator: The estimator.
         input_fn: Returns the features.
-        keys: Which of the predictions; None = all.
+        keys: Names of selected predictions; None = all.
         hooks: ``SessionRunHook`` objects.
-        checkpoint: The checkpoint; None = with warm-started variables.
+        checkpoint: The checkpoint; None = warm-started variables.
         is_single: Whether to yield records rather than batches.
     """
     config = estimator.config
@@ -49,7 +49,7 @@ def predict_with_model(
         )
         if not inputs.has_end:
             _logger.warning("input_fn returns plain tensors, so the predictions never end")
-        predictions = _chosen(spec.predictions, keys)
+        predictions = _select_predictions(spec.predictions, keys)
         scaffold = spec.scaffold
         all_hooks = (*inputs.hooks, *hooks, *spec.prediction_hooks)
     with contextlib.closing(
@@ -61,14 +61,14 @@ def predict_with_model(
             restore=make_restorer(scaffold, checkpoint),
         )
     ) as hooked:
-        for batch in _batches(hooked, predictions):
+        for batch in _predict_batches(hooked, predictions):
             if is_single:
-                yield from _records(batch)
+                yield from _split_records(batch)
             else:
                 yield batch
 
 
-def _batches(hooked: HookedSession, predictions: Any) -> Iterator[Any]:
+def _predict_batches(hooked: HookedSession, predictions: Any) -> Iterator[Any]:
     run = hooked.make_step(predictions)
     while not hooked.should_stop:
         try:
@@ -79,26 +79,26 @@ def _batches(hooked: HookedSession, predictions: Any) -> Iterator[Any]:
     hooked.end()
 
 
-def _chosen(predictions: Any, keys: Iterable[str] | None) -> Any:
-    wanted = [keys] if isinstance(keys, str) else list(keys or ())
-    if not wanted:
+def _select_predictions(predictions: Any, keys: Iterable[str] | None) -> Any:
+    selected_keys = [keys] if isinstance(keys, str) else list(keys or ())
+    if not selected_keys:
         return predictions
     if not isinstance(predictions, Mapping):
         raise InvalidModelError(
-            f"predict_keys={wanted!r} was given, but the predictions of the EstimatorSpec are one "
-            "tensor and have no keys.\n"
+            f"predict_keys={selected_keys!r} was passed, but the predictions of the EstimatorSpec "
+            "are a single tensor without keys.\n"
             "Leave predict_keys out, or return a dict of predictions."
         )
-    unknown = [key for key in wanted if key not in predictions]
+    unknown = [key for key in selected_keys if key not in predictions]
     if unknown:
         raise InvalidModelError(
             f"predict_keys has {', '.join(map(repr, unknown))}, but the model predicts "
             f"{', '.join(map(repr, predictions))}"
         )
-    return {key: value for key, value in predictions.items() if key in wanted}
+    return {key: value for key, value in predictions.items() if key in selected_keys}
 
 
-def _records(batch: Any) -> Iterator[Any]:
+def _split_records(batch: Any) -> Iterator[Any]:
     if not isinstance(batch, Mapping):
         _check_batched("the predictions", batch)
         yield from batch
@@ -109,7 +109,7 @@ def _records(batch: Any) -> Iterator[Any]:
     if len(set(lengths.values())) > 1:
         raise InvalidModelError(
             f"the predictions have different numbers of records in one batch: {lengths}.\n"
-            "They can only be taken apart when each has one row per record.\n"
+            "They can be split only if each has one row per record.\n"
             "Pass yield_single_examples=False to get whole batches, or choose predict_keys."
         )
     names = tuple(batch)
@@ -117,9 +117,9 @@ def _records(batch: Any) -> Iterator[Any]:
         yield dict(zip(names, row, strict=True))
 
 
-def _check_batched(what: str, values: Any) -> None:
+def _check_batched(place: str, values: Any) -> None:
     if np.ndim(values) == 0:
         raise InvalidModelError(
-            f"{what} is one value ({values!r}) for a whole batch and has no row per record.\n"
+            f"{place} is a single value ({values!r}) for a whole batch, without a row per record.\n"
             "Pass yield_single_examples=False to get whole batches, or choose predict_keys."
         )

@@ -1,4 +1,4 @@
-"""Implement ``Estimator.train``: a graph, a session and a loop."""
+"""Implement ``Estimator.train``."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class NanLossDuringTrainingError(
     DetcoreError,
     tf1.train.NanLossDuringTrainingError,  # type: ignore[misc]  # TensorFlow has no types
 ):
-    """The loss of a training step is not a number.
+    """Raised when the loss of a training step is not a number.
 
-    The variables are useless from that step on, so no checkpoint of it is written; the ones
-    before are untouched. It is also TensorFlow's error of this name, and a ``RuntimeError``.
+    The variables are useless after that step, so no checkpoint of it is written. Earlier
+    checkpoints stay unchanged. It is also TensorFlow's error of this name, and a ``RuntimeError``.
 
     Attributes:
-        step: The global step after which the loss was found.
+        step: The global step with this loss.
     """
 
     def __init__(self, step: int) -> None:
         super().__init__(
             f"the loss is NaN (not a number) at global step {step}.\n"
-            "The step has spoilt the variables; nothing of it was saved.\n"
+            "The step has made the variables unusable, and nothing was saved.\n"
             "Lower the learning rate, clip the gradients, or look for log(0), 0/0 and bad records "
             "in the data."
         )
@@ -62,14 +62,14 @@ def train_model(
     steps: int | None,
     max_steps: int | None,
 ) -> None:
-    """Train a model from its latest checkpoint on, or from the beginning.
+    """Train a model from its latest checkpoint, or from the beginning.
 
     Args:
         estimator: The estimator.
         input_fn: Returns the training data.
         hooks: ``SessionRunHook`` objects.
         listeners: ``CheckpointSaverListener`` objects.
-        steps: How many global steps more; None = as long as there are data.
+        steps: Number of additional global steps; None = until the data ends.
         max_steps: The global step to stop at; None = no limit.
     """
     model_dir = estimator.model_dir
@@ -85,7 +85,7 @@ def train_model(
         _add_saver(scaffold, config)
         user_hooks = (*hooks, *spec.training_hooks)
         chief_hooks = spec.training_chief_hooks
-        writer = _writer(
+        writer = _make_writer(
             config,
             model_dir,
             scaffold,
@@ -94,9 +94,9 @@ def train_model(
             events=events,
             checkpoint=checkpoint,
         )
-        # The order of tf.estimator: the chief's hooks, then the data, then the user's hooks.
-        own = () if writer is None else (writer,)
-        all_hooks = (*own, *chief_hooks, *inputs.hooks, *user_hooks)
+        # The same order as in tf.estimator: the chief's hooks, the data, the user's hooks.
+        writer_hooks = () if writer is None else (writer,)
+        all_hooks = (*writer_hooks, *chief_hooks, *inputs.hooks, *user_hooks)
         loop = _Loop(spec, writer=writer, events=events, config=config)
     with graph.as_default(), contextlib.closing(events):
         hooked = HookedSession(
@@ -112,7 +112,7 @@ def train_model(
 
 
 class _Loop:
-    """Runs the steps, and the saves, summaries and log lines that are due in between."""
+    """Runs the steps, and writes due checkpoints, summaries and log lines."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class _Loop:
         self._log_steps: int = config.log_step_count_steps or 0
         self._global_step = tf1.train.get_global_step()
         with tf1.control_dependencies([spec.train_op]):
-            # Read after the step; in parallel to it, the value would be old or new by chance.
+            # Read after the step. In parallel, the value would be old or new at random.
             step_after = tf.identity(self._global_step.read_value())
         self._fetches = [spec.train_op, spec.loss, step_after]
         tf1.add_to_collection(tf1.GraphKeys.LOSSES, spec.loss)
@@ -139,23 +139,23 @@ class _Loop:
         self._logged: tuple[int, float] | None = None
 
     def run(self, hooked: HookedSession, *, steps: int | None, max_steps: int | None) -> None:
-        """Run until a limit, the end of the data, or a hook that asks to stop."""
+        """Run until a limit, the end of the data, or a stop request of a hook."""
         start = int(hooked.session.run(self._global_step))
         last = max_steps if steps is None else start + steps
         _logger.info("training from global step %d%s", start, f" to {last}" if last else "")
-        if self._events_wanted():
+        if self._writes_events():
             self._events.write_session_log(start, status=tf1.SessionLog.START)
-        done = self._steps(hooked, start, math.inf if last is None else last)
-        if done == 0:
+        num_steps = self._run_steps(hooked, start, math.inf if last is None else last)
+        if num_steps == 0:
             _logger.warning(
-                "training made no step: input_fn gave no batch, or a hook stopped it before"
+                "training ran no step: input_fn returned no batch, or a hook stopped training"
             )
 
-    def _events_wanted(self) -> bool:
+    def _writes_events(self) -> bool:
         return self._writer is not None or bool(self._summary_steps)
 
-    def _steps(self, hooked: HookedSession, start: int, last: float) -> int:
-        """Return how many times the step was run."""
+    def _run_steps(self, hooked: HookedSession, start: int, last: float) -> int:
+        """Run steps, and return their number."""
         run = hooked.make_step(self._fetches)
         run_summary = run
         if self._summary_steps:
@@ -163,11 +163,11 @@ class _Loop:
         writer, log_steps = self._writer, self._log_steps
         next_summary = start if self._summary_steps else math.inf
         next_log = start if log_steps else math.inf
-        done, step, loss = 0, start, None
+        num_steps, step, loss = 0, start, None
         try:
             while step < last and not hooked.should_stop:
                 values = run_summary() if step >= next_summary else run()
-                done += 1
+                num_steps += 1
                 loss, new_step = values[1], int(values[2])
                 if loss != loss:
                     raise NanLossDuringTrainingError(new_step)
@@ -178,31 +178,31 @@ class _Loop:
                 if writer is not None and writer.is_due(step) and writer.save(hooked.session, step):
                     break
                 if step > next_log:
-                    self._log(step, loss)
+                    self._log_step(step, loss)
                     next_log = step + log_steps - 1
-                if step == start and done >= _MAX_RUNS_WITHOUT_STEP:
+                if step == start and num_steps >= _MAX_RUNS_WITHOUT_STEP:
                     break
         except (tf.errors.OutOfRangeError, StopIteration):
             _logger.info("the training data ended at global step %d", step)
-        if done and step == start:
+        if num_steps and step == start:
             raise InvalidModelError(
-                f"train_op ran {done} times and the global step is still {start}.\n"
-                "Without it there is nothing to count steps and to name checkpoints by.\n"
+                f"train_op ran {num_steps} times, but the global step is still {start}.\n"
+                "The global step counts steps and names checkpoints.\n"
                 "Pass it to the optimizer: "
                 "minimize(loss, global_step=tf.compat.v1.train.get_global_step())."
             )
         if loss is not None:
             _logger.info("loss of the last step, %d: %s", step, loss)
-        return done
+        return num_steps
 
-    def _log(self, step: int, loss: Any) -> None:
+    def _log_step(self, step: int, loss: Any) -> None:
         now = time.perf_counter()
         if self._logged is None:
             _logger.info("global step %d: loss %s", step, loss)
         else:
             rate = (step - self._logged[0]) / max(now - self._logged[1], 1e-9)
             _logger.info("global step %d: loss %s (%.4g steps/s)", step, loss, rate)
-            if self._events_wanted():
+            if self._writes_events():
                 summary = tf1.Summary()
                 summary.value.add(tag="global_step/sec", simple_value=rate)
                 self._events.write_summary(step, summary)
@@ -210,7 +210,7 @@ class _Loop:
 
 
 def _add_saver(scaffold: Any, config: Any) -> None:
-    """Put the saver that the scaffold will use into its collection, where hooks find it, too."""
+    """Put the saver that the scaffold will use into its collection, where hooks also find it."""
     if scaffold.saver is None and not tf1.get_collection(tf1.GraphKeys.SAVERS):
         saver = tf1.train.Saver(
             sharded=True,
@@ -222,7 +222,7 @@ def _add_saver(scaffold: Any, config: Any) -> None:
         tf1.add_to_collection(tf1.GraphKeys.SAVERS, saver)
 
 
-def _writer(
+def _make_writer(
     config: Any,
     model_dir: str,
     scaffold: Any,
@@ -232,7 +232,7 @@ def _writer(
     events: EventFile,
     checkpoint: str | None,
 ) -> CheckpointWriter | None:
-    """Return what saves; None where the configuration or a hook of the user takes care of it."""
+    """Return the checkpoint writer; None if saving is off, or a hook of the user saves."""
     savers = [hook for hook in hooks if isinstance(hook, tf1.train.CheckpointSaverHook)]
     if not savers and (config.save_checkpoints_secs or config.save_checkpoints_steps):
         return CheckpointWriter(
@@ -244,13 +244,15 @@ def _writer(
             restored=checkpoint,
         )
     if savers:
-        # TensorFlow's hook takes listeners only when it is made, and the user has made it already.
-        known = savers[0]._listeners
-        known.extend(listener for listener in listeners if listener not in known)
+        # TensorFlow's hook accepts listeners only in its constructor, which the user has called.
+        saver_listeners = savers[0]._listeners
+        saver_listeners.extend(
+            listener for listener in listeners if listener not in saver_listeners
+        )
         return None
     if listeners:
         raise InvalidExperimentError(
-            "saving_listeners were given, but no checkpoint is saved.\n"
+            "saving_listeners were passed, but no checkpoint is saved.\n"
             "Set RunConfig.save_checkpoints_steps or RunConfig.save_checkpoints_secs."
         )
     return None

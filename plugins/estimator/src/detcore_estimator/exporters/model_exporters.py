@@ -1,4 +1,4 @@
-"""Define exporters, which decide when to write a SavedModel and which of them to keep."""
+"""Define exporters, which decide when to write SavedModels and which SavedModels to keep."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Exporter(abc.ABC):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """Name of the folder below ``export/``; different for each exporter of an `EvalSpec`."""
+        """Name of the directory below ``export/``; unique among the exporters of an `EvalSpec`."""
 
     @abc.abstractmethod
     def export(
@@ -40,8 +40,8 @@ class Exporter(abc.ABC):
         """Write a SavedModel, or decide not to.
 
         Args:
-            estimator: The estimator; ours or ``tf.estimator``'s.
-            export_path: Folder for the exports of this exporter.
+            estimator: The estimator, of detcore or ``tf.estimator``.
+            export_path: Directory for the exports of this exporter.
             checkpoint_path: The checkpoint that was validated.
             eval_result: The metrics of the validation.
             is_the_final_export: Whether training has ended.
@@ -52,7 +52,7 @@ class Exporter(abc.ABC):
 
 
 class _SavedModelExporter(Exporter):
-    """Behaviour that all exporters here share."""
+    """Behaviour that all exporters of this module share."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class _SavedModelExporter(Exporter):
     def name(self) -> str:
         return self._name
 
-    def _write(self, estimator: Any, export_path: str, checkpoint_path: str) -> str | bytes:
+    def _write_export(self, estimator: Any, export_path: str, checkpoint_path: str) -> str | bytes:
         path: str | bytes = estimator.export_saved_model(
             export_path,
             self._function,
@@ -89,7 +89,7 @@ class FinalExporter(_SavedModelExporter):
     """Writes one SavedModel, when training has ended.
 
     Args:
-        name: Name of the exporter and of its folder.
+        name: Name of the exporter and of its directory.
         serving_input_receiver_fn: Returns a `ServingInputReceiver`.
         assets_extra: Files to add; see `Estimator.export_saved_model`.
         as_text: Whether to write ``saved_model.pbtxt``.
@@ -105,18 +105,18 @@ class FinalExporter(_SavedModelExporter):
     ) -> str | bytes | None:
         if not is_the_final_export:
             return None
-        return self._write(estimator, export_path, checkpoint_path)
+        return self._write_export(estimator, export_path, checkpoint_path)
 
 
 class LatestExporter(_SavedModelExporter):
-    """Writes a SavedModel after each validation and removes old ones.
+    """Writes a SavedModel after each validation, and removes old exports.
 
     Args:
-        name: Name of the exporter and of its folder.
+        name: Name of the exporter and of its directory.
         serving_input_receiver_fn: Returns a `ServingInputReceiver`.
         assets_extra: Files to add; see `Estimator.export_saved_model`.
         as_text: Whether to write ``saved_model.pbtxt``.
-        exports_to_keep: How many of the newest stay, > 0; None = all.
+        exports_to_keep: Number of exports to keep, > 0; None = all.
     """
 
     def __init__(
@@ -138,45 +138,45 @@ class LatestExporter(_SavedModelExporter):
         eval_result: Mapping[str, Any],
         is_the_final_export: bool,
     ) -> str | bytes | None:
-        written = self._write(estimator, export_path, checkpoint_path)
+        path = self._write_export(estimator, export_path, checkpoint_path)
         _remove_old(export_path, self._exports_to_keep)
-        return written
+        return path
 
 
 def loss_is_smaller(
     best_eval_result: Mapping[str, Any], current_eval_result: Mapping[str, Any]
 ) -> bool:
-    """Whether the current evaluation has a smaller ``loss`` than the best one so far.
+    """Whether the current evaluation has a smaller ``loss`` than the best evaluation so far.
 
     Raises:
-        MetricError: If one of them has no ``loss``. It is a ``ValueError``.
+        MetricError: If an evaluation has no ``loss``. It is a ``ValueError``.
     """
     for name, result in (("best", best_eval_result), ("current", current_eval_result)):
         if not result or _LOSS not in result:
             raise MetricError(
                 f"the {name} evaluation has no metric 'loss' to compare: {result!r}.\n"
-                "Pass BestExporter a compare_fn that uses a metric which is there."
+                "Pass a compare_fn to BestExporter that uses an existing metric."
             )
     return bool(best_eval_result[_LOSS] > current_eval_result[_LOSS])
 
 
 class BestExporter(_SavedModelExporter):
-    """Writes a SavedModel whenever a validation is better than all before it.
+    """Writes a SavedModel whenever a validation is better than all earlier validations.
 
-    The earlier results are read from the event files of the evaluation, so it continues after an
-    interrupted training: a first result afterwards that is worse than the previous best is not
-    exported if exports exist already.
+    Earlier results are read from the event files of the evaluation, so comparisons continue after
+    an interruption. The first result afterwards is not exported if it is worse than the previous
+    best and exports exist.
 
     Args:
-        name: Name of the exporter and of its folder.
+        name: Name of the exporter and of its directory.
         serving_input_receiver_fn: Returns a `ServingInputReceiver`.
         event_file_pattern: Pattern of the event files, below the estimator's ``model_dir``; None =
-            earlier results are forgotten.
-        compare_fn: Called with ``best_eval_result`` and ``current_eval_result``, dicts of metrics;
-            says whether the current one is better.
+            ignore earlier results.
+        compare_fn: Called with ``best_eval_result`` and ``current_eval_result``, dicts of metrics.
+            Returns whether the current result is better.
         assets_extra: Files to add; see `Estimator.export_saved_model`.
         as_text: Whether to write ``saved_model.pbtxt``.
-        exports_to_keep: How many of the newest stay, > 0; None = all.
+        exports_to_keep: Number of exports to keep, > 0; None = all.
     """
 
     def __init__(
@@ -212,19 +212,19 @@ class BestExporter(_SavedModelExporter):
         if not is_better:
             return None
         self._best = dict(eval_result)
-        written = self._write(estimator, export_path, checkpoint_path)
+        path = self._write_export(estimator, export_path, checkpoint_path)
         _remove_old(export_path, self._exports_to_keep)
-        return written
+        return path
 
     def _is_best_of_all(
         self, model_dir: str, export_path: str, eval_result: Mapping[str, Any]
     ) -> bool:
-        """Whether the first result in this process is to be exported."""
+        """Whether to export the first result in this process."""
         if self._pattern is not None:
             self._best = self._best_of_files(os.path.join(model_dir, self._pattern))
-        if self._best is None or not _exports(export_path):
+        if self._best is None or not _list_exports(export_path):
             return True
-        # The files have this very result, too, in single precision: not worse is good enough.
+        # The files also contain this result, in single precision. It must not be worse.
         return not self._is_better(_in_single_precision(eval_result), self._best)
 
     def _best_of_files(self, pattern: str) -> Mapping[str, Any] | None:
@@ -250,8 +250,8 @@ def _checked_compare(function: Any) -> Callable[..., bool]:
     names = parameter_names(function)
     if names != {"best_eval_result", "current_eval_result"}:
         raise InvalidModelError(
-            f"compare_fn takes {', '.join(sorted(names)) or 'no arguments'}.\n"
-            "It is called with best_eval_result and current_eval_result, by name."
+            f"compare_fn has the arguments: {', '.join(sorted(names)) or 'none'}.\n"
+            "It must accept best_eval_result and current_eval_result, by name."
         )
     checked: Callable[..., bool] = function
     return checked
@@ -264,8 +264,8 @@ def _in_single_precision(result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _exports(folder: str) -> list[str]:
-    """Return the names of the exports in a folder, the oldest first."""
+def _list_exports(folder: str) -> list[str]:
+    """Return the names of the exports in a directory, oldest first."""
     if not tf.io.gfile.isdir(folder):
         return []
     names = (name.rstrip("/") for name in tf.io.gfile.listdir(folder))
@@ -273,7 +273,7 @@ def _exports(folder: str) -> list[str]:
 
 
 def _remove_old(folder: str, count: int | None) -> None:
-    for name in _exports(folder)[: -count if count else 0]:
+    for name in _list_exports(folder)[: -count if count else 0]:
         path = os.path.join(folder, name)
         tf.io.gfile.rmtree(path)
         _logger.info("removed the old export %s", path)

@@ -23,29 +23,29 @@ from detcore_estimator.specs.estimator_spec import ModeKeys, check_model_fn_spec
 from detcore_estimator.tensorflow_versions import quiet_deprecations, tf, tf1
 
 _logger = logging.getLogger("detcore.estimator")
-# Collections of the graph that a SavedModel's builder fills and does not empty.
+# Graph collections that a SavedModel's builder fills but does not clear.
 _OF_BUILDER = (tf1.saved_model.MAIN_OP_KEY, tf1.saved_model.ASSETS_KEY)
 _MAX_NAMES = 100
 _DEFAULT = "serving_default"
 
 
 class ServingGraph:
-    """The PREDICT graph of a model behind one serving input; built once, written many times.
+    """The PREDICT graph of a model with one serving input, built once and written many times.
 
     Args:
-        model_fn: Called as ``(features, None, "infer", config)``; returns an `EstimatorSpec`, ours
-            or ``tf.estimator``'s.
+        model_fn: Called as ``(features, None, "infer", config)``. Returns an `EstimatorSpec` of
+            detcore or ``tf.estimator``.
         serving_input_receiver_fn: Returns a `ServingInputReceiver` or a
-            `TensorServingInputReceiver`, ours or ``tf.estimator``'s.
+            `TensorServingInputReceiver` of detcore or ``tf.estimator``.
         config: The run configuration, for its seed, its session configuration and `model_fn`.
 
     Attributes:
         graph: The graph.
-        has_own_saver: Whether the user's code made a saver for the graph.
+        has_own_saver: Whether the user's code created a saver for the graph.
 
     Raises:
-        InvalidModelError: If one of the two functions returns something else, or nothing of the
-            model can be served. It is a ``ValueError``.
+        InvalidModelError: If a function returns another type, or the model has no output to serve.
+            It is a ``ValueError``.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class ServingGraph:
     ) -> None:
         self._session_config = config.session_config
         with model_graph(config) as self.graph:
-            receiver = checked_receiver(serving_input_receiver_fn())
+            receiver = check_receiver(serving_input_receiver_fn())
             spec = model_fn(receiver.features, None, ModeKeys.PREDICT, config)
             check_model_fn_spec(spec, ModeKeys.PREDICT)
-            self._signatures = signature_map(receiver, spec.export_outputs)
+            self._signatures = make_signatures(receiver, spec.export_outputs)
             scaffold = spec.scaffold
             self.has_own_saver = own_saver(self.graph, scaffold) is not None
             self._init_op = scaffold.local_init_op
@@ -79,20 +79,20 @@ class ServingGraph:
         assets_extra: Mapping[str, str] | None = None,
         as_text: bool = False,
     ) -> str:
-        """Write the model with the present values of its variables.
+        """Write the model with the current values of its variables.
 
-        The folder appears under its name when it is complete. An error or a crash leaves nothing
-        but, at worst, a folder whose name begins with ``temp-``, which TensorFlow Serving ignores.
+        The directory gets its name when it is complete. After a crash, a directory whose name
+        begins with ``temp-`` may remain, which TensorFlow Serving ignores.
 
         Args:
-            export_dir_base: Folder for the exported models of this kind; made if missing.
-            restore: Called with the session and the model's saver; puts values into all variables.
-            assets_extra: Files to add: from a path below ``assets.extra`` to a file's path.
+            export_dir_base: Directory for the exported models, created if missing.
+            restore: Called with the session and the model's saver to restore all variables.
+            assets_extra: Files to add, as a dict from a path below ``assets.extra`` to a file path.
             as_text: Whether to write ``saved_model.pbtxt`` instead of ``saved_model.pb``.
 
         Returns:
-            Path of the new folder, ``<export_dir_base>/<unix seconds>``; the number is always
-            higher than that of the exports that are there.
+            Path of the new directory, ``<export_dir_base>/<unix seconds>``. The number is higher
+            than those of all existing exports.
 
         Raises:
             UnsafePathError: If a file would be written outside ``assets.extra``.
@@ -107,18 +107,18 @@ class ServingGraph:
                 tf1.Session(graph=self.graph, config=self._session_config) as session,
             ):
                 restore(session, self._saver)
-                self._build(session, folder, as_text)
+                self._build_saved_model(session, folder, as_text)
             for target, source in extra.items():
                 path = os.path.join(folder, "assets.extra", target)
                 tf.io.gfile.makedirs(os.path.dirname(path))
                 tf.io.gfile.copy(source, path)
-            return _renamed(folder, base)
+            return _rename_export(folder, base)
         except BaseException:
             if tf.io.gfile.exists(folder):
                 tf.io.gfile.rmtree(folder)
             raise
 
-    def _build(self, session: Any, folder: str, as_text: bool) -> None:
+    def _build_saved_model(self, session: Any, folder: str, as_text: bool) -> None:
         for key in _OF_BUILDER:
             self.graph.clear_collection(key)
         builder = tf1.saved_model.Builder(folder)
@@ -134,11 +134,11 @@ class ServingGraph:
         builder.save(as_text)
 
 
-def _renamed(folder: str, base: str) -> str:
-    """Name a complete folder after the present second; later than all others in any case.
+def _rename_export(folder: str, base: str) -> str:
+    """Name a complete directory after the current second, or after a later second if necessary.
 
-    The next second that is free would not do: the names of removed exports are free, too, and the
-    newest export must have the highest number.
+    The newest export must have the highest number. Names of removed exports are free, so the first
+    free name would not be sufficient.
     """
     names = (name.rstrip("/") for name in tf.io.gfile.listdir(base))
     first = max([int(time.time()), *(int(name) + 1 for name in names if name.isdigit())])
@@ -147,18 +147,18 @@ def _renamed(folder: str, base: str) -> str:
         try:
             tf.io.gfile.rename(folder, target)
         except (tf.errors.AlreadyExistsError, tf.errors.FailedPreconditionError):
-            # Another process took the name since; a folder with files in it is never replaced.
+            # Another process has used the name. A directory with files is never replaced.
             continue
         _logger.debug("exported the model to %s", target)
         return target
     raise StorageError(
-        f"no name from {first} to {first + _MAX_NAMES} was free in {base}: other processes "
-        "export there at the same time"
+        f"no name from {first} to {first + _MAX_NAMES} was free in {base}, because other processes "
+        "export there concurrently"
     )
 
 
 def _checked_assets(assets: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the files to add, after checks that need no export to have begun."""
+    """Return the files to add, checked before the export starts."""
     if assets is None:
         return {}
     if not isinstance(assets, Mapping):
@@ -169,22 +169,22 @@ def _checked_assets(assets: Mapping[str, str] | None) -> dict[str, str]:
         path = PurePosixPath(target)
         if path.is_absolute() or ".." in path.parts or not path.parts:
             raise UnsafePathError(
-                f"assets_extra has the path {target!r}, which is not one below assets.extra.\n"
-                "Use a relative path without '..', with the file's name at its end."
+                f"assets_extra has the path {target!r}, which is not below assets.extra.\n"
+                "Use a relative path without '..' that ends with the file name."
             )
         if not tf.io.gfile.exists(source) or tf.io.gfile.isdir(source):
             raise DataError(
-                f"assets_extra names the file {source!r} for {target!r}, which is no file.\n"
+                f"assets_extra has {source!r} for {target!r}, which is not an existing file.\n"
                 "Nothing was exported; check the path."
             )
     return dict(assets)
 
 
 class _ObjectSaver:
-    """Reads object-based checkpoints into a graph, and writes by the variables' names.
+    """Reads object-based checkpoints into a graph, and writes variables under their names.
 
-    For a scaffold whose saver is a ``tf.train.Checkpoint``: training's checkpoints have the names
-    of objects, while the variables of a SavedModel have those of the graph.
+    Used for a scaffold whose saver is a ``tf.train.Checkpoint``. Its checkpoints contain object
+    names, but a SavedModel needs the names of the graph's variables.
 
     Args:
         checkpoint: The ``tf.train.Checkpoint``.
@@ -207,27 +207,26 @@ class _ObjectSaver:
         return getattr(self._by_name, name)
 
 
-def signature_map(receiver: Any, export_outputs: Any) -> dict[str, Any]:
-    """Return the ``SignatureDef`` of each pair of an input and an output that fit each other.
+def make_signatures(receiver: Any, export_outputs: Any) -> dict[str, Any]:
+    """Return the ``SignatureDef`` of each matching pair of input and output.
 
-    A pair that does not fit, such as a classification of anything but serialized records, is left
-    out and named in the log.
+    Other pairs, such as a classification without serialized records, are logged and left out.
 
     Args:
-        receiver: A serving input receiver, ours or ``tf.estimator``'s.
+        receiver: A serving input receiver, of detcore or ``tf.estimator``.
         export_outputs: The ``export_outputs`` of the model's `EstimatorSpec`.
 
     Returns:
-        Signatures by name: that of the output, or ``"input:output"`` for the other inputs.
+        Signatures by name: the name of the output, or ``"input:output"`` for alternative inputs.
 
     Raises:
-        InvalidModelError: If there is nothing to export, or no pair fits. It is a ``ValueError``.
+        InvalidModelError: If the model has no outputs, or no pair matches. It is a ``ValueError``.
     """
     if not isinstance(export_outputs, Mapping) or not export_outputs:
         raise InvalidModelError(
-            f"the EstimatorSpec has no export_outputs ({export_outputs!r}), so there is nothing "
-            "to serve.\n"
-            "Leave export_outputs out to serve the predictions, or name at least one output."
+            f"the EstimatorSpec has empty export_outputs ({export_outputs!r}), so the model cannot "
+            "be served.\n"
+            "Leave export_outputs out to serve the predictions, or add at least one output."
         )
     inputs = {"": receiver.receiver_tensors, **(receiver.receiver_tensors_alternatives or {})}
     signatures: dict[str, Any] = {}
@@ -236,14 +235,14 @@ def signature_map(receiver: Any, export_outputs: Any) -> dict[str, Any]:
         for output_name, output in export_outputs.items():
             name = f"{input_name}:{output_name}" if input_name else str(output_name)
             try:
-                signatures[name] = _signature(tensors, output)
+                signatures[name] = _make_signature(tensors, output)
             except ValueError as error:
                 left_out[name] = str(error).splitlines()[0]
-    _report(signatures, left_out)
+    _report_signatures(signatures, left_out)
     return signatures
 
 
-def _signature(tensors: Any, output: Any) -> Any:
+def _make_signature(tensors: Any, output: Any) -> Any:
     if not isinstance(tensors, Mapping):
         tensors = {"input": tensors}
     with quiet_deprecations():
@@ -251,34 +250,34 @@ def _signature(tensors: Any, output: Any) -> Any:
     if not tf1.saved_model.is_valid_signature(signature):
         raise InvalidModelError(
             f"its inputs and outputs have types that the method {signature.method_name} of "
-            "TensorFlow Serving does not take"
+            "TensorFlow Serving does not accept"
         )
     return signature
 
 
-def _report(signatures: Mapping[str, Any], left_out: Mapping[str, str]) -> None:
+def _report_signatures(signatures: Mapping[str, Any], left_out: Mapping[str, str]) -> None:
     reasons = "".join(f"\n  {name}: {reason}" for name, reason in left_out.items())
     if not signatures:
         raise InvalidModelError(
             f"no output of the model can be served with this serving input:{reasons}\n"
-            "Change export_outputs or the serving_input_receiver_fn so that at least one fits; a "
-            "PredictOutput takes any input."
+            "Change export_outputs or the serving_input_receiver_fn so that at least one output "
+            "fits. A PredictOutput accepts any input."
         )
     if left_out:
         _logger.info("signatures that the exported model does not have:%s", reasons)
     if _DEFAULT not in signatures:
         _logger.warning(
-            "the exported model has no default signature, only %s; a request has to name one%s",
+            "the exported model has no default signature, only %s; a request must name one%s",
             ", ".join(signatures),
             reasons,
         )
 
 
-def checked_receiver(receiver: Any) -> Any:
+def check_receiver(receiver: Any) -> Any:
     """Return the result of a ``serving_input_receiver_fn``, checked."""
     if not hasattr(receiver, "features") or not hasattr(receiver, "receiver_tensors"):
         raise wrong_type(
-            "what serving_input_receiver_fn returns",
+            "the result of serving_input_receiver_fn",
             receiver,
             "a ServingInputReceiver or TensorServingInputReceiver",
         )

@@ -17,14 +17,14 @@ _OF_CALLER = -1  # among the indices of the hooks that request values
 
 
 class OpenSession:
-    """A session of one graph with its variables in place, and the threads of its queues.
+    """A session of one graph with initialized variables and running queue threads.
 
     Args:
-        graph: The graph; it may still grow.
-        scaffold: Its ``tf.compat.v1.train.Scaffold``, finalized.
+        graph: The graph, which may still grow.
+        scaffold: The graph's finalized ``tf.compat.v1.train.Scaffold``.
         config: ``ConfigProto`` of the session; None = TensorFlow's default.
-        restore: Puts values into the variables instead of the scaffold's ``init_op``; variables
-            that it leaves without a value are initialized.
+        restore: Restores the variables instead of the scaffold's ``init_op``. Variables without a
+            value afterwards are initialized.
     """
 
     def __init__(
@@ -40,21 +40,21 @@ class OpenSession:
         with contextlib.ExitStack() as stack:
             self.session = tf1.Session(graph=graph, config=config)
             stack.callback(self.close)
-            self._initialize(scaffold, restore)
+            self._initialize_variables(scaffold, restore)
             with graph.as_default():
                 if graph.get_collection(tf1.GraphKeys.QUEUE_RUNNERS):
                     tf1.train.start_queue_runners(self.session, self.coordinator)
             stack.pop_all()
 
     def close(self) -> None:
-        """Stop the threads and close the session; may be called again."""
+        """Stop the threads and close the session; idempotent."""
         self.coordinator.request_stop()
         try:
             self.session.close()
         finally:
             self.coordinator.join(stop_grace_period_secs=_JOIN_S, ignore_live_threads=True)
 
-    def _initialize(self, scaffold: Any, restore: Callable[[Any], None] | None) -> None:
+    def _initialize_variables(self, scaffold: Any, restore: Callable[[Any], None] | None) -> None:
         session = self.session
         if restore is None:
             session.run(scaffold.init_op, feed_dict=scaffold.init_feed_dict)
@@ -86,7 +86,7 @@ class HookList:
         hooks: ``tf.compat.v1.train.SessionRunHook`` objects, called in this order.
 
     Attributes:
-        should_stop: Whether a hook has called ``run_context.request_stop()``; may be set back.
+        should_stop: Whether a hook has called ``run_context.request_stop()``. May be reset.
     """
 
     def __init__(self, hooks: Iterable[Any]) -> None:
@@ -97,7 +97,7 @@ class HookList:
         self._opened: Any = None
 
     def begin(self, graph: Any) -> None:
-        """Notify the hooks before the session is created; they may add to the graph."""
+        """Notify the hooks before the session is created. They may add to the graph."""
         self.should_stop = False
         with graph.as_default():
             for hook in self.hooks:
@@ -111,14 +111,14 @@ class HookList:
                 hook.after_create_session(opened.session, opened.coordinator)
 
     def make_step(self, fetches: Any) -> Callable[[], Any]:
-        """Return the fastest function that runs fetches and leaves no hook out."""
+        """Return the fastest function that runs fetches with all necessary hooks."""
         if any(map(_is_called_per_step, self.hooks)):
             return functools.partial(self.run, fetches)
         function: Callable[[], Any] = self._opened.session.make_callable(fetches)
         return function
 
     def run(self, fetches: Any) -> Any:
-        """Run fetches, and the additions of the hooks, in one call of the session.
+        """Run fetches and the hooks' requests in one call of the session.
 
         Raises:
             RuntimeError: If two hooks feed the same tensor.
@@ -151,7 +151,7 @@ class HookList:
         return values[_OF_CALLER]
 
     def end(self) -> None:
-        """Notify the hooks that the loop ended without an error; call it once."""
+        """Notify the hooks that the loop ended without an error. Call it once."""
         with self._opened.graph.as_default():
             for hook in self.hooks:
                 hook.end(self._opened.session)
@@ -161,12 +161,13 @@ class HookedSession(HookList):
     """A session and its hooks, from ``begin`` to ``end``.
 
     Args:
-        graph: A graph that is complete but for what hooks and the scaffold add; it is finalized.
+        graph: A graph that is complete except for additions of hooks and scaffold. It becomes
+            finalized.
         scaffold: ``tf.compat.v1.train.Scaffold``.
         hooks: ``SessionRunHook`` objects.
         config: ``ConfigProto``; None = TensorFlow's default.
         restore: See `OpenSession`.
-        complete: Called when the hooks have begun; the last that may add to the graph.
+        complete: Called after the hooks' ``begin``, as the last code that may add to the graph.
     """
 
     def __init__(
@@ -194,11 +195,11 @@ class HookedSession(HookList):
 
     @property
     def session(self) -> Any:
-        """The ``tf.compat.v1.Session``; its own ``run`` passes the hooks by."""
+        """The ``tf.compat.v1.Session``. Its ``run`` bypasses the hooks."""
         return self._opened.session
 
     def close(self) -> None:
-        """Close the session; may be called again."""
+        """Close the session; idempotent."""
         self._opened.close()
 
 
@@ -210,7 +211,7 @@ def _use_hook_classes_once() -> None:
 
 
 def _is_called_per_step(hook: Any) -> bool:
-    """Whether a hook has anything to do before or after a run of the session."""
+    """Whether a hook overrides ``before_run`` or ``after_run``."""
     base = tf1.train.SessionRunHook
     return any(
         getattr(getattr(hook, name), "__func__", None) is not getattr(base, name)
@@ -223,7 +224,7 @@ def _merge_feeds(feeds: dict[Any, Any], more: Mapping[Any, Any], hook: Any) -> N
     for tensor, value in more.items():
         if id(tensor) in identities:
             raise RuntimeError(
-                f"the hook {type(hook).__name__} feeds {tensor!r}, which another hook feeds "
-                "already in the same step"
+                f"the hook {type(hook).__name__} feeds {tensor!r}, but another hook already feeds "
+                "it in the same step"
             )
         feeds[tensor] = value

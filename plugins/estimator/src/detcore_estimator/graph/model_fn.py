@@ -1,4 +1,4 @@
-"""Call model and input functions: build their graph, and pass the arguments that they take."""
+"""Build a model's graph, and call model and input functions with the arguments they accept."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ _ALLOWED = ("features", "labels", "mode", "params", "config", "model_dir")
 def model_graph(config: Any) -> Iterator[Any]:
     """Yield a new graph with a seed and a global step, as the default graph.
 
-    ``tf.random.get_global_generator()`` is one of the graph with this seed, saved with the model.
-    Every graph of a model is built in here, so that its variables have the same names in all.
+    ``tf.random.get_global_generator()`` belongs to the graph, has this seed, and is saved with the
+    model. Every graph of a model is built in this context, so variables have the same names in all
+    graphs.
 
     Args:
         config: The run configuration.
@@ -45,14 +46,13 @@ def model_graph(config: Any) -> Iterator[Any]:
 def parameter_names(function: Callable[..., Any]) -> set[str]:
     """Return the names of the arguments that a caller may pass by name.
 
-    Arguments that a ``functools.partial`` has set already are left out, and so are ``*args`` and
-    ``**kwargs``.
+    Arguments that a ``functools.partial`` has already set, ``*args`` and ``**kwargs`` are left out.
 
     Args:
         function: A function, method, partial or object with ``__call__``.
 
     Raises:
-        InvalidModelError: If Python cannot tell its arguments.
+        InvalidModelError: If Python cannot determine the arguments.
     """
     try:
         parameters = inspect.signature(function).parameters
@@ -77,11 +77,11 @@ def check_model_fn(model_fn: Any, params: Mapping[str, Any] | None) -> None:
 
     Args:
         model_fn: The user's function.
-        params: The hyperparameters, or None where the user passed none.
+        params: The hyperparameters, or None if the user passed none.
 
     Raises:
-        InvalidModelError: If it is not callable, lacks ``features``, wants an argument that is
-            not known, or takes no ``params`` though there are some. It is a ``ValueError``.
+        InvalidModelError: If the function is not callable, lacks ``features``, has an unknown
+            argument, or lacks ``params`` although `params` are passed. It is a ``ValueError``.
     """
     if not callable(model_fn):
         raise InvalidModelError(
@@ -92,15 +92,15 @@ def check_model_fn(model_fn: Any, params: Mapping[str, Any] | None) -> None:
     if "features" not in names or unknown:
         wrong = f"takes {', '.join(unknown)}" if unknown else "does not take features"
         raise InvalidModelError(
-            f"model_fn {_name(model_fn)} {wrong}.\n"
+            f"model_fn {_describe_function(model_fn)} {wrong}.\n"
             f"Its arguments are passed by name and are some of {', '.join(_ALLOWED)}; features "
             "is one of them.\n"
-            "Rename them, or set others beforehand with functools.partial."
+            "Rename the arguments, or set other arguments beforehand with functools.partial."
         )
     if params is not None and "params" not in names:
         raise InvalidModelError(
-            f"the Estimator was given params ({dict(params)}), but model_fn {_name(model_fn)} "
-            "takes no argument params.\n"
+            f"the Estimator received params ({dict(params)}), but model_fn "
+            f"{_describe_function(model_fn)} has no argument params.\n"
             "Add params to its arguments, or leave params out."
         )
 
@@ -115,18 +115,20 @@ def call_model_fn(
     config: Any,
     model_dir: str,
 ) -> Any:
-    """Call a model function with those of the arguments that it takes.
+    """Call a model function with the arguments that it accepts.
 
     Returns:
-        Its `EstimatorSpec`, checked.
+        The checked `EstimatorSpec`.
 
     Raises:
-        InvalidModelError: If it takes no labels and there are some, or it does not return a spec.
+        InvalidModelError: If the function accepts no labels but the data has labels, or it does not
+            return a spec.
     """
     names = parameter_names(model_fn)
     if labels is not None and "labels" not in names:
         raise InvalidModelError(
-            f"input_fn returns labels, but model_fn {_name(model_fn)} takes no argument labels.\n"
+            f"input_fn returns labels, but model_fn {_describe_function(model_fn)} has no argument "
+            "labels.\n"
             "Add labels to its arguments, or return features only."
         )
     arguments = {
@@ -145,28 +147,28 @@ def call_model_fn(
 def call_input_fn(
     input_fn: Callable[..., Any], *, mode: str, params: Mapping[str, Any], config: Any
 ) -> Any:
-    """Call an input function with those of the arguments that it takes, on the CPU.
+    """Call an input function with the arguments that it accepts, on the CPU.
 
     Args:
-        input_fn: The user's function; it may take ``mode``, ``params`` and ``config``.
+        input_fn: The user's function. It may accept ``mode``, ``params`` and ``config``.
         mode: One of `ModeKeys`.
         params: The estimator's hyperparameters.
         config: The run configuration.
     """
     parameters = parameter_names(input_fn)
     arguments = {"mode": mode, "params": params, "config": config}
-    taken = {name: value for name, value in arguments.items() if name in parameters}
+    accepted = {name: value for name, value in arguments.items() if name in parameters}
     with tf.device("/cpu:0"):
-        return input_fn(**taken)
+        return input_fn(**accepted)
 
 
 def warm_start(estimator: Any) -> None:
-    """Let the variables of the default graph begin as the estimator's ``warm_start_from`` says."""
-    # tf.estimator has no public name for it; ours has the same one.
+    """Initialize the default graph's variables from the estimator's ``warm_start_from``."""
+    # tf.estimator has no public name for it. detcore's Estimator uses the same private name.
     settings = getattr(estimator, "_warm_start_settings", None)
     if settings is not None:
         tf1.train.warm_start(*settings)
 
 
-def _name(function: Any) -> str:
+def _describe_function(function: Any) -> str:
     return str(getattr(function, "__qualname__", None) or repr(function))

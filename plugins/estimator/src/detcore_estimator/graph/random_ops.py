@@ -1,9 +1,9 @@
 """Make random operations of a graph resumable.
 
-An operation such as ``tf.nn.dropout``'s keeps the state of its random numbers inside the session,
-where it cannot be saved: a resumed run would draw the first step's numbers again. Here each of
-them is replaced by its stateless counterpart, whose numbers depend only on the operation's seeds
-and on a counter of steps.
+An operation such as in ``tf.nn.dropout`` keeps its random state inside the session, where it cannot
+be saved. A resumed run would draw the first step's numbers again. This module replaces each random
+operation with its stateless counterpart, whose numbers depend only on the operation's seeds and on
+a step counter.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class RandomOps:
     """The rewired random operations of one graph.
 
     Attributes:
-        counter: Steps done, ``(), int64``; a local variable, so no checkpoint of the model has it.
-        increment: Operation to run with each step; it is ordered after the reading of `counter`.
-        unsupported: Names of random operations that still keep their own state.
+        counter: Completed steps, ``(), int64``. As a local variable, it is not in checkpoints.
+        increment: Operation to run with each step, ordered after the reading of `counter`.
+        unsupported: Names of random operations that still have their own state.
     """
 
     def __init__(self, counter: Any, reading: Any) -> None:
@@ -37,35 +37,35 @@ class RandomOps:
         self._new_value = tf1.placeholder(tf.int64, [], name="new_value")
         self._assign = counter.assign(self._new_value, read_value=False)
 
-    def set(self, session: Any, value: int) -> None:
-        """Set the counter: the next step draws the numbers of step `value`, from 0."""
+    def set_counter(self, session: Any, value: int) -> None:
+        """Set the counter. The next step then draws the numbers of step `value`, counted from 0."""
         session.run(self._assign, {self._new_value: value})
 
 
 def make_random_ops_resumable(
     graph: Any, targets: Iterable[Any], *, seed_offset: int = 0
 ) -> RandomOps | None:
-    """Replace the random operations that a step runs by stateless ones.
+    """Replace the random operations of a step with stateless operations.
 
-    Everything that reads an operation's numbers reads the new ones, gradients included. Values
-    that variables are initialized with stay as they are. Two operations of the same seeds draw the
-    same numbers, as they did before.
+    All readers of an operation's numbers, including gradients, read the new numbers. Initial values
+    of variables stay unchanged. Two operations with the same seeds draw the same numbers, as
+    before.
 
     Args:
-        graph: The graph, complete but not finalized, and not yet run by a session.
+        graph: The complete graph, not finalized and not yet run by a session.
         targets: Tensors and operations that a step fetches.
-        seed_offset: Makes the numbers differ, say between workers.
+        seed_offset: Makes the numbers differ, for example between workers.
 
     Returns:
-        The rewired operations, or None if there is no random operation.
+        The rewired operations, or None if the step has no random operations.
     """
-    step_ops = upstream(_operations(targets))
-    found = [op for op in step_ops if _keeps_random_state(op.type, op.node_def.attr)]
-    inside = _random_in_functions(graph, step_ops)
-    if not found and not inside:
+    step_ops = find_upstream(_list_operations(targets))
+    random_op_list = [op for op in step_ops if _keeps_random_state(op.type, op.node_def.attr)]
+    names_in_functions = _random_in_functions(graph, step_ops)
+    if not random_op_list and not names_in_functions:
         return None
-    kept = set(upstream(_initializers(graph)))
-    fetched = set(_operations(targets))
+    initializer_ops = set(find_upstream(_list_initializers(graph)))
+    fetched = set(_list_operations(targets))
     with graph.as_default(), tf1.control_dependencies(None), tf1.name_scope("detcore_random"):
         counter = tf1.Variable(
             0,
@@ -77,16 +77,16 @@ def make_random_ops_resumable(
         )
         step = counter.read_value()
         random_ops = RandomOps(counter, step)
-        for op in found:
-            seed = tf.stack([_key(op, seed_offset), step])
-            if op in fetched or not _rewire(graph, op, seed, kept):
+        for op in random_op_list:
+            seed = tf.stack([_make_key(op, seed_offset), step])
+            if op in fetched or not _rewire_readers(graph, op, seed, initializer_ops):
                 random_ops.unsupported.append(op.name)
-    random_ops.unsupported.extend(inside)
+    random_ops.unsupported.extend(names_in_functions)
     return random_ops
 
 
-def _rewire(graph: Any, op: Any, seed: Any, kept: set[Any]) -> bool:
-    """Let the readers of an operation read its stateless sibling; return whether there is one."""
+def _rewire_readers(graph: Any, op: Any, seed: Any, kept: set[Any]) -> bool:
+    """Let the readers of an operation read its stateless sibling. Return whether one exists."""
     replace = _REPLACEMENTS.get(op.type)
     context = op._get_control_flow_context()
     if replace is None or not _is_drawn_once(context):
@@ -94,7 +94,7 @@ def _rewire(graph: Any, op: Any, seed: Any, kept: set[Any]) -> bool:
     readers = [reader for reader in op.outputs[0].consumers() if reader not in kept]
     if not readers:
         return True
-    # Inside of tf.cond the sibling must be in the same branch, or its inputs would be dead.
+    # Inside tf.cond, the sibling must be in the same branch. Otherwise its inputs would be dead.
     outer = graph._get_control_flow_context()
     graph._set_control_flow_context(context)
     try:
@@ -111,7 +111,7 @@ def _rewire(graph: Any, op: Any, seed: Any, kept: set[Any]) -> bool:
 
 
 def _is_drawn_once(context: Any) -> bool:
-    """Whether a step runs the operations of a control flow context at most once: no loops."""
+    """Whether a step runs a control flow context at most once, because it has no loops."""
     while context is not None:
         if not context.IsCondContext():
             return False
@@ -119,8 +119,8 @@ def _is_drawn_once(context: Any) -> bool:
     return True
 
 
-def _key(op: Any, seed_offset: int) -> Any:
-    """Return the 64 bits that tell an operation's numbers from those of others."""
+def _make_key(op: Any, seed_offset: int) -> Any:
+    """Return 64 bits that distinguish an operation's numbers from those of other operations."""
     seeds = op.get_attr("seed"), op.get_attr("seed2")
     name = op.name if seeds == _NO_SEED else ""
     text = f"{seeds[0]},{seeds[1]},{name},{seed_offset}"
@@ -132,29 +132,31 @@ def _keeps_random_state(kind: str, attributes: Any) -> bool:
     return "seed2" in attributes and not kind.startswith("Stateless") and "Dataset" not in kind
 
 
-def _operations(targets: Iterable[Any]) -> list[Any]:
+def _list_operations(targets: Iterable[Any]) -> list[Any]:
     flat = tf.nest.flatten(list(targets), expand_composites=True)
     return [target if isinstance(target, tf.Operation) else target.op for target in flat]
 
 
-def reachable(start: Iterable[Any], neighbours: Callable[[Any], Iterable[Any]]) -> set[Any]:
-    """Return operations and all that `neighbours` leads to from them."""
+def find_reachable(start: Iterable[Any], neighbours: Callable[[Any], Iterable[Any]]) -> set[Any]:
+    """Return all operations that are reachable through `neighbours`."""
     pending = list(start)
-    seen = set(pending)
+    visited = set(pending)
     while pending:
-        new = set(neighbours(pending.pop())) - seen
-        seen |= new
+        new = set(neighbours(pending.pop())) - visited
+        visited |= new
         pending += new
-    return seen
+    return visited
 
 
-def upstream(operations: Iterable[Any]) -> list[Any]:
-    """Return operations and all that they need, each once, in the order of the graph."""
-    seen = reachable(operations, lambda op: (*(each.op for each in op.inputs), *op.control_inputs))
-    return sorted(seen, key=lambda op: op._id)
+def find_upstream(operations: Iterable[Any]) -> list[Any]:
+    """Return operations and all operations they depend on, in the order of the graph."""
+    sources = find_reachable(
+        operations, lambda op: (*(tensor.op for tensor in op.inputs), *op.control_inputs)
+    )
+    return sorted(sources, key=lambda op: op._id)
 
 
-def _initializers(graph: Any) -> Iterator[Any]:
+def _list_initializers(graph: Any) -> Iterator[Any]:
     variables = {
         id(item): item
         for name in graph.get_all_collection_keys()
@@ -167,20 +169,20 @@ def _initializers(graph: Any) -> Iterator[Any]:
 
 
 def _random_in_functions(graph: Any, operations: Iterable[Any]) -> list[str]:
-    """Return the names of operations that call functions with random operations in them."""
+    """Return the names of operations that call functions with random operations."""
     calls = {op.name: names for op in operations if (names := called_functions(op.node_def.attr))}
     if not calls:
         return []
     library = function_library(graph)
-    return [name for name, called in calls.items() if _draws(called, library, set())]
+    return [name for name, called in calls.items() if _draws_random(called, library, set())]
 
 
 def function_library(graph: Any) -> dict[str, Any]:
     """Return the definitions of a graph's functions by name."""
-    return {each.signature.name: each for each in graph.as_graph_def().library.function}
+    return {function.signature.name: function for function in graph.as_graph_def().library.function}
 
 
-def _draws(names: Iterable[str], library: Any, seen: set[str]) -> bool:
+def _draws_random(names: Iterable[str], library: Any, seen: set[str]) -> bool:
     for name in names:
         if name in seen or name not in library:
             continue
@@ -188,13 +190,13 @@ def _draws(names: Iterable[str], library: Any, seen: set[str]) -> bool:
         for node in library[name].node_def:
             if _keeps_random_state(node.op, node.attr):
                 return True
-            if _draws((*called_functions(node.attr), node.op), library, seen):
+            if _draws_random((*called_functions(node.attr), node.op), library, seen):
                 return True
     return False
 
 
 def called_functions(attributes: Any) -> list[str]:
-    """Return the names of the functions that an operation calls, by its attributes."""
+    """Return the names of the functions in an operation's attributes."""
     names = []
     for attribute in attributes.values():
         if attribute.HasField("func"):
@@ -208,11 +210,11 @@ def _draw_with(draw: Callable[..., Any]) -> Callable[[Any, Any], Any]:
 
 
 def _with_parameters(shape: Any, parameters: Any) -> Any:
-    """Return the shape of samples: the stateful operations draw `shape` for each parameter."""
+    """Return the shape of samples. The stateful operations draw `shape` for each parameter."""
     return tf.concat([shape, tf.shape(parameters, out_type=shape.dtype)], axis=0)
 
 
-# Each is called with the operation and a ``(2,), int64`` seed: its key and the step.
+# Each function receives the operation and a ``(2,), int64`` seed, which is its key and the step.
 _REPLACEMENTS: dict[str, Callable[[Any, Any], Any]] = {
     "Multinomial": lambda op, seed: tf.raw_ops.StatelessMultinomial(
         logits=op.inputs[0],

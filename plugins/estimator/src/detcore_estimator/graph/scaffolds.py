@@ -1,4 +1,4 @@
-"""Prepare scaffolds, the user's settings for opening a session, with our additions."""
+"""Extend scaffolds, the user's settings for opening a session."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from detcore_estimator.tensorflow_versions import tf, tf1
 
 
 def own_saver(graph: Any, scaffold: Any) -> Any:
-    """Return the saver that the user's code made for a graph, or None.
+    """Return the saver that the user's code created for a graph, or None.
 
-    A ``tf.train.Checkpoint`` saves all variables under the names of objects. A trial saves all of
-    them, too, under their own names, so it does not count.
+    A ``tf.train.Checkpoint`` saves all variables under object names. A trial also saves all
+    variables, under their own names, so such a saver is ignored.
 
     Args:
         graph: The graph, before its scaffold is finalized.
@@ -33,7 +33,7 @@ def build_saver(graph: Any, scaffold: Any) -> Any:
     if saver is None:
         savers = graph.get_collection(tf1.GraphKeys.SAVERS)
         if not savers:
-            # As the scaffold would make it, in the collection where it looks for one.
+            # Like the scaffold's own saver, in the collection where the scaffold searches.
             savers = [tf1.train.Saver(sharded=True, allow_empty=True)]
             graph.add_to_collection(tf1.GraphKeys.SAVERS, savers[0])
         saver = savers[0]
@@ -43,9 +43,10 @@ def build_saver(graph: Any, scaffold: Any) -> Any:
 
 
 def scaffold_with_saver(scaffold: Any) -> Any:
-    """Return the scaffold to open a session with: the user's, or one that saves all variables.
+    """Return the user's scaffold, or a scaffold that saves all variables.
 
-    Keras models that were turned into Estimators have a ``tf.train.Checkpoint`` as their saver.
+    The saver of Keras models converted to Estimators is a ``tf.train.Checkpoint``, which needs to
+    be replaced.
 
     Args:
         scaffold: The scaffold of the user's ``EstimatorSpec``.
@@ -57,10 +58,10 @@ def scaffold_with_saver(scaffold: Any) -> Any:
 
 
 def with_local_variables(scaffold: Any) -> Any:
-    """Return a scaffold that initializes all local variables, and not only the user's.
+    """Return a scaffold that initializes all local variables, not only the user's.
 
-    The user's own operation was made before the variables of the loss's mean, for example. Call it
-    when all metrics are there.
+    The user's operation was created before some variables, such as those of the mean loss. Call it
+    when all metrics exist.
 
     Args:
         scaffold: ``tf.compat.v1.train.Scaffold``, not finalized.

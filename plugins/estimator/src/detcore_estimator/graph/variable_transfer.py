@@ -1,4 +1,4 @@
-"""Copy values of variables to another graph, and to other workers."""
+"""Copy variable values to another graph, and to other workers."""
 
 from __future__ import annotations
 
@@ -17,30 +17,32 @@ if TYPE_CHECKING:
 class VariableTransfer:
     """Copies the contents of a checkpoint from the training session to another session.
 
-    Values go through memory. If a graph has a custom saver (averaged weights, other names) or state
-    other than variables (tables), they go through a checkpoint in a temporary folder instead, which
-    the savers can read.
+    Values are usually copied in memory. If a graph has a custom saver (averaged weights, other
+    names) or state other than variables (tables), they are copied through a temporary checkpoint
+    that the savers can read.
 
     Args:
         source: The training graph.
-        target: The other graph, complete but for its scaffold.
-        through_files: Whether one of the graphs has a saver that the user made.
+        target: The other graph, complete except for its scaffold.
+        through_files: Whether a graph has a saver from the user's code.
 
     Raises:
-        InvalidModelError: If the other graph has variables that the training graph has not.
+        InvalidModelError: If the other graph has variables that the training graph lacks.
     """
 
     def __init__(self, source: Any, target: Any, *, through_files: bool) -> None:
         self._through_files = through_files or any(
             graph.get_collection(tf1.GraphKeys.SAVEABLE_OBJECTS) for graph in (source, target)
         )
-        self._targets = _variables(target)
-        if any(each.initializer.type not in ASSIGNMENTS for each in self._targets):
+        self._targets = _list_variables(target)
+        if any(
+            target_variable.initializer.type not in ASSIGNMENTS for target_variable in self._targets
+        ):
             self._through_files = True
         if self._through_files:
             return
         check_variables(source, target)
-        variables = {variable.op.name: variable for variable in _variables(source)}
+        variables = {variable.op.name: variable for variable in _list_variables(source)}
         self._sources = [variables[variable.op.name] for variable in self._targets]
 
     def copy(self, source_session: Any, source_saver: Any, target_session: Any, saver: Any) -> None:
@@ -48,7 +50,7 @@ class VariableTransfer:
 
         Args:
             source_session: Session of the training graph.
-            source_saver: Its saver.
+            source_saver: The saver of the training graph.
             target_session: Session of the other graph.
             saver: The saver of the other graph.
         """
@@ -62,78 +64,80 @@ class VariableTransfer:
                 )
                 saver.restore(target_session, prefix)
             return
-        assign(target_session, self._targets, source_session.run(self._sources))
+        assign_values(target_session, self._targets, source_session.run(self._sources))
 
 
 def check_variables(source: Any, target: Any) -> None:
-    """Make sure that a graph has no variables that the training graph has not.
+    """Check that the training graph has all variables of another graph.
 
     Args:
         source: The training graph.
         target: The other graph.
 
     Raises:
-        InvalidModelError: If it has.
+        InvalidModelError: If the training graph lacks a variable.
     """
-    known = {variable.op.name for variable in _variables(source)}
-    missing = sorted({variable.op.name for variable in _variables(target)} - known)
+    source_names = {variable.op.name for variable in _list_variables(source)}
+    missing = sorted({variable.op.name for variable in _list_variables(target)} - source_names)
     if missing:
         raise InvalidModelError(
-            f"the model has variables that it does not have in training: {', '.join(missing)}."
-            "\nThey would have no trained values.\n"
-            "Make the same variables, under the same names, in every mode of the model_fn."
+            f"the model has variables that it does not have in training: {', '.join(missing)}.\n"
+            "They would have no trained values.\n"
+            "Create the same variables, with the same names, in every mode of the model_fn."
         )
 
 
 def broadcast_variables(
     session: Any, variables: Sequence[Any], distributed: DistributedContext
 ) -> None:
-    """Give variables the chief's values; all workers call it together.
+    """Set variables to the chief's values. All workers call it together.
 
     Args:
-        session: A session in which they are initialized.
-        variables: The variables, the same ones in the same order on all workers.
+        session: A session with initialized variables.
+        variables: The same variables in the same order on all workers.
         distributed: The workers.
     """
-    wanted = [variable for variable in variables if variable.dtype.base_dtype != tf.variant]
-    if distributed.get_size() == 1 or not wanted:
+    shared_variables = [
+        variable for variable in variables if variable.dtype.base_dtype != tf.variant
+    ]
+    if distributed.get_size() == 1 or not shared_variables:
         return
     is_chief = distributed.get_rank() == 0
-    values: Any = distributed.broadcast(session.run(wanted) if is_chief else None)
+    values: Any = distributed.broadcast(session.run(shared_variables) if is_chief else None)
     if not is_chief:
-        assign(session, wanted, values)
+        assign_values(session, shared_variables, values)
 
 
-def assign(session: Any, variables: Sequence[Any], values: Sequence[Any]) -> None:
-    """Put values into variables of a graph that is finalized.
+def assign_values(session: Any, variables: Sequence[Any], values: Sequence[Any]) -> None:
+    """Assign values to variables of a finalized graph.
 
     Args:
         session: The session.
         variables: The variables.
-        values: A value for each.
+        values: A value for each variable.
     """
     feeds: dict[Any, Any] = {}
     initializers: list[Any] = []
 
-    def run() -> None:
+    def run_initializers() -> None:
         session.run(initializers, feed_dict=feeds)
         feeds.clear()
         initializers.clear()
 
     for variable, value in zip(variables, values, strict=True):
         source = variable.initializer.inputs[1]
-        # Variables may share the tensor that they are initialized with.
+        # Variables may share their initial value tensor.
         if source in feeds:
-            run()
+            run_initializers()
         feeds[source] = value
         initializers.append(variable.initializer)
     if initializers:
-        run()
+        run_initializers()
 
 
-def _variables(graph: Any) -> list[Any]:
-    """Return the variables that the default saver saves, each once."""
-    found: dict[str, Any] = {}
+def _list_variables(graph: Any) -> list[Any]:
+    """Return the variables that the default saver saves, without duplicates."""
+    variables_by_name: dict[str, Any] = {}
     for variable in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES):
-        found.setdefault(variable.op.name, variable)
-    return list(found.values())
+        variables_by_name.setdefault(variable.op.name, variable)
+    return list(variables_by_name.values())

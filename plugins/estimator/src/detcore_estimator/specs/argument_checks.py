@@ -10,9 +10,9 @@ from detcore.errors import InvalidExperimentError, InvalidModelError, describe
 from detcore_estimator.tensorflow_versions import tf1
 
 
-def wrong_type(what: str, value: Any, wanted: str) -> InvalidModelError:
-    """Return the error for a value of the wrong type; a ``TypeError`` and a ``ValueError``."""
-    return InvalidModelError(f"{what} must be {wanted}, but it is {describe(value)}")
+def wrong_type(place: str, value: Any, expected: str) -> InvalidModelError:
+    """Return the error for a value of the wrong type, a ``TypeError`` and a ``ValueError``."""
+    return InvalidModelError(f"{place} must be {expected}, but it is {describe(value)}")
 
 
 def checked_count(name: str, value: Any) -> int | None:
@@ -23,8 +23,8 @@ def checked_count(name: str, value: Any) -> int | None:
         value: The user's value.
 
     Raises:
-        InvalidModelError: If it is no integer.
-        InvalidExperimentError: If it is 0 or less.
+        InvalidModelError: If the value is not an integer.
+        InvalidExperimentError: If the value is 0 or less.
     """
     if value is None:
         return None
@@ -51,7 +51,7 @@ def checked_hooks(hooks: Any, name: str = "hooks") -> tuple[Any, ...]:
     """Return ``SessionRunHook`` objects as a tuple.
 
     Args:
-        hooks: An iterable of them, or None.
+        hooks: An iterable of ``SessionRunHook`` objects, or None.
         name: Name of the argument, for the error.
     """
     return _check_each(hooks, name, tf1.train.SessionRunHook)
@@ -63,19 +63,20 @@ def checked_listeners(listeners: Any) -> tuple[Any, ...]:
 
 
 def checked_exporters(exporters: Any) -> tuple[Any, ...]:
-    """Return exporters as a tuple; one alone is accepted, too."""
-    found = (exporters,) if _is_exporter(exporters) else _as_tuple(exporters, "exporters")
+    """Return one exporter, or an iterable of exporters, as a tuple."""
+    exporter_list = (exporters,) if _is_exporter(exporters) else _as_tuple(exporters, "exporters")
     names = []
-    for exporter in found:
+    for exporter in exporter_list:
         if not _is_exporter(exporter):
             raise wrong_type("each of exporters", exporter, "an Exporter")
         names.append(exporter.name)
     if None in names or len(set(names)) != len(names):
         raise InvalidExperimentError(
             f"exporters have the names {names}.\n"
-            "Each writes to a folder of its name, so no two may share one and none may be None."
+            "Each exporter writes to a directory with its name, so names must be unique and not "
+            "None."
         )
-    return found
+    return exporter_list
 
 
 def _is_exporter(value: Any) -> bool:

@@ -20,7 +20,7 @@ from detcore_estimator.tensorflow_versions import tf
 
 
 class ModeKeys:
-    """The purpose of a model function's call; the values of ``tf.estimator.ModeKeys``.
+    """The purpose of a model function's call, with the values of ``tf.estimator.ModeKeys``.
 
     Attributes:
         TRAIN: A training step.
@@ -51,30 +51,30 @@ class _Fields(NamedTuple):
 
 
 class EstimatorSpec(_Fields):
-    """The operations of a model for one mode; the result of a model function.
+    """The operations of a model for one mode, as a model function returns them.
 
-    The fields and the rules are those of ``tf.estimator.EstimatorSpec``. A spec is immutable;
-    ``_replace`` makes a changed one, which is checked again.
+    Fields and rules are the same as for ``tf.estimator.EstimatorSpec``. A spec is immutable.
+    ``_replace`` returns a changed copy, which is checked again.
 
     Args:
         mode: One of `ModeKeys`.
-        predictions: Tensor, or dict of tensors; needed for PREDICT.
-        loss: Tensor of one element; needed for TRAIN and EVAL. It becomes a scalar.
-        train_op: Operation or tensor that runs one training step and increases the global step;
-            needed for TRAIN.
+        predictions: Tensor, or dict of tensors; required for PREDICT.
+        loss: Tensor with one element; required for TRAIN and EVAL. It becomes a scalar.
+        train_op: Operation or tensor that runs one training step and increments the global step;
+            required for TRAIN.
         eval_metric_ops: Dict from a metric's name to ``(value, update_op)``, or to a
             ``tf.keras.metrics`` object of Keras 2 whose ``update_state`` was called.
         export_outputs: Dict from a signature's name to a `PredictOutput`, `ClassificationOutput`
-            or `RegressionOutput`. With several, one is named ``"serving_default"``. None = a
-            `PredictOutput` of the predictions.
+            or `RegressionOutput`. Of several outputs, one must have the name
+            ``"serving_default"``. None = a `PredictOutput` of the predictions.
         training_chief_hooks: ``SessionRunHook`` objects for training, on the chief.
-        training_hooks: The same, on every worker.
-        scaffold: ``tf.compat.v1.train.Scaffold`` with the model's own saver or initialization.
+        training_hooks: ``SessionRunHook`` objects for training, on every worker.
+        scaffold: ``tf.compat.v1.train.Scaffold`` with a custom saver or initialization.
         evaluation_hooks: ``SessionRunHook`` objects for evaluation.
         prediction_hooks: ``SessionRunHook`` objects for prediction.
 
     Raises:
-        InvalidModelError: If something that the mode needs is missing or a value has the wrong
+        InvalidModelError: If a field that the mode requires is missing, or a value has the wrong
             type or comes from another graph. It is a ``ValueError`` and a ``TypeError``.
     """
 
@@ -94,11 +94,11 @@ class EstimatorSpec(_Fields):
         evaluation_hooks: Iterable[Any] | None = None,
         prediction_hooks: Iterable[Any] | None = None,
     ) -> EstimatorSpec:
-        """Check the parts and put them together."""
+        """Check the fields, and create the spec."""
         if mode not in _MODES:
             raise InvalidModelError(
                 f"EstimatorSpec has mode={mode!r}.\n"
-                "Pass on the mode that model_fn was called with: one of ModeKeys.TRAIN "
+                "Pass the mode that model_fn was called with, one of ModeKeys.TRAIN "
                 f"({ModeKeys.TRAIN!r}), EVAL ({ModeKeys.EVAL!r}) and PREDICT "
                 f"({ModeKeys.PREDICT!r})."
             )
@@ -122,7 +122,7 @@ class EstimatorSpec(_Fields):
         )
 
     def _replace(self, **changes: Any) -> EstimatorSpec:
-        """Return a spec with some fields changed and all of them checked again.
+        """Return a spec with some fields changed, and check all fields again.
 
         Raises:
             InvalidModelError: If a change breaks a rule.
@@ -138,19 +138,19 @@ _NEEDED = {
 
 
 def check_model_fn_spec(spec: Any, mode: str) -> None:
-    """Check the result of a model function; call it with the model's graph as the default one.
+    """Check the result of a model function. The model's graph must be the default graph.
 
     Args:
-        spec: The return value; an `EstimatorSpec`, or ``tf.estimator``'s.
+        spec: The return value, an `EstimatorSpec` of detcore or ``tf.estimator``.
         mode: The mode that the function was called with.
 
     Raises:
-        InvalidModelError: If it has another type, lacks a field that the mode needs, or was built
-            in another graph.
+        InvalidModelError: If the result has another type, lacks a field that the mode requires, or
+            was built in another graph.
     """
     if not all(hasattr(spec, field) for field in _Fields._fields):
         hint = (
-            "TPUEstimatorSpec is for TPUEstimator; its as_estimator_spec() is what fits here."
+            "TPUEstimatorSpec is for TPUEstimator. Return its as_estimator_spec() instead."
             if hasattr(spec, "as_estimator_spec")
             else "Return detcore_estimator.EstimatorSpec(mode=mode, loss=..., ...)."
         )
@@ -164,7 +164,7 @@ def check_model_fn_spec(spec: Any, mode: str) -> None:
             raise InvalidModelError(
                 f"model_fn was called with mode {mode!r} and returned an EstimatorSpec for mode "
                 f"{spec.mode!r} without {field}.\n"
-                "Pass the mode on: EstimatorSpec(mode=mode, ...)."
+                "Pass the mode to the spec: EstimatorSpec(mode=mode, ...)."
             )
         for part in tf.nest.flatten(value):
             check_default_graph(f"the {field} that model_fn returned", part)

@@ -22,34 +22,35 @@ _NOT_GIVEN: Any = object()  # None switches saving off
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunConfig:
-    """Settings of a run; the fields and defaults of ``tf.estimator.RunConfig``.
+    """Settings of a run, with the fields and defaults of ``tf.estimator.RunConfig``.
 
-    Read-only; `replace` makes a changed copy. Fields that describe a cluster have the values of a
-    single process (``is_chief`` is True, ``num_worker_replicas`` 1): a trial of several workers
-    sets them itself.
+    Read-only; `replace` returns a changed copy. Fields that describe a cluster have the values of a
+    single process (``is_chief`` is True, ``num_worker_replicas`` is 1). A trial with several
+    workers ignores them.
 
     Args:
-        model_dir: Folder for checkpoints and event files; None = a new one.
+        model_dir: Directory for checkpoints and event files; None = a new directory.
         tf_random_seed: Seed of the graph; None = a different one each time.
         save_summary_steps: Steps between two summaries, >= 0; 0 or None = none.
         save_checkpoints_steps: Steps between two checkpoints, >= 0.
-        save_checkpoints_secs: Seconds between two checkpoints, >= 0. With neither of the two
-            given, 600; with both None, no checkpoint is written.
+        save_checkpoints_secs: Seconds between two checkpoints, >= 0. The default is 600 if both
+            settings are omitted. If both are None, no checkpoint is written.
         session_config: ``tf.compat.v1.ConfigProto`` of every session.
-        keep_checkpoint_max: How many checkpoints stay, >= 0; 0 or None = all.
-        keep_checkpoint_every_n_hours: One more checkpoint stays after this many hours, > 0.
+        keep_checkpoint_max: Number of checkpoints to keep, >= 0; 0 or None = all.
+        keep_checkpoint_every_n_hours: Keep an additional checkpoint each time after this many
+            hours, > 0.
         log_step_count_steps: Steps between two log lines, > 0; None = none.
-        train_distribute: Only None: distribution strategies are not supported here.
+        train_distribute: Must be None, because distribution strategies are not supported.
         device_fn: Called with each operation, returns its device.
-        protocol: Without effect in a single process.
-        eval_distribute: Only None.
-        experimental_distribute: Only None.
-        experimental_max_worker_delay_secs: Without effect in a single process.
-        session_creation_timeout_secs: Without effect in a single process.
+        protocol: Has no effect in a single process.
+        eval_distribute: Must be None.
+        experimental_distribute: Must be None.
+        experimental_max_worker_delay_secs: Has no effect in a single process.
+        session_creation_timeout_secs: Has no effect in a single process.
         checkpoint_save_graph_def: Whether ``graph.pbtxt`` and ``.meta`` files are written.
 
     Raises:
-        ConfigError: If a value breaks its rule. It is a ``ValueError``.
+        ConfigError: If a value is invalid. It is a ``ValueError``.
     """
 
     model_dir: str | os.PathLike[str] | None = None
@@ -83,7 +84,7 @@ class RunConfig:
     task_type = "worker"
 
     def __post_init__(self) -> None:
-        """Fill in the defaults of saving, and check the values."""
+        """Set the defaults for saving, and check the values."""
         is_steps_given = self.save_checkpoints_steps is not _NOT_GIVEN
         changes: dict[str, Any] = {}
         if self.model_dir is not None:
@@ -94,16 +95,16 @@ class RunConfig:
             changes["save_checkpoints_secs"] = None if is_steps_given else _DEFAULT_SAVE_SECS
         for name, value in changes.items():
             object.__setattr__(self, name, value)
-        _check(self)
+        _check_config(self)
 
     def replace(self, **changes: Any) -> RunConfig:
-        """Return a copy with other values of some settings.
+        """Return a copy with changed settings.
 
-        With only one of ``save_checkpoints_steps`` and ``save_checkpoints_secs`` given, the other
-        becomes None.
+        If only one of ``save_checkpoints_steps`` and ``save_checkpoints_secs`` is changed, the
+        other becomes None.
 
         Raises:
-            ConfigError: If a value breaks its rule.
+            ConfigError: If a value is invalid.
         """
         for name, other in itertools.permutations(_SAVES):
             if changes.get(name) is not None:
@@ -112,7 +113,7 @@ class RunConfig:
 
 
 def default_session_config() -> Any:
-    """Return the session configuration for those who set none; the same as tf.estimator's."""
+    """Return the default session configuration, the same as in tf.estimator."""
     config = tf1.ConfigProto(allow_soft_placement=True)
     # One pass of the graph optimizer.
     config.graph_options.rewrite_options.meta_optimizer_iterations = 1
@@ -120,10 +121,10 @@ def default_session_config() -> Any:
 
 
 def refuse_cluster(config: Any) -> None:
-    """Refuse what would need several processes.
+    """Reject configurations that need several processes.
 
     Args:
-        config: A `RunConfig`, or ``tf.estimator``'s.
+        config: A `RunConfig` of detcore or ``tf.estimator``.
 
     Raises:
         ConfigError: If the configuration or the environment variable ``TF_CONFIG`` names a
@@ -134,8 +135,8 @@ def refuse_cluster(config: Any) -> None:
         if value is not None:
             raise ConfigError(
                 f"the RunConfig has {name}={value!r}.\n"
-                "detcore_estimator.Estimator trains in one process and uses no strategy.\n"
-                "Leave it out; for several workers, train it as a trial."
+                "detcore_estimator.Estimator trains in one process and supports no strategy.\n"
+                "Leave it out. For several workers, train it as a trial."
             )
     cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster")
     if cluster and sum(map(len, cluster.values())) > 1:
@@ -147,9 +148,9 @@ def refuse_cluster(config: Any) -> None:
         )
 
 
-def _check(config: RunConfig) -> None:
+def _check_config(config: RunConfig) -> None:
     if config.model_dir == "":
-        raise ConfigError("model_dir is an empty string; leave it out for a new folder")
+        raise ConfigError("model_dir is an empty string; leave it out for a new directory")
     if config.save_checkpoints_steps is not None and config.save_checkpoints_secs is not None:
         raise ConfigError(
             f"save_checkpoints_steps={config.save_checkpoints_steps!r} and "

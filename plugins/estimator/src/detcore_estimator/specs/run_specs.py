@@ -19,7 +19,7 @@ _TrainFields = namedtuple("_TrainFields", "input_fn max_steps hooks saving_liste
 
 
 class TrainSpec(_TrainFields):
-    """Result of ``build_train_spec``; the fields of ``tf.estimator.TrainSpec``.
+    """Result of ``build_train_spec``, with the fields of ``tf.estimator.TrainSpec``.
 
     Args:
         input_fn: Returns the training data; see `Estimator.train`.
@@ -57,16 +57,16 @@ _EvalFields = namedtuple(
 
 
 class EvalSpec(_EvalFields):
-    """Result of ``build_validation_spec``; the fields of ``tf.estimator.EvalSpec``.
+    """Result of ``build_validation_spec``, with the fields of ``tf.estimator.EvalSpec``.
 
     Args:
         input_fn: Returns the validation data; see `Estimator.evaluate`.
         steps: Batches per validation, > 0; None = until the data ends.
-        name: Name of this evaluation, part of the folder of its event files.
+        name: Name of this evaluation, part of the directory of its event files.
         hooks: ``SessionRunHook`` objects.
-        exporters: One `Exporter`, or several with different names.
-        start_delay_secs: Without effect: the experiment file says when to validate.
-        throttle_secs: Without effect.
+        exporters: One `Exporter`, or several exporters with different names.
+        start_delay_secs: Has no effect, because the experiment file schedules validations.
+        throttle_secs: Has no effect.
 
     Raises:
         InvalidExperimentError: If a value breaks its rule. It is a ``ValueError``.
@@ -101,15 +101,15 @@ class EvalSpec(_EvalFields):
 
 
 class WarmStartSettings(NamedTuple):
-    """Which variables start with the values of another model.
+    """Selection of variables that start with the values of another model.
 
     Attributes:
-        ckpt_to_initialize_from: A checkpoint, or a folder whose latest checkpoint is meant.
-        vars_to_warm_start: A regular expression over the trainable variables; or a list of them
-            over all variables; or a list of variables; or None, for those of
-            `var_name_to_vocab_info` only.
+        ckpt_to_initialize_from: A checkpoint, or a directory for its latest checkpoint.
+        vars_to_warm_start: A regular expression for trainable variables, a list of regular
+            expressions for all variables, a list of variables, or None for only the variables in
+            `var_name_to_vocab_info`.
         var_name_to_vocab_info: Dict from a variable's name to ``tf.compat.v1.train.VocabInfo``,
-            where the vocabulary of an embedding has changed.
+            for embeddings whose vocabulary has changed.
         var_name_to_prev_var_name: Dict from a variable's name to its name in the checkpoint.
     """
 

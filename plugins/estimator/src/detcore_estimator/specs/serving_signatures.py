@@ -9,7 +9,7 @@ from detcore.errors import InvalidModelError
 from detcore_estimator.specs.argument_checks import wrong_type
 from detcore_estimator.tensorflow_versions import tf, tf1
 
-# Names that TensorFlow Serving and saved_model_cli expect where the user gave none.
+# Default names that TensorFlow Serving and saved_model_cli expect.
 _FEATURE, _INPUT, _OUTPUT = "feature", "input", "output"
 
 
@@ -23,13 +23,13 @@ class ServingInputReceiver(_ReceiverFields):
     """The input of a served model: tensors to feed, and the features computed from them.
 
     Args:
-        features: Tensor, sparse or ragged tensor, or a dict of them with strings or integers as
-            keys, for ``model_fn``. A single one is wrapped as ``{"feature": tensor}``; for a model
-            that takes a bare tensor, use `TensorServingInputReceiver`.
-        receiver_tensors: Tensor or dict of tensors with strings as keys, which a request feeds;
-            most often placeholders. A single one gets the name ``"input"``.
-        receiver_tensors_alternatives: Dict from a name to other `receiver_tensors`. Each makes
-            further signatures, ``"name:signature"``, that feed the graph at those tensors.
+        features: Tensor, sparse or ragged tensor for ``model_fn``, or a dict of tensors with
+            strings or integers as keys. A single tensor is wrapped as ``{"feature": tensor}``. For
+            a model that accepts a bare tensor, use `TensorServingInputReceiver`.
+        receiver_tensors: Tensor, or dict of tensors with strings as keys, that a request feeds.
+            They are usually placeholders. A single tensor gets the name ``"input"``.
+        receiver_tensors_alternatives: Dict from a name to other `receiver_tensors`. Each entry adds
+            signatures ``"name:signature"`` that feed the graph at these tensors.
 
     Raises:
         InvalidModelError: If a value or key has the wrong type. It is a ``ValueError``.
@@ -46,8 +46,8 @@ class ServingInputReceiver(_ReceiverFields):
         """Check the parts and put them together."""
         return super().__new__(
             cls,
-            _named("features", features, _FEATURE, key_types=(str, int)),
-            _named("receiver_tensors", receiver_tensors, _INPUT),
+            _name_tensors("features", features, _FEATURE, key_types=(str, int)),
+            _name_tensors("receiver_tensors", receiver_tensors, _INPUT),
             _named_alternatives(receiver_tensors_alternatives),
         )
 
@@ -56,7 +56,7 @@ class TensorServingInputReceiver(_ReceiverFields):
     """Like `ServingInputReceiver`, for a model whose ``features`` are one bare tensor.
 
     Args:
-        features: The tensor, sparse or ragged tensor that ``model_fn`` gets.
+        features: The tensor, sparse or ragged tensor that ``model_fn`` receives.
         receiver_tensors: See `ServingInputReceiver`.
         receiver_tensors_alternatives: See `ServingInputReceiver`.
 
@@ -75,12 +75,12 @@ class TensorServingInputReceiver(_ReceiverFields):
         """Check the parts and put them together."""
         if not _is_tensor(features):
             raise wrong_type(
-                "features", features, "one tensor (ServingInputReceiver takes a dict of them)"
+                "features", features, "one tensor (ServingInputReceiver accepts a dict of tensors)"
             )
         return super().__new__(
             cls,
             features,
-            _named("receiver_tensors", receiver_tensors, _INPUT),
+            _name_tensors("receiver_tensors", receiver_tensors, _INPUT),
             _named_alternatives(receiver_tensors_alternatives),
         )
 
@@ -88,12 +88,11 @@ class TensorServingInputReceiver(_ReceiverFields):
 def build_raw_serving_input_receiver_fn(
     features: Mapping[str, Any], default_batch_size: int | None = None
 ) -> Callable[[], ServingInputReceiver]:
-    """Return a function for requests that hold the features as they are.
+    """Return a function for requests that contain the raw features.
 
     Args:
-        features: Dict from a feature's name to a tensor of its dtype and shape,
-            ``(batch, ...)``; only those are used, so a placeholder, an eager tensor or a
-            ``tf.TensorSpec`` will do.
+        features: Dict from a feature's name to a placeholder, an eager tensor or a
+            ``tf.TensorSpec``. Only its dtype and its shape, ``(batch, ...)``, are used.
         default_batch_size: Records per request; None = any number.
 
     Returns:
@@ -101,7 +100,7 @@ def build_raw_serving_input_receiver_fn(
     """
     if not isinstance(features, Mapping) or not features:
         raise wrong_type("features", features, "a dict from names to tensors")
-    # Taken now: the graph of these tensors may be gone when the model is exported.
+    # Read immediately, because the graph of these tensors may not exist during the export.
     kinds = {
         name: (tensor.dtype, _batch_shape(tensor, default_batch_size))
         for name, tensor in features.items()
@@ -120,11 +119,11 @@ def build_raw_serving_input_receiver_fn(
 def build_parsing_serving_input_receiver_fn(
     feature_spec: Mapping[str, Any], default_batch_size: int | None = None
 ) -> Callable[[], ServingInputReceiver]:
-    """Return a function for requests that hold serialized ``tf.train.Example`` records.
+    """Return a function for requests that contain serialized ``tf.train.Example`` records.
 
     Args:
-        feature_spec: Dict from a feature's name to ``tf.io.FixedLenFeature``,
-            ``tf.io.VarLenFeature`` or their like.
+        feature_spec: Dict from a feature's name to its specification, such as
+            ``tf.io.FixedLenFeature`` or ``tf.io.VarLenFeature``.
         default_batch_size: Records per request; None = any number.
 
     Returns:
@@ -145,13 +144,15 @@ class PredictOutput:
     """The outputs of a signature of any kind.
 
     Args:
-        outputs: Tensor, or dict of tensors with strings (or tuples of them, which are joined by
-            ``/``) as keys. A single one gets the name ``"output"``.
+        outputs: Tensor, or dict of tensors. Keys are strings, or tuples of strings, which are
+            joined with ``/``. A single tensor gets the name ``"output"``.
     """
 
     def __init__(self, outputs: Any) -> None:
-        named = dict(outputs) if isinstance(outputs, Mapping) else {_OUTPUT: outputs}
-        self.outputs = {_output_key(key): _checked_output(key, named[key]) for key in named}
+        outputs_by_name = dict(outputs) if isinstance(outputs, Mapping) else {_OUTPUT: outputs}
+        self.outputs = {
+            _output_key(key): _checked_output(key, outputs_by_name[key]) for key in outputs_by_name
+        }
 
     def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
         """Return the signature for the tensors that a request feeds."""
@@ -161,8 +162,8 @@ class PredictOutput:
 class ClassificationOutput:
     """The outputs of a classifier, for requests of serialized ``tf.train.Example`` records.
 
-    With both, the score at a position belongs to the class there. Scores alone are in the order
-    of the classes' ids; classes alone are the best ones, the best first.
+    With both, each score belongs to the class at the same position. Scores alone are in the order
+    of class ids. Classes alone are the best classes, in descending order.
 
     Args:
         scores: (batch, classes), floating, or None.
@@ -181,7 +182,7 @@ class ClassificationOutput:
 
     def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
         """Return the signature for the tensor of serialized records that a request feeds."""
-        examples = _examples("classification", receiver_tensors)
+        examples = _get_examples("classification", receiver_tensors)
         return tf1.saved_model.classification_signature_def(examples, self.classes, self.scores)
 
 
@@ -199,15 +200,15 @@ class RegressionOutput:
 
     def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
         """Return the signature for the tensor of serialized records that a request feeds."""
-        examples = _examples("regression", receiver_tensors)
+        examples = _get_examples("regression", receiver_tensors)
         return tf1.saved_model.regression_signature_def(examples, self.value)
 
 
-def _examples(kind: str, receiver_tensors: Mapping[str, Any]) -> Any:
+def _get_examples(kind: str, receiver_tensors: Mapping[str, Any]) -> Any:
     tensors = list(receiver_tensors.values())
     if len(tensors) != 1 or tensors[0].dtype != tf.string:
         raise InvalidModelError(
-            f"a {kind} signature takes one tensor of serialized tf.train.Example records, but "
+            f"a {kind} signature requires one tensor of serialized tf.train.Example records, but "
             f"the serving input receives {dict(receiver_tensors)}"
         )
     return tensors[0]
@@ -221,18 +222,18 @@ def _is_tensor(value: Any) -> bool:
     return _is_dense(value) or isinstance(value, (tf.SparseTensor, tf.RaggedTensor))
 
 
-def _named(
-    what: str, tensors: Any, default: str, key_types: tuple[type, ...] = (str,)
+def _name_tensors(
+    place: str, tensors: Any, default: str, key_types: tuple[type, ...] = (str,)
 ) -> dict[Any, Any]:
-    named = dict(tensors) if isinstance(tensors, Mapping) else {default: tensors}
-    if not named:
-        raise InvalidModelError(f"{what} is empty; it names at least one tensor")
-    for key, tensor in named.items():
+    tensors_by_name = dict(tensors) if isinstance(tensors, Mapping) else {default: tensors}
+    if not tensors_by_name:
+        raise InvalidModelError(f"{place} is empty; it needs at least one tensor")
+    for key, tensor in tensors_by_name.items():
         if not isinstance(key, key_types):
-            raise wrong_type(f"each key of {what}", key, "a string")
+            raise wrong_type(f"each key of {place}", key, "a string")
         if not _is_tensor(tensor):
-            raise wrong_type(f"{what}[{key!r}]", tensor, "a tensor, sparse or ragged tensor")
-    return named
+            raise wrong_type(f"{place}[{key!r}]", tensor, "a tensor, sparse or ragged tensor")
+    return tensors_by_name
 
 
 def _named_alternatives(alternatives: Any) -> dict[str, dict[Any, Any]] | None:
@@ -241,18 +242,18 @@ def _named_alternatives(alternatives: Any) -> dict[str, dict[Any, Any]] | None:
     if not isinstance(alternatives, Mapping):
         raise wrong_type("receiver_tensors_alternatives", alternatives, "a dict")
     return {
-        name: _named(f"receiver_tensors_alternatives[{name!r}]", tensors, _INPUT)
+        name: _name_tensors(f"receiver_tensors_alternatives[{name!r}]", tensors, _INPUT)
         for name, tensors in alternatives.items()
     }
 
 
 def _batch_shape(tensor: Any, batch_size: int | None) -> Any:
-    """Return the shape of a tensor with another size of the first axis."""
+    """Return the shape of a tensor with another size for the first axis."""
     return tf.TensorShape([batch_size]).concatenate(tf.TensorShape(tensor.shape)[1:])
 
 
 def _operation_name(name: str) -> str:
-    """Return a name that TensorFlow allows for an operation."""
+    """Return a valid operation name for TensorFlow."""
     allowed = "".join(c if (c.isascii() and c.isalnum()) or c in "_.-/" else "_" for c in name)
     return allowed if allowed[:1].isalnum() or allowed[:1] == "." else f"feature{allowed}"
 
@@ -267,5 +268,5 @@ def _output_key(key: Any) -> str:
 def _checked_output(key: Any, value: Any) -> Any:
     if not _is_tensor(value):
         raise wrong_type(f"the output {key!r}", value, "a tensor")
-    # A signature names tensors, and a variable's own name is that of its handle.
+    # A signature names tensors, but a variable has the name of its handle.
     return tf.convert_to_tensor(value) if isinstance(value, tf.Variable) else value

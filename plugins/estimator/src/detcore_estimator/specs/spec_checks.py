@@ -35,14 +35,14 @@ def checked_loss(loss: Any, *, is_needed: bool) -> Any:
     _check_tensor("loss", loss, "a tensor")
     if loss.shape.num_elements() not in (None, 1):
         raise InvalidModelError(
-            f"the loss has the shape {loss.shape}, which is not one number: {loss}.\n"
+            f"the loss has the shape {loss.shape}, but it must be one number: {loss}.\n"
             "Reduce it to a scalar, for example with tf.reduce_mean."
         )
     return loss if loss.shape.is_compatible_with([]) else tf.reshape(loss, [])
 
 
 def checked_predictions(predictions: Any, *, is_needed: bool) -> Any:
-    """Return the predictions; an empty dict instead of None."""
+    """Return the predictions, with an empty dict instead of None."""
     if predictions is None:
         _refuse_missing("predictions", is_needed, "a tensor or a dict of tensors")
         return {}
@@ -55,7 +55,7 @@ def checked_predictions(predictions: Any, *, is_needed: bool) -> Any:
 
 
 def checked_export_outputs(outputs: Any, predictions: Any) -> dict[str, Any]:
-    """Return the outputs of each serving signature, with a default one among them."""
+    """Return the outputs of each serving signature, including a default signature."""
     if outputs is None:
         return {_DEFAULT_SIGNATURE: PredictOutput(predictions)}
     if not isinstance(outputs, Mapping):
@@ -67,20 +67,21 @@ def checked_export_outputs(outputs: Any, predictions: Any) -> dict[str, Any]:
                 output,
                 "a PredictOutput, ClassificationOutput or RegressionOutput",
             )
-    named: dict[str, Any] = dict(outputs)
-    if len(named) == 1:
-        named.setdefault(_DEFAULT_SIGNATURE, next(iter(named.values())))
-    if named and _DEFAULT_SIGNATURE not in named:
+    outputs_by_name: dict[str, Any] = dict(outputs)
+    if len(outputs_by_name) == 1:
+        outputs_by_name.setdefault(_DEFAULT_SIGNATURE, next(iter(outputs_by_name.values())))
+    if outputs_by_name and _DEFAULT_SIGNATURE not in outputs_by_name:
         raise InvalidModelError(
-            f"export_outputs has the signatures {', '.join(map(repr, outputs))} and none of them "
-            "is the default.\n"
-            f"Name one of several {_DEFAULT_SIGNATURE!r}; it serves requests that name none."
+            f"export_outputs has the signatures {', '.join(map(repr, outputs))}, but no default "
+            "signature.\n"
+            f"Name one signature {_DEFAULT_SIGNATURE!r}. It serves requests without a signature "
+            "name."
         )
-    return named
+    return outputs_by_name
 
 
 def checked_scaffold(scaffold: Any) -> Any:
-    """Return the scaffold; a default one instead of None."""
+    """Return the scaffold, with a default scaffold instead of None."""
     if scaffold is None:
         return tf1.train.Scaffold()
     if not isinstance(scaffold, tf1.train.Scaffold):
@@ -98,59 +99,61 @@ def checked_metrics(metrics: Any) -> dict[str, tuple[Any, Any]]:
 
 
 def _checked_metric(name: str, metric: Any) -> tuple[Any, Any]:
-    what = f"eval_metric_ops[{name!r}]"
+    place = f"eval_metric_ops[{name!r}]"
     if callable(getattr(metric, "update_state", None)) and hasattr(metric, "result"):
-        metric = _of_keras_metric(what, metric)
+        metric = _of_keras_metric(place, metric)
     if not isinstance(metric, tuple) or len(metric) != 2:
-        raise wrong_type(what, metric, "a tuple (value, update_op)")
+        raise wrong_type(place, metric, "a tuple (value, update_op)")
     for part in tf.nest.flatten(metric):
         if not isinstance(part, (tf.Operation, tf.Tensor, tf.Variable)):
-            raise wrong_type(what, part, "made of tensors and operations")
-        check_default_graph(what, part)
+            raise wrong_type(place, part, "made of tensors and operations")
+        check_default_graph(place, part)
     return metric
 
 
-def _of_keras_metric(what: str, metric: Any) -> tuple[Any, Any]:
+def _of_keras_metric(place: str, metric: Any) -> tuple[Any, Any]:
     updates = getattr(metric, "updates", None)
     if not isinstance(updates, (list, tuple)):
         raise InvalidModelError(
-            f"{what} is the metric {metric.name!r} of Keras 3, which cannot be part of a "
+            f"{place} is the metric {metric.name!r} of Keras 3, which cannot be part of a "
             "TensorFlow 1 graph.\n"
-            "Use one of tf.compat.v1.metrics, which returns (value, update_op)."
+            "Use a function of tf.compat.v1.metrics, which returns (value, update_op)."
         )
     if not updates:
         raise InvalidModelError(
-            f"{what} is the metric {metric.name!r}, which has nothing to compute.\n"
+            f"{place} is the metric {metric.name!r}, which has nothing to compute.\n"
             "Call its update_state(labels, predictions) in model_fn first."
         )
-    # Keras puts its variables into no collection; those of a metric are initialized as local ones.
+    # Keras adds its variables to no collection. A metric's variables must be initialized as local
+    # variables.
     for key in (tf1.GraphKeys.LOCAL_VARIABLES, tf1.GraphKeys.METRIC_VARIABLES):
-        known = {id(variable) for variable in tf1.get_collection(key)}
+        known_ids = {id(variable) for variable in tf1.get_collection(key)}
         for variable in metric.variables:
-            if id(variable) not in known:
+            if id(variable) not in known_ids:
                 tf1.add_to_collection(key, variable)
     return metric.result(), tf.group(*updates)
 
 
-def _check_tensor(what: str, value: Any, wanted: str) -> None:
+def _check_tensor(place: str, value: Any, expected: str) -> None:
     if not isinstance(value, (tf.Tensor, tf.Variable)):
-        raise wrong_type(what, value, wanted)
-    check_default_graph(what, value)
+        raise wrong_type(place, value, expected)
+    check_default_graph(place, value)
 
 
-def check_default_graph(what: str, value: Any) -> None:
+def check_default_graph(place: str, value: Any) -> None:
     """Check that a tensor, variable or operation belongs to the graph that is being built."""
-    # An eager tensor belongs to no graph.
+    # Eager tensors do not belong to a graph.
     if not tf.executing_eagerly() and value.graph is not tf1.get_default_graph():
         raise InvalidModelError(
-            f"{what} is {value.name!r}, which is not part of the graph that is being built.\n"
-            "It was made outside of model_fn or input_fn, or in an earlier call of them.\n"
-            "Build everything that the EstimatorSpec holds inside model_fn."
+            f"{place} is {value.name!r}, which is not part of the graph that is being built.\n"
+            "It was created outside of model_fn and input_fn, or in an earlier call.\n"
+            "Build everything in the EstimatorSpec inside model_fn."
         )
 
 
 def _refuse_missing(name: str, is_needed: bool, example: str) -> None:
     if is_needed:
         raise InvalidModelError(
-            f"the EstimatorSpec has no {name}, which this mode needs: pass {name}=... ({example})"
+            f"the EstimatorSpec has no {name}, which this mode requires: pass {name}=... "
+            f"({example})"
         )

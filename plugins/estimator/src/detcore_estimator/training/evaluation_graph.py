@@ -34,11 +34,11 @@ _MAX_ELEMENTS = 100
 
 
 class Evaluation:
-    """Evaluates the model as it is in the training session.
+    """Evaluates the model with the current values of the training session.
 
-    Hooks are called for each validation from ``begin`` to ``end``. If one of them adds operations
-    to the graph in ``begin``, each validation builds a new graph and session, so that the graph
-    does not grow.
+    Hooks are called for each validation from ``begin`` to ``end``. If a hook adds operations to the
+    graph in ``begin``, each validation builds a new graph and session, so that the graph does not
+    grow.
 
     Args:
         estimator: The user's estimator.
@@ -59,23 +59,23 @@ class Evaluation:
         self._graph: _EvaluationGraph | None = None
 
     def prepare(self, training: TrainingSession) -> None:
-        """Build the graph, so that mistakes in it are found before the first step."""
+        """Build the graph, so that its errors are found before the first step."""
         if self._graph is None:
-            self._build(training)
+            self._build_graph(training)
 
     def run(self, training: TrainingSession) -> tuple[dict[str, Any], int]:
-        """Evaluate this worker's part of the data; return the result over that of all workers.
+        """Evaluate this worker's part of the data, and return the result over all workers.
 
-        The result is the value of each metric, ``loss`` and ``global_step`` among them, and the
+        The result is the value of each metric, including ``loss`` and ``global_step``, and the
         number of records.
 
-        Nothing is exchanged between workers before all batches are done. A hook that requests a
-        stop ends the evaluation after the batch, as in TensorFlow, and requests the trial's end.
+        Workers exchange results only after their last batch. A hook's stop request ends the
+        evaluation after the batch, as in TensorFlow, and requests the end of the trial.
 
         Raises:
-            DataError: If there was no batch to evaluate on any worker.
+            DataError: If no worker had a batch.
         """
-        graph = self._graph or self._build(training)
+        graph = self._graph or self._build_graph(training)
         hooks = HookList([*(self._eval_spec.hooks or ()), *graph.spec.evaluation_hooks])
         size = graph.graph.version
         self._context.reducers.begin_evaluation()
@@ -87,28 +87,30 @@ class Evaluation:
             self.close()
             cause = self._context.reducers.take_error()
             if cause is not None:
-                raise cause from None  # TensorFlow wraps it in pages of text
+                raise cause from None  # TensorFlow's error has pages of text
             raise
         if hooks.should_stop:
             self._context.set_stop_requested(True)
         if grows:
-            _logger.info("an evaluation hook adds to the graph: it is built for each validation")
+            _logger.info(
+                "an evaluation hook adds to the graph, so each validation builds a new graph"
+            )
             self.close()
         return result
 
     def close(self) -> None:
-        """Close the session, if there is one."""
+        """Close the session, if it exists."""
         graph, self._graph = self._graph, None
         if graph is not None:
             graph.close()
 
-    def _build(self, training: TrainingSession) -> _EvaluationGraph:
+    def _build_graph(self, training: TrainingSession) -> _EvaluationGraph:
         self._graph = self._make_graph(training=training)
         return self._graph
 
 
 class _EvaluationGraph:
-    """One evaluation graph and, from the first evaluation on, its session."""
+    """An evaluation graph and, after the first evaluation, its session."""
 
     def __init__(
         self,
@@ -160,60 +162,64 @@ class _EvaluationGraph:
     def evaluate(
         self, training: TrainingSession, hooks: HookList, steps: int | None
     ) -> tuple[dict[str, Any], int]:
-        """Copy the trained values in and evaluate."""
-        opened = self._begin(training)
+        """Copy the trained values, and evaluate."""
+        opened = self._start_evaluation(training)
         if steps is None:
             _check_has_end(opened.session.run(self._num_batches))
         hooks.after_create_session(opened)
         opened.session.run(self._begin_data)
         step = hooks.make_step(self._step)
-        done = num_records = 0
+        num_batches = num_records = 0
         with contextlib.suppress(tf.errors.OutOfRangeError):
-            while (steps is None or done < steps) and not hooks.should_stop:
+            while (steps is None or num_batches < steps) and not hooks.should_stop:
                 num_records += int(step()[0])
-                done += 1
+                num_batches += 1
         if self._distributed.get_size() > 1:
-            result = self._sums.merge(opened.session, num_records, self._distributed)
-        elif done:
+            result = self._sums.merge_workers(opened.session, num_records, self._distributed)
+        elif num_batches:
             result = (opened.session.run(self._values), num_records)
         else:
             raise DataError(
-                "the validation dataset gave no batch.\n"
-                "A batch size larger than the data, together with drop_remainder=True, does that."
+                "the validation dataset has no batch.\n"
+                "Check its filters. With drop_remainder=True, a batch size larger than the data "
+                "also leaves no batch."
             )
         hooks.end()
         return result
 
     def close(self) -> None:
-        """Close the session, if there is one."""
+        """Close the session, if it exists."""
         if self._opened is not None:
             self._opened.close()
 
-    def _begin(self, training: TrainingSession) -> OpenSession:
-        """Return the session with the trained values in it, and all metrics reset."""
+    def _start_evaluation(self, training: TrainingSession) -> OpenSession:
+        """Return the session with the trained values, and with all metrics reset."""
 
-        def copy(session: Any) -> None:
+        def copy_variables(session: Any) -> None:
             self._transfer.copy(training.session, training.saver, session, self._scaffold.saver)
 
         if self._opened is None:
             with self.graph.as_default():
-                _finalize(self._scaffold)
+                _finalize_scaffold(self._scaffold)
             self._opened = OpenSession(
-                self.graph, scaffold=self._scaffold, config=self._session_config, restore=copy
+                self.graph,
+                scaffold=self._scaffold,
+                config=self._session_config,
+                restore=copy_variables,
             )
         else:
-            copy(self._opened.session)
+            copy_variables(self._opened.session)
             reset = self._scaffold.local_init_op if self._has_own_local_init else self._reset_local
             self._opened.session.run(reset)
         if self._random is not None:
-            self._random.set(self._opened.session, 0)
+            self._random.set_counter(self._opened.session, 0)
         return self._opened
 
 
-def _finalize(scaffold: Any) -> None:
-    """Let a scaffold make its operations, but leave the graph open: hooks may add to it later."""
+def _finalize_scaffold(scaffold: Any) -> None:
+    """Let a scaffold create its operations, but keep the graph open: hooks may add to it."""
     scaffold.finalize()
-    # No public name; TensorFlow's own Saver uses it for the same purpose (2.15 to 2.21).
+    # This has no public name. TensorFlow's Saver uses it for the same purpose (2.15 to 2.21).
     tf1.get_default_graph()._unsafe_unfinalize()
 
 
@@ -240,7 +246,7 @@ def _check_has_end(num_batches: int) -> None:
         raise DataError(
             "the validation dataset has no end, and EvalSpec.steps is None, so a validation would "
             "never end.\n"
-            "Leave out repeat() in its input_fn, or set EvalSpec.steps."
+            "Remove repeat() from its input_fn, or set EvalSpec.steps."
         )
 
 
@@ -249,10 +255,10 @@ def _is_pair(batch: Any) -> bool:
 
 
 def scalar_metrics(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the reportable values: numbers, and the elements of small arrays one by one.
+    """Return the reportable values: numbers, and the elements of small arrays.
 
     Args:
-        values: Scalars and arrays by name. The element ``[0, 2]`` of an array ``m`` is ``m/0/2``.
+        values: Scalars and arrays by name. Element ``[0, 2]`` of an array ``m`` becomes ``m/0/2``.
     """
     numbers: dict[str, float] = {}
     left_out: list[str] = []

@@ -37,12 +37,11 @@ _NO_VALUES = (tf.resource, tf.variant)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StepValues:
-    """Results of some training steps.
+    """Results of consecutive training steps.
 
     Attributes:
-        rows: For each step the loss, then the scalar summaries in the order of
-            `TrainingGraph.metric_names`.
-        record_ids: For each step the ids of its records; empty without a data ledger.
+        rows: Loss and scalar summaries of each step, in the order of `TrainingGraph.metric_names`.
+        record_ids: Ids of the records of each step; empty without a data ledger.
         num_records: Records in the batches of these steps.
         is_end_of_data: Whether a step found that the dataset had ended.
     """
@@ -54,7 +53,7 @@ class StepValues:
 
 
 class TrainingGraph:
-    """The graph of data, model and training step, built once for the life of the process.
+    """The graph of data, model and training step, built once per process.
 
     Args:
         estimator: The user's estimator.
@@ -109,31 +108,33 @@ class TrainingGraph:
             }
             if self.feed.record_ids is not None:
                 self.fetches["ids"] = self.feed.record_ids
-            if not any(s.op.name == "loss" for s in self._summaries()):
+            if not any(s.op.name == "loss" for s in self._list_summaries()):
                 tf1.summary.scalar("loss", self.spec.loss)
             self.summary = tf1.summary.merge_all()
         self.worker_variables = self._worker_variables(context, batch)
-        self.hyperparameters = _hyperparameters(context.wrapped_optimizers, self.graph)
+        self.hyperparameters = _find_hyperparameters(context.wrapped_optimizers, self.graph)
 
     def warn_of_unsaved_random_state(self) -> None:
-        """Name the random operations whose state no checkpoint can hold, in one warning."""
+        """Log a warning about random operations whose state cannot be saved."""
         if self.random_ops is not None and self.random_ops.unsupported:
             _logger.warning(
                 "the state of these random operations cannot be saved, so a resumed run draws "
-                "other numbers than an uninterrupted one: %s; outside of loops, conditions and "
-                "functions, random operations are resumed exactly",
+                "other numbers than an uninterrupted run: %s. Random operations outside of loops, "
+                "conditions and functions are resumed exactly",
                 ", ".join(self.random_ops.unsupported),
             )
 
     def _worker_variables(self, context: EstimatorContext, batch: Any) -> list[Any]:
         if context.distributed.get_size() == 1 or not context.is_managed:
             return []
-        drawn = [] if self.random_ops is None else [self.random_ops.reading.op]
-        found = worker_variables(self.graph, batch=batch, drawn=drawn, step=self.fetches["step"])
-        check_trainable(found, self.graph)
-        return found
+        random_reads = [] if self.random_ops is None else [self.random_ops.reading.op]
+        variables = worker_variables(
+            self.graph, batch=batch, drawn=random_reads, step=self.fetches["step"]
+        )
+        check_trainable(variables, self.graph)
+        return variables
 
-    def _summaries(self) -> list[Any]:
+    def _list_summaries(self) -> list[Any]:
         return list(self.graph.get_collection(tf1.GraphKeys.SUMMARIES))
 
 
@@ -142,15 +143,16 @@ class TrainingSession:
 
     Args:
         training: The graph.
-        hooks: Session hooks, in the order in which they are called.
+        hooks: Session hooks, in calling order.
         session_config: ``ConfigProto``.
         restore: Called with the session instead of initializing variables.
         on_summary: Called with the global step and the serialized summaries, every
             `summary_steps` steps.
-        summary_steps: How often; 0 = never.
-        make_files: Called with the graph's saver before the graph is finalized; may add to it.
-        distributed: The workers; after all hooks have seen the new session, all have the chief's
-            values in their variables.
+        summary_steps: Steps between two summaries; 0 = never.
+        make_files: Called with the graph's saver before the graph is finalized. It may add to the
+            graph.
+        distributed: The workers. After all hooks have received the new session, all workers get
+            the chief's variable values.
     """
 
     def __init__(
@@ -181,7 +183,7 @@ class TrainingSession:
         )
         self.session = self.hooked.session
         self.saver = scaffold.saver
-        self.take_variables()
+        self.copy_chief_variables()
         training.feed.begin(self.session)
         self.set_random_counter(0)
         self._get_step = self.session.make_callable(training.global_step)
@@ -190,32 +192,32 @@ class TrainingSession:
             {**training.fetches, "summary": training.summary}
         )
 
-    def take_variables(self) -> None:
-        """Let all workers have the chief's variables; all call it together."""
+    def copy_chief_variables(self) -> None:
+        """Copy the chief's variables to all workers. All workers call it together."""
         variables = self._training.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
         broadcast_variables(self.session, variables, self._distributed)
 
-    def take_from_chief(self) -> None:
-        """Let all workers have the chief's averages and the like; all call it together."""
+    def copy_chief_averages(self) -> None:
+        """Copy the chief's averages and similar variables to all workers. All workers call it."""
         broadcast_variables(self.session, self._training.worker_variables, self._distributed)
 
     def close(self) -> None:
-        """Let go of the data, then of the session."""
+        """Release the data, then close the session."""
         try:
             self._training.feed.close()
         finally:
             self.hooked.close()
 
     def set_random_counter(self, steps: int) -> None:
-        """Make random operations continue as after this many steps."""
+        """Make random operations continue after this number of steps."""
         if self._training.random_ops is not None:
-            self._training.random_ops.set(self.session, steps)
+            self._training.random_ops.set_counter(self.session, steps)
 
     def global_step(self) -> int:
         """Return the value of the graph's global step."""
         return int(self._get_step())
 
-    def train(
+    def train_steps(
         self,
         count: int,
         is_interrupted: Callable[[], bool],
@@ -225,9 +227,10 @@ class TrainingSession:
         """Run training steps.
 
         Args:
-            count: How many at most.
-            is_interrupted: Asked after each step whether to stop early.
-            digests: Told of each step before it begins; batches are in the graph only.
+            count: Maximum number of steps.
+            is_interrupted: Called after each step, returns whether to stop.
+            digests: Log of step digests, notified before each step. Batches exist only in the
+                graph.
         """
         rows: list[Sequence[float]] = []
         ids: list[Any] = []
@@ -261,25 +264,25 @@ def name_state(graph: Any, training: TrainingSession) -> dict[str, npt.NDArray[A
     """Return Python's and NumPy's generators, and the graph's global variables.
 
     Args:
-        graph: The training graph; nothing is added to it.
-        training: Its session.
+        graph: The training graph, which stays unchanged.
+        training: The session of the graph.
     """
-    found = {
+    arrays = {
         f"random.{name}": np.frombuffer(json.dumps(state).encode(), np.uint8)
         for name, state in capture_random_state().items()
     }
-    trainable = {id(each) for each in graph.get_collection(tf1.GraphKeys.TRAINABLE_VARIABLES)}
+    trainable = {id(item) for item in graph.get_collection(tf1.GraphKeys.TRAINABLE_VARIABLES)}
     variables = {
         variable.op.name: variable
         for variable in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
         if variable.dtype.base_dtype not in _NO_VALUES
     }
     values = training.session.run(variables)
-    # A stable sort: the order of their creation is that of the computation.
+    # The stable sort keeps the order of creation, which is the order of the computation.
     for name in sorted(variables, key=lambda name: id(variables[name]) not in trainable):
         group = "model" if id(variables[name]) in trainable else "optimizer"
-        found[f"{group}.{name}"] = _as_numbers(values[name])
-    return found
+        arrays[f"{group}.{name}"] = _as_numbers(values[name])
+    return arrays
 
 
 def _as_numbers(value: Any) -> npt.NDArray[Any]:
@@ -298,36 +301,37 @@ def mean_metrics(names: Sequence[str], rows: Sequence[Sequence[float]]) -> dict[
     }
 
 
-def _hyperparameters(optimizers: Sequence[Any], graph: Any) -> list[Any]:
-    """Return the variables of a graph that optimizers keep as settings, not as state.
+def _find_hyperparameters(optimizers: Sequence[Any], graph: Any) -> list[Any]:
+    """Return the variables of a graph that contain optimizers' settings, not their state.
 
-    Keras 2's legacy optimizers have a dictionary of them; others keep them as attributes, next to
-    counters, which are among the optimizer's own variables.
+    Keras 2's legacy optimizers have a dictionary of settings. Other optimizers have settings as
+    attributes, next to counters. Counters are also in ``optimizer.variables()``, but settings are
+    not.
     """
-    found: list[Any] = []
+    hyperparameters: list[Any] = []
     for optimizer in optimizers:
         attributes = getattr(optimizer, "__dict__", {})
         values = [*attributes.values(), *attributes.get("_hyper", {}).values()]
         variables = [v for v in values if isinstance(v, tf.Variable) and v.graph is graph]
         if variables:
             state = {variable.name for variable in optimizer.variables()}
-            found += [variable for variable in variables if variable.name not in state]
-    return found
+            hyperparameters += [variable for variable in variables if variable.name not in state]
+    return hyperparameters
 
 
 def _check_optimizer(context: EstimatorContext) -> None:
     if context.is_managed and not context.wrapped_optimizers:
         raise InvalidExperimentError(
             "the model was built for training, but no optimizer was wrapped.\n"
-            "Wrapped optimizers average their gradients over the workers of a trial; without it, "
+            "Wrapped optimizers average their gradients over the workers of a trial. Otherwise, "
             "each worker would train a different model.\n"
-            "Wrap it right after it is made: optimizer = self.context.wrap_optimizer(optimizer)"
+            "Wrap it right after it is created: optimizer = self.context.wrap_optimizer(optimizer)"
         )
 
 
 def _scalar_summaries(graph: Any) -> dict[str, Any]:
-    """Return the tensors behind the scalar summaries that the user's code made, by tag."""
-    found: dict[str, Any] = {}
+    """Return the tensors of the user's scalar summaries, by tag."""
+    tensors: dict[str, Any] = {}
     for summary in graph.get_collection(tf1.GraphKeys.SUMMARIES):
         if summary.op.type != "ScalarSummary":
             continue
@@ -336,7 +340,7 @@ def _scalar_summaries(graph: Any) -> dict[str, Any]:
         if tag is None or tag.ndim or values.shape.rank not in (None, 0):
             continue
         name = tag.item().decode()
-        # The loss is reported anyway, under this name.
+        # The loss is always reported under this name.
         if name != "loss":
-            found[name] = values
-    return found
+            tensors[name] = values
+    return tensors

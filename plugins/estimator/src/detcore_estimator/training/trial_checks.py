@@ -1,4 +1,4 @@
-"""Check the results of a trial's methods before anything is built."""
+"""Check the results of a trial's methods before the graphs are built."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ if TYPE_CHECKING:
 
 
 _SERVING_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-# Names in a checkpoint's folder that detcore and this plugin write themselves.
+# Names in a checkpoint's directory that detcore and this plugin use.
 _TAKEN = frozenset({"checkpoint", "code", "export"})
 
 
 class TrialParts:
-    """Results of the methods of a trial; each is called once, in this order.
+    """Results of a trial's methods, each of which is called once, in this order.
 
     Attributes:
         estimator: The estimator.
-        train_spec: How to train.
-        eval_spec: How to validate.
+        train_spec: The ``TrainSpec``.
+        eval_spec: The ``EvalSpec``.
         serving: Serving input receiver functions by name.
 
     Raises:
-        InvalidModelError: If a method returned something of another type.
-        UnsafePathError: If a serving function's name cannot be the name of a folder.
+        InvalidModelError: If a method returned a value of another type.
+        UnsafePathError: If a serving function's name cannot be the name of a directory.
     """
 
     def __init__(self, trial: EstimatorTrial) -> None:
-        estimators = _kinds("Estimator", Estimator)
-        self.estimator = _checked(trial.build_estimator(), estimators, "build_estimator")
-        train_specs = _kinds("TrainSpec", TrainSpec)
-        self.train_spec = _checked(trial.build_train_spec(), train_specs, "build_train_spec")
-        eval_specs = _kinds("EvalSpec", EvalSpec)
-        self.eval_spec = _checked(
+        estimators = _list_classes("Estimator", Estimator)
+        self.estimator = _check_class(trial.build_estimator(), estimators, "build_estimator")
+        train_specs = _list_classes("TrainSpec", TrainSpec)
+        self.train_spec = _check_class(trial.build_train_spec(), train_specs, "build_train_spec")
+        eval_specs = _list_classes("EvalSpec", EvalSpec)
+        self.eval_spec = _check_class(
             trial.build_validation_spec(), eval_specs, "build_validation_spec"
         )
         self.serving = _checked_serving(trial.build_serving_input_receiver_fns())
 
 
-def _kinds(name: str, ours: type) -> tuple[type, ...]:
-    """Return the classes of a name: ours, and those of ``tf.estimator`` where there is one."""
+def _list_classes(name: str, ours: type) -> tuple[type, ...]:
+    """Return detcore's class and, if ``tf.estimator`` exists, its classes with this name."""
     module = tf_estimator()
     if module is None:
         return (ours,)
-    theirs = [getattr(module, name), getattr(tf1.estimator, name)]
-    return (ours, *dict.fromkeys(theirs))
+    tensorflow_classes = [getattr(module, name), getattr(tf1.estimator, name)]
+    return (ours, *dict.fromkeys(tensorflow_classes))
 
 
-def _checked(value: Any, kinds: tuple[type, ...], method: str) -> Any:
+def _check_class(value: Any, kinds: tuple[type, ...], method: str) -> Any:
     if isinstance(value, kinds):
         return value
     names = " or ".join(
@@ -82,20 +82,20 @@ def _checked_serving(functions: Any) -> dict[str, Callable[..., Any]]:
     for name, function in functions.items():
         if not isinstance(name, str) or not _SERVING_NAME.fullmatch(name):
             raise UnsafePathError(
-                f"build_serving_input_receiver_fns names a function {name!r}, which cannot be the "
-                "name of a folder.\n"
-                "The exported model is a folder of that name in every checkpoint.\n"
+                f"build_serving_input_receiver_fns returned a function named {name!r}, which "
+                "cannot be the name of a directory.\n"
+                "The exported model is a directory with this name in every checkpoint.\n"
                 "Use letters, digits, '.', '_' and '-', not beginning with '.' or '-'."
             )
         if name in _TAKEN:
             raise InvalidExperimentError(
-                f"build_serving_input_receiver_fns names a function {name!r}, but a checkpoint has "
-                "something else of that name.\nUse another name."
+                f"build_serving_input_receiver_fns returned a function named {name!r}, but a "
+                "checkpoint contains another file or directory with this name.\nUse another name."
             )
         if not callable(function):
             raise InvalidModelError(
-                f"build_serving_input_receiver_fns gives {describe(function)} for {name!r}.\n"
-                "It must be a function, such as "
-                "detcore_estimator.export.build_raw_serving_input_receiver_fn(...) returns."
+                f"build_serving_input_receiver_fns returned {describe(function)} for {name!r}.\n"
+                "It must be a function, such as the result of "
+                "detcore_estimator.export.build_raw_serving_input_receiver_fn(...)."
             )
     return dict(functions)

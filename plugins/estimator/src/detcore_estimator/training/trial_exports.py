@@ -1,4 +1,4 @@
-"""Export models: one for each serving function in every checkpoint, and by the user's exporters."""
+"""Export models for serving functions into checkpoints, and with the user's exporters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _logger = logging.getLogger("detcore.estimator")
 
 
 class ServingExports:
-    """Writes a SavedModel for each serving function; their graphs are built once.
+    """Writes a SavedModel for each serving function, whose graph is built once.
 
     Args:
         model_fn: Called as ``(features, labels, mode, config)``.
@@ -43,7 +43,7 @@ class ServingExports:
         """Compare the models with the training graph.
 
         Raises:
-            InvalidModelError: If one has variables that are not trained.
+            InvalidModelError: If a model has variables that are not trained.
         """
         for graph in self._graphs.values():
             if not (training.has_own_saver or graph.has_own_saver):
@@ -53,8 +53,8 @@ class ServingExports:
         """Write ``<directory>/<name>/<unix seconds>/saved_model.pb`` for each function.
 
         Args:
-            directory: The folder.
-            prefix: That of the files with the trained variables.
+            directory: Directory to write into.
+            prefix: Prefix of the files with the trained variables.
 
         Raises:
             InvalidCheckpointError: If the files do not have the variables of the model.
@@ -70,7 +70,7 @@ class Exporters:
     """Runs the exporters of an ``EvalSpec`` after each validation.
 
     They receive an estimator with a checkpoint of the current state. Their output goes to
-    ``<model_dir>/export/<exporter's name>``; the folder outlives the process, so exporters that
+    ``<model_dir>/export/<exporter's name>``. This directory outlives the process, so exporters that
     use earlier results (``BestExporter``) continue in a resumed trial.
 
     Args:
@@ -102,13 +102,13 @@ class Exporters:
         Args:
             training: The training session.
             values: Results of the validation.
-            save: Writes the training graph's checkpoint into a folder.
-            is_final: Whether this is the last validation of the training as planned.
+            save: Writes the training graph's checkpoint into a directory.
+            is_final: Whether this is the last planned validation.
         """
         if not self._exporters:
             return
         step = training.global_step()
-        # BestExporter reads the results of other processes of this trial from event files.
+        # BestExporter reads the results of this trial's earlier processes from event files.
         events = EventFile(str(self._eval_dir))
         events.write_summary(step, result_summary(values))
         events.close()
@@ -124,11 +124,11 @@ class Exporters:
                     is_the_final_export=is_final,
                 )
                 if path is not None:
-                    written = path.decode() if isinstance(path, bytes) else path
-                    _logger.info("the exporter %r wrote %s", exporter.name, written)
+                    export_path = path.decode() if isinstance(path, bytes) else path
+                    _logger.info("the exporter %r wrote %s", exporter.name, export_path)
 
     def _own_estimator(self) -> Any:
-        """Return an estimator with the user's model and the trial's folder."""
+        """Return an estimator with the user's model and the trial's directory."""
         user, module = self._estimator, tf_estimator()
         if module is not None and not isinstance(user, Estimator):
             return module.Estimator(model_fn=user.model_fn, config=self._config)

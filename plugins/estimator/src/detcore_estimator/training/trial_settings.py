@@ -11,7 +11,7 @@ from detcore_estimator.tensorflow_versions import tf, tf1
 
 _logger = logging.getLogger("detcore.estimator")
 
-# Settings that belong to the trial, with the values that mean "not set by the user".
+# Settings that belong to the trial, with their default values.
 _OWNED_BY_TRIAL: dict[str, tuple[Any, ...]] = {
     "save_checkpoints_steps": (None,),
     "save_checkpoints_secs": (None, 600),
@@ -23,23 +23,22 @@ _SPEC_DELAYS = {"start_delay_secs": 120, "throttle_secs": 600}
 
 
 def own_run_config(user_config: Any, *, model_dir: str, seed: int) -> Any:
-    """Return the user's ``RunConfig`` with the trial's own settings replaced.
+    """Return the user's ``RunConfig`` with the trial's settings.
 
     Args:
         user_config: The estimator's ``config``.
-        model_dir: Folder for the files of this process.
-        seed: Seed of the trial, used where the user set none.
+        model_dir: Directory for the files of this process.
+        seed: Seed of the trial, used if the user set none.
 
     Raises:
-        InvalidExperimentError: If it names a distribution strategy.
+        InvalidExperimentError: If the configuration has a distribution strategy.
     """
     for name in STRATEGIES:
         strategy = getattr(user_config, name, None)
         if strategy is not None:
             raise InvalidExperimentError(
                 f"the estimator's RunConfig has {name}={strategy!r}.\n"
-                "A trial brings its workers itself, so a strategy inside one would place "
-                "variables twice.\n"
+                "A trial has its own workers, so a strategy would place variables twice.\n"
                 "Leave it out, and set resources.slots_per_trial in the experiment file."
             )
     if user_config.tf_random_seed is None:
@@ -48,7 +47,7 @@ def own_run_config(user_config: Any, *, model_dir: str, seed: int) -> Any:
 
 
 def own_session_config(config: Any, *, local_rank: int) -> Any:
-    """Return the user's session configuration, with this worker's GPU if the machine has any.
+    """Return the user's session configuration, with this worker's GPU if the machine has GPUs.
 
     Args:
         config: The run configuration.
@@ -64,10 +63,10 @@ def own_session_config(config: Any, *, local_rank: int) -> Any:
 
 
 def size_thread_pools(session_config: Any) -> None:
-    """Let TensorFlow's process-wide thread pools have the sizes of a session configuration.
+    """Set the sizes of TensorFlow's process-wide thread pools from a session configuration.
 
-    Building a saver makes TensorFlow set up its devices, long before the first session, and the
-    pools are sized then.
+    TensorFlow sets the sizes when it sets up its devices. Building a saver does this, long before
+    the first session.
 
     Args:
         session_config: ``ConfigProto``; a size of 0 leaves the choice to TensorFlow.
@@ -83,12 +82,12 @@ def size_thread_pools(session_config: Any) -> None:
         try:
             set_threads(count)
         except RuntimeError as error:
-            # In a worker nothing came before; a script may have used TensorFlow already.
+            # Cannot happen in a worker, but a script may have used TensorFlow before.
             _logger.info("%s=%d may have no effect: %s", name, count, error)
 
 
 def warn_of_unused(user_config: Any, train_spec: Any, eval_spec: Any) -> None:
-    """Name, in one warning, settings of the user that the trial does not use."""
+    """Log a warning with the user's settings that the trial ignores."""
     unused = [
         f"RunConfig.{name}={getattr(user_config, name)}"
         for name, defaults in _OWNED_BY_TRIAL.items()
@@ -103,8 +102,8 @@ def warn_of_unused(user_config: Any, train_spec: Any, eval_spec: Any) -> None:
     ]
     if unused:
         _logger.warning(
-            "not used in a trial: %s; the experiment file says how long to train "
-            "(searcher.max_length) and when to validate and save (min_validation_period, "
-            "min_checkpoint_period, checkpoint_policy)",
+            "ignored in a trial: %s. The experiment file sets the length of training "
+            "(searcher.max_length) and the schedule of validations and checkpoints "
+            "(min_validation_period, min_checkpoint_period, checkpoint_policy)",
             ", ".join(unused),
         )
