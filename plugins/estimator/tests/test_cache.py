@@ -88,7 +88,7 @@ def test_no_session_before_its_configuration_is_known(
     early = make_context(tmp_path)
     cached = cache_numbers(early, source)
     monkeypatch.setattr(tf1, "Session", spy)
-    with tf.Graph().as_default(), pytest.raises(ContextStateError, match="inside of input_fn"):
+    with tf.Graph().as_default(), pytest.raises(ContextStateError, match="inside input_fn"):
         cached()
     assert (configs, source.calls) == ([], 0)
     early.session_config = tf1.ConfigProto(inter_op_parallelism_threads=1)

@@ -78,7 +78,7 @@ def test_folder_without_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "metadata.json").write_text("{}")
     with pytest.raises(InvalidCheckpointError, match=r"no model\.ckpt-N\.index(.|\n)*metadata"):
         find_tensorflow_checkpoint(tmp_path)
-    with pytest.raises(CheckpointNotFoundError, match="no folder"):
+    with pytest.raises(CheckpointNotFoundError, match="nowhere does not exist"):
         find_tensorflow_checkpoint(tmp_path / "nowhere")
 
 

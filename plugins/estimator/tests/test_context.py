@@ -81,7 +81,7 @@ def test_optimizers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [3, 0.1, {"learning_rate": 0.1}])
 def test_what_is_no_optimizer(tmp_path: Path, value: Any) -> None:
     context = make_context(tmp_path)
-    with pytest.raises(InvalidExperimentError, match=r"was given .*, not an optimizer"):
+    with pytest.raises(InvalidExperimentError, match=r"received .*, not an optimizer"):
         context.wrap_optimizer(value)
     assert context.wrapped_optimizers == []
 

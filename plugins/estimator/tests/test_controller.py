@@ -358,7 +358,7 @@ def test_serving_names_that_are_no_folder_names_are_refused(tmp_path: Path, name
     def serving(self: Any) -> dict[str, Any]:
         return {name: raw_input}
 
-    message = "cannot be the name of a folder"
+    message = "cannot be the name of a directory"
     refuse(tmp_path, UnsafePathError, message, build_serving_input_receiver_fns=serving)
 
 
@@ -395,7 +395,7 @@ def test_validation_data_without_a_batch_or_an_end_is_an_error(tmp_path: Path) -
         def validation_data(self) -> Any:
             return super().validation_data().repeat()
 
-    for trial_class, message in ((Empty, "gave no batch"), (Endless, r"EvalSpec\.steps")):
+    for trial_class, message in ((Empty, "has no batch"), (Endless, r"EvalSpec\.steps")):
         with (
             opened(trial_class, tmp_path) as controller,
             pytest.raises(DataError, match=f"validation dataset .*{message}"),

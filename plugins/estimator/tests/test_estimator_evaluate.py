@@ -187,7 +187,7 @@ def test_predict_keys_that_do_not_fit(trained: de.Estimator) -> None:
         return de.EstimatorSpec(mode, predictions=features["x"])
 
     estimator = make(trained.model_dir, single)
-    with pytest.raises(ValueError, match="have no keys"):
+    with pytest.raises(ValueError, match="a single tensor without keys"):
         next(estimator.predict(eval_input, predict_keys=["value"]))
     np.testing.assert_array_equal(np.stack(list(estimator.predict(eval_input))), FEATURES)
 
@@ -200,7 +200,7 @@ def test_predictions_of_different_lengths(trained: de.Estimator) -> None:
     estimator = make(trained.model_dir, uneven)
     with pytest.raises(ValueError, match=r"\{'all': 8, 'half': 4\}"):
         next(estimator.predict(eval_input, predict_keys=["all", "half"]))
-    with pytest.raises(ValueError, match=r"'one'.* is one value"):
+    with pytest.raises(ValueError, match=r"'one'.* is a single value"):
         next(estimator.predict(eval_input, predict_keys=["all", "one"]))
     batch = next(estimator.predict(eval_input, yield_single_examples=False))
     assert batch["one"] == BATCH * 4

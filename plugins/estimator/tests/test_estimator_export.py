@@ -215,9 +215,9 @@ def test_outputs_that_do_not_fit_the_input_are_left_out(
 @pytest.mark.parametrize(
     ("outputs", "message"),
     [
-        (lambda v: {}, "has no export_outputs"),
-        (lambda v: {"r": export.RegressionOutput(v)}, "a regression signature takes one tensor"),
-        (lambda v: dict.fromkeys("ab", export.PredictOutput(v)), "none of them is the default"),
+        (lambda v: {}, "has empty export_outputs"),
+        (lambda v: {"r": export.RegressionOutput(v)}, "a regression signature requires one tensor"),
+        (lambda v: dict.fromkeys("ab", export.PredictOutput(v)), "no default signature"),
     ],
 )
 def test_outputs_that_cannot_be_exported(
@@ -401,7 +401,7 @@ def test_a_compare_function_of_the_user(trained: de.Estimator, tmp_path: Path) -
         (lambda: de.BestExporter("a", serving_input, compare_fn=max), "cannot be determined"),
         (
             lambda: de.BestExporter("a", serving_input, compare_fn=lambda best, current: True),
-            "compare_fn takes best, current",
+            "compare_fn has the arguments: best, current",
         ),
         (
             lambda: de.EvalSpec(eval_input, exporters=[de.FinalExporter("a", serving_input)] * 2),

@@ -106,7 +106,7 @@ def test_the_third_argument_is_hooks_as_documented(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"steps": 2, "max_steps": 3}, "cannot both be given"),
+        ({"steps": 2, "max_steps": 3}, "cannot both be passed"),
         ({"steps": 0}, "greater than 0, but it is 0"),
         ({"max_steps": -1}, "greater than 0, but it is -1"),
         ({"steps": 1.5}, "integer or None"),
@@ -131,7 +131,7 @@ def test_training_ends_with_the_data(tmp_path: Path) -> None:
 
 def test_no_data_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     make(tmp_path).train(lambda: eval_input().take(0))
-    assert "training made no step" in caplog.text
+    assert "training ran no step" in caplog.text
 
 
 def test_the_seed_makes_runs_equal_and_different_seeds_do_not(tmp_path: Path) -> None:
@@ -409,8 +409,8 @@ def test_a_model_fn_that_ignores_the_mode(tmp_path: Path) -> None:
         (lambda labels: None, None, "does not take features"),
         (lambda features, lables: None, None, "takes lables"),
         (lambda features, extra=1: None, None, "takes extra"),
-        (lambda features: None, {"a": 1}, "takes no argument params"),
-        (lambda features: None, {}, "takes no argument params"),
+        (lambda features: None, {"a": 1}, "has no argument params"),
+        (lambda features: None, {}, "has no argument params"),
         (None, None, "must be a function"),
     ],
 )
@@ -460,7 +460,7 @@ def test_every_signature_of_model_fn(tmp_path: Path) -> None:
 
 
 def test_labels_for_a_model_fn_without_labels(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="takes no argument labels"):
+    with pytest.raises(ValueError, match="has no argument labels"):
         make(tmp_path, lambda features, mode: None).train(train_input, steps=1)
 
 
@@ -523,7 +523,7 @@ def test_input_fn_that_returns_something_else(tmp_path: Path, input_fn: Any, mes
 def test_a_dataset_from_outside_of_input_fn(tmp_path: Path) -> None:
     with tf.Graph().as_default():
         dataset = eval_input()
-    with pytest.raises(DataError, match="Make the dataset inside input_fn"):
+    with pytest.raises(DataError, match="Create the dataset inside input_fn"):
         make(tmp_path).train(lambda: dataset, steps=1)
 
 

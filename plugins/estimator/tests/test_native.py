@@ -173,7 +173,7 @@ def test_test_mode_trains_one_batch(detcore: Detcore) -> None:
 
 
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
-    "no length": ({}, "no searcher.max_length, and the TrainSpec no max_steps"),
+    "no length": ({}, "no searcher.max_length, and the TrainSpec has no max_steps"),
     "twice": (
         {"init": {"test": True}, "after": "context.train_and_evaluate(None, None, None)"},
         "called twice",

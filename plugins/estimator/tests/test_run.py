@@ -152,7 +152,7 @@ def test_what_the_specs_ask_for_is_done_or_named_in_one_warning(detcore: Detcore
     finished = detcore("run", settings, MODEL_DIR, "--json")
     assert finished.code == 0, finished.stderr
     output = finished.stdout + finished.stderr
-    assert output.count("not used in a trial") == 1
+    assert output.count("ignored in a trial") == 1
     for name in ("TrainSpec.max_steps=7", "EvalSpec.throttle_secs=30"):
         assert name in output
     assert finished.summary["trials"][0]["steps_completed"] == 150  # not 7

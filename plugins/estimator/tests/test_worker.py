@@ -116,6 +116,6 @@ def test_several_workers_need_horovod_and_its_launcher() -> None:
         assert 'pip install "tensorflow==2.15.*"' in done.stderr
     else:
         assert "Install it with: pip install 'detcore[horovod]'" in done.stdout
-        assert "this process is worker 1 of 2" in done.stderr
-        assert "Horovod takes it for worker 0 of 1" in done.stderr
+        assert "this process is rank 1 of 2" in done.stderr
+        assert "Horovod reports rank 0 of 1" in done.stderr
         assert "detcore launch --launcher horovod" in done.stderr

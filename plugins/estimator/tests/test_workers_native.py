@@ -36,7 +36,7 @@ def test_a_script_by_itself_and_as_a_trial_of_a_run(detcore: Detcore) -> None:
     seeds = re.findall(r"rate 0.05 seed (\d+)", output)
     assert len(seeds) == 2
     assert len(set(seeds)) == 1
-    assert output.count("not used in a trial") <= 1
+    assert output.count("ignored in a trial") <= 1
 
     settings = {
         "entrypoint": f"{sys.executable} train.py",

@@ -547,7 +547,7 @@ def check_validation(workers: Workers, folder: Path) -> None:
 
 def check_no_validation_data(workers: Workers, folder: Path) -> None:
     """Without a record on any worker it is an error on all of them."""
-    with pytest.raises(DetcoreError, match="gave no batch"):
+    with pytest.raises(DetcoreError, match="has no batch"):
         validated(workers.context(), num_eval_records=0)
 
 
