@@ -92,7 +92,7 @@ def assert_resumes(trial: type[Structured], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
-def test_batches_of_any_structure(tmp_path: Path, name: str) -> None:
+def test_batch_structures_resume_exactly(tmp_path: Path, name: str) -> None:
     assert_resumes(type("Trial", (Structured,), {"data": STRUCTURES[name]}), tmp_path)
 
 
@@ -121,11 +121,11 @@ class WithKeras(Structured):
         )
 
 
-def test_layers_of_keras(tmp_path: Path) -> None:
+def test_keras_layers_resume_exactly(tmp_path: Path) -> None:
     assert_resumes(WithKeras, tmp_path)
 
 
-def test_no_optimizer_cannot_add_up_gradients(tmp_path: Path) -> None:
+def test_aggregation_needs_an_optimizer(tmp_path: Path) -> None:
     context = make_context(tmp_path, settings=gradients(aggregation_frequency=2))
     with pytest.raises(CheckFailedError, match=r"given None.*with 1 worker\(s\).*frequency 2"):
         context.wrap_optimizer(None)

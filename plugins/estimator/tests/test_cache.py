@@ -60,7 +60,7 @@ def cache_numbers(context: EstimatorTrialContext, source: Any = None, **settings
     return cache(source or Source())
 
 
-def test_made_once_and_kept(tmp_path: Path) -> None:
+def test_dataset_is_written_once(tmp_path: Path) -> None:
     source = Source()
     for _ in range(2):
         context = ready(tmp_path)
@@ -74,7 +74,7 @@ def test_made_once_and_kept(tmp_path: Path) -> None:
     assert folders == ["1_train", "1_val"]
 
 
-def test_no_session_before_its_configuration_is_known(
+def test_session_waits_for_its_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configs: list[Any] = []
@@ -101,7 +101,7 @@ def test_no_session_before_its_configuration_is_known(
     assert len(configs) == 1
 
 
-def test_keys_of_records_keep_their_order(tmp_path: Path) -> None:
+def test_record_keys_keep_their_order(tmp_path: Path) -> None:
     names = [f"key{number}" for number in (7, 3, 9, 1, 8, 2, 6, 4, 5, 0)]
     make = Source(lambda: tf.data.Dataset.from_tensors(({name: name for name in names}, 1)))
     for _ in range(3):
@@ -113,7 +113,7 @@ def test_keys_of_records_keep_their_order(tmp_path: Path) -> None:
         assert elements(cached)[0][0]["key9"] == b"key9"
 
 
-def test_what_a_dataset_may_use(tmp_path: Path) -> None:
+def test_dataset_with_table_and_generator(tmp_path: Path) -> None:
     def make() -> Any:
         table = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2]), default_value=0
@@ -127,7 +127,7 @@ def test_what_a_dataset_may_use(tmp_path: Path) -> None:
     assert read(cached) == [1, 2, 1, 2]
 
 
-def test_shuffled_by_the_seed(tmp_path: Path) -> None:
+def test_shuffle_depends_on_the_seed(tmp_path: Path) -> None:
     orders = []
     for skip in (False, False, True):
         cache = ready(tmp_path).experimental.cache_train_dataset("numbers", "1", True, skip)
@@ -155,7 +155,7 @@ def test_shards(tmp_path: Path, is_kept: bool) -> None:
     assert validation == [list(range(20))[rank::3] for rank in range(3)]
 
 
-def test_without_a_cache_folder_no_session_is_opened(
+def test_without_cache_directory_opens_no_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = EstimatorTrialContext.from_config({})
@@ -169,7 +169,7 @@ def test_without_a_cache_folder_no_session_is_opened(
 
 
 @pytest.mark.filterwarnings("ignore:Seed 11 from outer graph:UserWarning")  # as is meant
-def test_random_numbers_do_not_depend_on_the_cache(tmp_path: Path) -> None:
+def test_random_numbers_ignore_the_cache(tmp_path: Path) -> None:
     def make() -> Any:
         values = [random.random(), np.random.normal()]
         return tf.data.Dataset.from_tensor_slices(np.array(values)).map(
@@ -239,7 +239,7 @@ class CachedTrial(Classifier):
         return {"batches": self.context.make_metric(logits, len, np.int32)}
 
 
-def test_a_trial_resumes_exactly(tmp_path: Path) -> None:
+def test_trial_resumes_exactly(tmp_path: Path) -> None:
     folder = tmp_path / "c"
     periods = {"until": 20, "validate_every": 10, "unit": 1, "save_every": 9}
     whole = train(CachedTrial, tmp_path, folder, **periods)

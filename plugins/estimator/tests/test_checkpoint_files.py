@@ -19,14 +19,14 @@ from detcore_estimator.checkpoint.tensorflow_files import (
 from detcore_estimator.tensorflow_versions import tf, tf1
 
 
-def test_newest_step_counts_as_a_number(tmp_path: Path) -> None:
+def test_newest_step_is_compared_as_a_number(tmp_path: Path) -> None:
     for step in (9, 100, 20):
         write(tmp_path, step, float(step))
     assert find_tensorflow_checkpoint(tmp_path) == tmp_path / "model.ckpt-100"
     assert restore(tmp_path) == [100.0] * 3
 
 
-def test_state_file_is_not_followed(tmp_path: Path) -> None:
+def test_state_file_is_ignored(tmp_path: Path) -> None:
     other = tmp_path / "other"
     write(other, 500, 5.0)
     write(tmp_path / "here", 7, 7.0)
@@ -57,7 +57,7 @@ FAULTS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_incomplete_one_is_passed_over_with_a_warning_and_refused_when_alone(
+def test_incomplete_checkpoint_is_skipped(
     fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(tmp_path, 1)
@@ -74,7 +74,7 @@ def test_an_incomplete_one_is_passed_over_with_a_warning_and_refused_when_alone(
         find_tensorflow_checkpoint(tmp_path)
 
 
-def test_folder_without_checkpoint(tmp_path: Path) -> None:
+def test_directory_without_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "metadata.json").write_text("{}")
     with pytest.raises(InvalidCheckpointError, match=r"no model\.ckpt-N\.index(.|\n)*metadata"):
         find_tensorflow_checkpoint(tmp_path)
@@ -83,7 +83,7 @@ def test_folder_without_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".index", ".data-00000-of-00001"])
-def test_link_out_of_the_folder_is_refused(suffix: str, tmp_path: Path) -> None:
+def test_link_outside_the_directory_is_rejected(suffix: str, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     write(folder, 2)
     moved = tmp_path / f"secret{suffix}"
@@ -93,7 +93,7 @@ def test_link_out_of_the_folder_is_refused(suffix: str, tmp_path: Path) -> None:
         find_tensorflow_checkpoint(folder)
 
 
-def test_folder_may_itself_be_a_link_and_have_any_name(tmp_path: Path) -> None:
+def test_directory_can_be_a_link(tmp_path: Path) -> None:
     folder = tmp_path / "run [1] *?"
     write(tmp_path / "plain", 3, 3.0)
     (tmp_path / "plain").rename(folder)
@@ -102,13 +102,13 @@ def test_folder_may_itself_be_a_link_and_have_any_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "size"), [("v", 3), ("w", 4)])
-def test_variables_that_do_not_fit(name: str, size: int, tmp_path: Path) -> None:
+def test_different_variables_are_rejected(name: str, size: int, tmp_path: Path) -> None:
     write(tmp_path, 3)
     with pytest.raises(InvalidCheckpointError, match="the same variables"):
         restore(tmp_path, name, size)
 
 
-def test_variables_under_other_names_and_in_parts(tmp_path: Path) -> None:
+def test_renamed_and_partitioned_variables(tmp_path: Path) -> None:
     with tf1.Graph().as_default():
         parts = tf1.get_variable(
             "p", initializer=tf.range(8.0), partitioner=tf1.fixed_size_partitioner(2)
@@ -126,7 +126,7 @@ def test_variables_under_other_names_and_in_parts(tmp_path: Path) -> None:
             assert session.run(other).tolist() == [[1.0]] * 3
 
 
-def test_damaged_bytes_are_found_when_read(tmp_path: Path) -> None:
+def test_damaged_data_is_rejected(tmp_path: Path) -> None:
     write(tmp_path, 3)
     path = data_file(tmp_path, 3)
     content = bytearray(path.read_bytes())

@@ -79,14 +79,14 @@ def test_optimizers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [3, 0.1, {"learning_rate": 0.1}])
-def test_what_is_no_optimizer(tmp_path: Path, value: Any) -> None:
+def test_non_optimizers_are_rejected(tmp_path: Path, value: Any) -> None:
     context = make_context(tmp_path)
     with pytest.raises(InvalidExperimentError, match=r"received .*, not an optimizer"):
         context.wrap_optimizer(value)
     assert context.wrapped_optimizers == []
 
 
-def test_an_optimizer_that_adds_up_stays_what_it_is(tmp_path: Path) -> None:
+def test_aggregating_optimizer_keeps_its_class(tmp_path: Path) -> None:
     context = make_context(tmp_path, settings=gradients(aggregation_frequency=4))
     optimizer = tf1.train.AdamOptimizer()
     assert context.wrap_optimizer(optimizer) is optimizer
@@ -118,7 +118,7 @@ def test_optimizers_of_several_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_shards_are_disjoint_and_cover_the_data(tmp_path: Path, size: int) -> None:
+def test_shards_partition_the_data(tmp_path: Path, size: int) -> None:
     def read(rank: int, size: int, **settings: Any) -> list[int]:
         context = make_context(tmp_path, distributed=Worker(rank, size))
         values = elements(lambda: context.wrap_dataset(tf.data.Dataset.range(7), **settings))
@@ -130,14 +130,14 @@ def test_shards_are_disjoint_and_cover_the_data(tmp_path: Path, size: int) -> No
     assert read(1, 2, shard_dataset=False) == list(range(7))
 
 
-def test_what_is_no_dataset_is_returned(tmp_path: Path) -> None:
+def test_non_datasets_are_returned(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     pair = (np.zeros(3), np.ones(3))
     assert context.wrap_dataset(pair) is pair
     assert context.wrapped_datasets == []
 
 
-def test_unmanaged_contexts_return_what_they_are_given() -> None:
+def test_unmanaged_context_returns_its_arguments() -> None:
     context = EstimatorTrialContext.from_config({"hyperparameters": {"global_batch_size": 8}})
     dataset = tf.data.Dataset.range(3)
     assert context.wrap_dataset(dataset) is dataset
@@ -147,7 +147,7 @@ def test_unmanaged_contexts_return_what_they_are_given() -> None:
     assert (context.wrapped_datasets, context.wrapped_optimizers) == ([], [])
 
 
-def test_make_metric_is_reached_in_both_ways(tmp_path: Path) -> None:
+def test_both_make_metric_methods(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     with tf.Graph().as_default(), tf1.Session() as session:
         pairs = [
@@ -169,6 +169,6 @@ assert 'tensorflow' not in sys.modules
 """
 
 
-def test_the_context_imports_no_tensorflow() -> None:
+def test_context_does_not_import_tensorflow() -> None:
     run_python("-W", "error", "-c", NO_TENSORFLOW)
     assert EstimatorContext.__module__ == "detcore_estimator.estimator_context"

@@ -31,7 +31,7 @@ def run(trial_class: Any, tmp_path: Path, **settings: Any) -> FakeClock:
     return train(trial_class, tmp_path, **{**defaults, **settings})
 
 
-def test_reports_the_loss_of_each_batch_and_its_mean(tmp_path: Path) -> None:
+def test_reports_batch_losses_and_their_mean(tmp_path: Path) -> None:
     clock = run(Classifier, tmp_path, unit=5)
 
     losses = [batch["loss"] for batch in clock.batches]
@@ -65,7 +65,7 @@ def test_each_graph_is_built_once(tmp_path: Path) -> None:
     assert sorted(calls) == ["eval", "infer", "train", "train data", "validation data"]
 
 
-def test_validation_equals_an_evaluation_of_the_checkpoint(tmp_path: Path) -> None:
+def test_validation_equals_evaluate(tmp_path: Path) -> None:
     class Seeing(Classifier):
         def validation_data(self) -> Any:
             # Batches of one size: tf.estimator counts each as much, a trial each record.
@@ -80,7 +80,7 @@ def test_validation_equals_an_evaluation_of_the_checkpoint(tmp_path: Path) -> No
     assert clock.validations == [(10, {name: pytest.approx(v) for name, v in result.items()})]
 
 
-def test_records_are_counted_and_the_loss_is_the_mean_over_them(tmp_path: Path) -> None:
+def test_loss_is_the_mean_over_records(tmp_path: Path) -> None:
     class LossIsTheLabel(Classifier):
         def make_spec(self, features: Any, labels: Any, mode: str) -> Any:
             spec = super().make_spec(features, labels, mode)
@@ -102,7 +102,7 @@ def test_validation_writes_nothing(tmp_path: Path) -> None:
     assert [p for p in tmp_path.rglob("*") if p.is_file() and "tfevents" not in p.name] == []
 
 
-def test_scalar_summaries_are_reported_and_all_are_written_now_and_then(tmp_path: Path) -> None:
+def test_summaries_are_reported_and_written(tmp_path: Path) -> None:
     class WithSummaries(Classifier):
         def make_spec(self, features: Any, labels: Any, mode: str) -> Any:
             if mode == "train":
@@ -132,7 +132,7 @@ def test_scalar_summaries_are_reported_and_all_are_written_now_and_then(tmp_path
 # -- hooks -----------------------------------------------------------------------------------------
 
 
-def test_hooks_are_called_in_their_order(tmp_path: Path) -> None:
+def test_order_of_hook_calls(tmp_path: Path) -> None:
     calls: list[str] = []
 
     class Hooked(Classifier):
@@ -158,7 +158,7 @@ def test_hooks_are_called_in_their_order(tmp_path: Path) -> None:
     ]
 
 
-def test_on_checkpoint_load_comes_first_and_only_on_resume(tmp_path: Path) -> None:
+def test_on_checkpoint_load_is_called_first(tmp_path: Path) -> None:
     hook = Recorder()
 
     class Hooked(Classifier):
@@ -173,7 +173,7 @@ def test_on_checkpoint_load_comes_first_and_only_on_resume(tmp_path: Path) -> No
     assert hook.calls == [f"hook.{method}" for method in methods]
 
 
-def test_on_trial_close_is_called_after_an_error(tmp_path: Path) -> None:
+def test_on_trial_close_follows_an_error(tmp_path: Path) -> None:
     class Failing(Recorder):
         def after_run(self, run_context: Any, run_values: Any) -> None:
             raise RuntimeError("on purpose")
@@ -188,7 +188,7 @@ def test_on_trial_close_is_called_after_an_error(tmp_path: Path) -> None:
     assert "hook.end" not in calls
 
 
-def test_a_hook_that_asks_to_stop_ends_training_after_a_checkpoint(tmp_path: Path) -> None:
+def test_hook_can_stop_after_a_checkpoint(tmp_path: Path) -> None:
     class Hooked(Classifier):
         hooks = (Recorder(stop_at=7),)
 
@@ -199,7 +199,7 @@ def test_a_hook_that_asks_to_stop_ends_training_after_a_checkpoint(tmp_path: Pat
 
 
 @pytest.mark.parametrize("place", ["eval_spec", "model_fn"])
-def test_a_stop_requested_in_a_validation_ends_the_trial(tmp_path: Path, place: str) -> None:
+def test_stop_request_in_validation(tmp_path: Path, place: str) -> None:
     stopper = Recorder(stop_at=4)  # each validation has three batches
 
     class Hooked(Classifier):
@@ -215,7 +215,7 @@ def test_a_stop_requested_in_a_validation_ends_the_trial(tmp_path: Path, place: 
 
 
 @pytest.mark.parametrize("kind", ["hooks", "eval_hooks"])
-def test_hook_finds_tensors_in_the_default_graph(tmp_path: Path, kind: str) -> None:
+def test_hook_finds_tensors_in_default_graph(tmp_path: Path, kind: str) -> None:
     losses: list[float] = []
 
     class Reader(tf1.train.SessionRunHook):  # type: ignore[misc]
@@ -236,7 +236,7 @@ def test_hook_finds_tensors_in_the_default_graph(tmp_path: Path, kind: str) -> N
     assert losses
 
 
-def test_saving_listeners_are_called_and_may_stop_training(tmp_path: Path) -> None:
+def test_saving_listeners(tmp_path: Path) -> None:
     listener = Listener(stop_at=10)
 
     class Listening(Classifier):
@@ -250,7 +250,7 @@ def test_saving_listeners_are_called_and_may_stop_training(tmp_path: Path) -> No
     assert clock.steps_completed < 20
 
 
-def test_evaluation_hooks_live_for_each_validation(tmp_path: Path) -> None:
+def test_evaluation_hooks_run_in_each_validation(tmp_path: Path) -> None:
     hook = Recorder()
 
     class Hooked(Classifier):
@@ -263,7 +263,7 @@ def test_evaluation_hooks_live_for_each_validation(tmp_path: Path) -> None:
     assert hook.calls == [f"hook.{method}" for method in methods] * 2
 
 
-def test_an_evaluation_hook_that_adds_to_the_graph_works_every_time(
+def test_evaluation_hook_adds_to_the_graph(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sums: list[float] = []
@@ -297,9 +297,7 @@ def test_an_evaluation_hook_that_adds_to_the_graph_works_every_time(
 # -- what is not used, and what is refused ---------------------------------------------------------
 
 
-def test_what_a_trial_does_not_use_is_named_in_one_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_ignored_settings_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Much(Classifier):
         def build_estimator(self) -> Any:
             config = detcore_estimator.RunConfig(save_checkpoints_steps=7, keep_checkpoint_max=2)
@@ -343,9 +341,7 @@ def refuse(tmp_path: Path, error: type[Exception], match: str, **attributes: Any
         ("build_serving_input_receiver_fns", {"raw": 3}, "must be a function"),
     ],
 )
-def test_wrong_return_types_are_found_before_anything_is_built(
-    tmp_path: Path, method: str, value: Any, text: str
-) -> None:
+def test_wrong_return_types(tmp_path: Path, method: str, value: Any, text: str) -> None:
     def model_fn(self: Any, features: Any, labels: Any, mode: str) -> Any:
         raise AssertionError("the model was built")
 
@@ -354,7 +350,7 @@ def test_wrong_return_types_are_found_before_anything_is_built(
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "", ".hidden", "-x"])
-def test_serving_names_that_are_no_folder_names_are_refused(tmp_path: Path, name: str) -> None:
+def test_unsafe_serving_names_are_rejected(tmp_path: Path, name: str) -> None:
     def serving(self: Any) -> dict[str, Any]:
         return {name: raw_input}
 
@@ -362,7 +358,7 @@ def test_serving_names_that_are_no_folder_names_are_refused(tmp_path: Path, name
     refuse(tmp_path, UnsafePathError, message, build_serving_input_receiver_fns=serving)
 
 
-def test_an_optimizer_that_was_not_wrapped_is_found_before_the_first_step(tmp_path: Path) -> None:
+def test_unwrapped_optimizer_is_rejected(tmp_path: Path) -> None:
     def make_spec(self: Any, features: Any, labels: Any, mode: str) -> Any:
         loss = tf1.losses.sparse_softmax_cross_entropy(labels, dense(features, 2, "logits"))
         train_op = tf1.train.AdamOptimizer().minimize(loss, tf1.train.get_global_step())
@@ -373,9 +369,7 @@ def test_an_optimizer_that_was_not_wrapped_is_found_before_the_first_step(tmp_pa
 
 
 @pytest.mark.parametrize("method", ["train_data", "validation_data"])
-def test_data_that_was_not_wrapped_is_found_before_the_first_step(
-    tmp_path: Path, method: str
-) -> None:
+def test_unwrapped_data_is_rejected(tmp_path: Path, method: str) -> None:
     def data(self: Any) -> Any:
         return tf.data.Dataset.from_tensor_slices((FEATURES, LABELS)).batch(8)
 
@@ -384,7 +378,7 @@ def test_data_that_was_not_wrapped_is_found_before_the_first_step(
         run(type("Unwrapped", (Classifier,), {method: data}), tmp_path, until=5)
 
 
-def test_validation_data_without_a_batch_or_an_end_is_an_error(tmp_path: Path) -> None:
+def test_empty_or_endless_validation_data(tmp_path: Path) -> None:
     class Empty(Classifier):
         def validation_data(self) -> Any:
             return super().validation_data().take(0)
@@ -403,7 +397,7 @@ def test_validation_data_without_a_batch_or_an_end_is_an_error(tmp_path: Path) -
             controller.validate()
 
 
-def test_random_operations_that_cannot_be_resumed_are_named_in_one_warning(
+def test_unsupported_random_ops_are_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class DrawsInALoop(Classifier):
@@ -421,9 +415,7 @@ def test_random_operations_that_cannot_be_resumed_are_named_in_one_warning(
     assert sum("random" in r.getMessage() for r in caplog.records if r.levelname == "WARNING") == 1
 
 
-def test_a_nan_loss_is_named_once_and_training_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nan_loss_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Nan(Classifier):
         def change(self, spec: Any, mode: str) -> dict[str, Any]:
             if mode != "train":
@@ -438,7 +430,7 @@ def test_a_nan_loss_is_named_once_and_training_goes_on(
 # -- settings that are kept ------------------------------------------------------------------------
 
 
-def test_the_run_config_is_kept_except_what_the_trial_owns(tmp_path: Path) -> None:
+def test_run_config_is_kept(tmp_path: Path) -> None:
     seen: list[Any] = []
     session_config = tf1.ConfigProto(intra_op_parallelism_threads=1)
 
@@ -475,7 +467,7 @@ def test_test_mode_evaluates_one_batch(tmp_path: Path) -> None:
     assert Hooked.eval_hooks[0].runs == 1
 
 
-def test_the_hooks_of_tensorflow_work_beside_one_another(tmp_path: Path) -> None:
+def test_tensorflow_hooks_work_together(tmp_path: Path) -> None:
     class Native(Classifier):
         def change(self, spec: Any, mode: str) -> dict[str, Any]:
             if mode != "train":
@@ -504,7 +496,7 @@ def test_the_hooks_of_tensorflow_work_beside_one_another(tmp_path: Path) -> None
     assert (tmp_path / "checkpoints" / "13" / "model.ckpt-13.index").exists()
 
 
-def test_a_local_init_op_of_the_users_leaves_no_metric_uninitialized(tmp_path: Path) -> None:
+def test_custom_local_init_op_keeps_metrics(tmp_path: Path) -> None:
     class OwnInit(Classifier):
         def change(self, spec: Any, mode: str) -> dict[str, Any]:
             initializer = tf1.local_variables_initializer()

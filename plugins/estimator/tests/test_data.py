@@ -35,7 +35,7 @@ def _repeated(name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_is_repeat_and_goes_on_exactly(name: str, tmp_path: Path) -> None:
+def test_reading_equals_repeat_and_resumes(name: str, tmp_path: Path) -> None:
     # Saved at the start, in the middle of an epoch, at its end, and after a partial batch; saving
     # disturbs nothing, and what was restored can be saved and restored again.
     make, count = PIPELINES[name]
@@ -58,7 +58,7 @@ def test_is_repeat_and_goes_on_exactly(name: str, tmp_path: Path) -> None:
         assert restored.read(count - positions[1] - 1) == expected[positions[1] + 1 :]
 
 
-def test_goes_on_in_a_new_process_with_v1_behaviour(tmp_path: Path) -> None:
+def test_resume_in_a_process_with_v1_behavior(tmp_path: Path) -> None:
     names = [
         "shuffle",
         "shuffle repeat batch",
@@ -80,7 +80,7 @@ def test_goes_on_in_a_new_process_with_v1_behaviour(tmp_path: Path) -> None:
         assert restored[name] == batches, name
 
 
-def test_the_state_is_used_where_it_can_be(tmp_path: Path) -> None:
+def test_iterator_state_is_saved(tmp_path: Path) -> None:
     """Not where all records were read ahead, which are then read again."""
 
     def shuffled() -> Any:
@@ -102,7 +102,7 @@ def test_the_state_is_used_where_it_can_be(tmp_path: Path) -> None:
             assert any(place.iterdir()) is is_used
 
 
-def test_replays_are_told_and_leave_no_files(
+def test_replay_is_logged_and_writes_no_files(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     make, _ = PIPELINES["generator"]
@@ -133,7 +133,7 @@ def assert_goes_on(make: Any, tmp_path: Path, *, saved_at: int, count: int) -> N
         assert reading.read(count - saved_at) == expected[saved_at:]
 
 
-def test_state_that_only_tensorflow_sees(tmp_path: Path) -> None:
+def test_stateful_operation_in_pipeline(tmp_path: Path) -> None:
     # A stateful operation that is neither random nor Python; TensorFlow refuses to save it.
     def make() -> Any:
         dataset = tf.data.Dataset.range(9).shuffle(3)
@@ -142,7 +142,7 @@ def test_state_that_only_tensorflow_sees(tmp_path: Path) -> None:
     assert_goes_on(make, tmp_path, saved_at=6, count=14)
 
 
-def test_numpy_random_numbers_of_a_generator(tmp_path: Path) -> None:
+def test_generator_with_numpy_random_numbers(tmp_path: Path) -> None:
     def shuffled() -> Any:
         for number in np.random.permutation(7):
             yield number + np.random.randint(0, 1000) * 10
@@ -181,7 +181,7 @@ def test_length_of_an_epoch() -> None:
         assert reading.feed.batches_per_epoch == 3
 
 
-def test_epochs_of_changing_length(tmp_path: Path) -> None:
+def test_epochs_with_changing_length(tmp_path: Path) -> None:
     # How many full batches there are depends on the order.
     def make() -> Any:
         records = tf.data.Dataset.range(12).shuffle(12)
@@ -242,7 +242,7 @@ def test_structures() -> None:
         assert pair.record_ids is None
 
 
-def test_a_ledger_changes_no_seed_and_no_variables() -> None:
+def test_ledger_keeps_seeds_and_variables() -> None:
     def seeds(with_ledger: bool) -> list[Any]:
         with tf.Graph().as_default():
             tf1.set_random_seed(SEED)
@@ -278,12 +278,12 @@ def test_ledger_proves_a_resumed_run(name: str, tmp_path: Path) -> None:
     assert report.last_step == 9
 
 
-def test_ledger_of_a_batch_without_dense_tensors() -> None:
+def test_ledger_without_dense_tensors() -> None:
     with tf.Graph().as_default(), pytest.raises(LedgerError, match="no dense tensors"):
         GraphFeed(PIPELINES["sparse"][0](), with_ledger=True)
 
 
-def test_chance_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_random_parallel_map_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def make() -> Any:
         noisy = lambda x: tf.cast(x, tf.float32) + tf.random.uniform([])  # noqa: E731
         return tf.data.Dataset.range(4).map(noisy, num_parallel_calls=2).batch(2)
@@ -309,7 +309,7 @@ def test_check_dataset() -> None:
                 check_dataset(dataset, [known], "training", is_managed=True)
 
 
-def test_a_ledger_of_an_endless_dataset_is_refused(tmp_path: Path) -> None:
+def test_ledger_of_endless_dataset_is_rejected(tmp_path: Path) -> None:
     def endless() -> Any:
         return tf.data.Dataset.range(6).batch(2).repeat()
 

@@ -51,7 +51,7 @@ def evaluate(trained: de.Estimator, change: Any, **arguments: Any) -> Any:
 # -- evaluate -------------------------------------------------------------------------------------
 
 
-def test_metrics_are_those_of_the_data(trained: de.Estimator) -> None:
+def test_metric_values(trained: de.Estimator) -> None:
     results = trained.evaluate(eval_input)
     value = expected(trained)
     assert list(results) == ["error", "loss", "global_step"]
@@ -66,7 +66,7 @@ def test_steps_limit_the_batches(trained: de.Estimator) -> None:
 
 
 @pytest.mark.parametrize("path", ["model.ckpt-2", "model.ckpt-2.index"])
-def test_an_older_checkpoint(trained: de.Estimator, path: str) -> None:
+def test_older_checkpoint(trained: de.Estimator, path: str) -> None:
     results = trained.evaluate(eval_input, checkpoint_path=f"{trained.model_dir}/{path}")
     assert results["global_step"] == 2
     assert results["loss"] == squared_error(expected(trained, 2))
@@ -88,19 +88,19 @@ def test_evaluation_writes_event_files_only(trained: de.Estimator) -> None:
         assert "checkpoint_path" in values
 
 
-def test_no_data_is_an_error_and_not_a_loss_of_zero(trained: de.Estimator) -> None:
+def test_no_data_is_an_error(trained: de.Estimator) -> None:
     with pytest.raises(DataError, match="nothing to evaluate"):
         trained.evaluate(lambda: eval_input().take(0))
 
 
-def test_an_untrained_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_untrained_model_is_evaluated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     results = make(tmp_path).evaluate(eval_input)
     assert results["global_step"] == 0
     assert "has no checkpoint" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == ["eval"]
 
 
-def test_hooks_of_an_evaluation(trained: de.Estimator) -> None:
+def test_evaluation_hooks(trained: de.Estimator) -> None:
     given, own, stopping = Recorder(), Recorder(), Recorder(stop_at=2)
     without = trained.evaluate(eval_input)
     assert evaluate(trained, lambda spec: {"evaluation_hooks": [own]}, hooks=[given]) == without
@@ -110,12 +110,12 @@ def test_hooks_of_an_evaluation(trained: de.Estimator) -> None:
 
 
 @pytest.mark.parametrize("name", ["loss", "global_step"])
-def test_names_that_are_taken(trained: de.Estimator, name: str) -> None:
+def test_reserved_metric_names(trained: de.Estimator, name: str) -> None:
     with pytest.raises(ValueError, match=f"a metric '{name}'"):
         evaluate(trained, lambda spec: {"eval_metric_ops": {name: tf1.metrics.mean(spec.loss)}})
 
 
-def test_metrics_of_many_kinds(trained: de.Estimator) -> None:
+def test_metric_types(trained: de.Estimator) -> None:
     def metrics(spec: Any) -> dict[str, Any]:
         values = {
             "array": tf.identity([1, 2]),
@@ -134,7 +134,7 @@ def test_metrics_of_many_kinds(trained: de.Estimator) -> None:
     assert tags == {"array", "flag", "count", "loss", "checkpoint_path"}
 
 
-def test_a_local_init_op_of_the_user(trained: de.Estimator) -> None:
+def test_custom_local_init_op(trained: de.Estimator) -> None:
     def with_local_init(spec: Any) -> dict[str, Any]:
         mine = tf1.get_local_variable("mine", initializer=3.0)
         return {
@@ -147,7 +147,7 @@ def test_a_local_init_op_of_the_user(trained: de.Estimator) -> None:
     assert results["loss"] > 0
 
 
-def test_a_saver_of_the_user(trained: de.Estimator) -> None:
+def test_custom_saver(trained: de.Estimator) -> None:
     def averaged(spec: Any) -> dict[str, Any]:
         first, second = tf1.trainable_variables()
         # Reads the value of one moment of Adam as the weight.
@@ -161,7 +161,7 @@ def test_a_saver_of_the_user(trained: de.Estimator) -> None:
 # -- predict --------------------------------------------------------------------------------------
 
 
-def test_predictions_are_in_the_order_of_the_data(trained: de.Estimator) -> None:
+def test_predictions_keep_the_data_order(trained: de.Estimator) -> None:
     rows = list(trained.predict(eval_input))
     assert len(rows) == RECORDS
     value = np.stack([row["value"] for row in rows])
@@ -179,7 +179,7 @@ def test_predict_keys(trained: de.Estimator) -> None:
         assert next(trained.predict(eval_input, predict_keys=keys)).keys() == {"twice"}
 
 
-def test_predict_keys_that_do_not_fit(trained: de.Estimator) -> None:
+def test_wrong_predict_keys(trained: de.Estimator) -> None:
     with pytest.raises(ValueError, match="'missing', but the model predicts 'value', 'twice'"):
         next(trained.predict(eval_input, predict_keys=["value", "missing"]))
 
@@ -192,7 +192,7 @@ def test_predict_keys_that_do_not_fit(trained: de.Estimator) -> None:
     np.testing.assert_array_equal(np.stack(list(estimator.predict(eval_input))), FEATURES)
 
 
-def test_predictions_of_different_lengths(trained: de.Estimator) -> None:
+def test_predictions_with_different_lengths(trained: de.Estimator) -> None:
     def uneven(features: Any, mode: str) -> Any:
         x = features["x"]
         return de.EstimatorSpec(mode, predictions={"all": x, "half": x[:4], "one": tf.size(x)})
@@ -206,13 +206,13 @@ def test_predictions_of_different_lengths(trained: de.Estimator) -> None:
     assert batch["one"] == BATCH * 4
 
 
-def test_a_checkpoint_that_is_not_there(trained: de.Estimator) -> None:
+def test_missing_checkpoint(trained: de.Estimator) -> None:
     for call in (trained.predict, trained.evaluate):
         with pytest.raises(InvalidCheckpointError, match=r"no checkpoint .*model\.ckpt-99"):
             call(eval_input, checkpoint_path=f"{trained.model_dir}/model.ckpt-99")
 
 
-def test_generators_take_turns_and_leave_nothing_behind(trained: de.Estimator) -> None:
+def test_interleaved_prediction_generators(trained: de.Estimator) -> None:
     is_eager = tf.executing_eagerly()
     graph = tf1.get_default_graph()
     first, second = trained.predict(eval_input), trained.predict(eval_input, hooks=[Recorder()])
@@ -226,14 +226,14 @@ def test_generators_take_turns_and_leave_nothing_behind(trained: de.Estimator) -
     assert trained.evaluate(eval_input)["global_step"] == 4
 
 
-def test_hooks_of_a_prediction(trained: de.Estimator) -> None:
+def test_prediction_hooks(trained: de.Estimator) -> None:
     hook = Recorder(stop_at=2)
     assert len(list(trained.predict(eval_input, hooks=[hook]))) == 2 * BATCH
     assert (hook.runs, hook.calls.count("hook.end")) == (2, 1)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
-def test_of_a_tuple_the_first_part_is_used(trained: de.Estimator, parts: int) -> None:
+def test_prediction_uses_the_first_tuple_part(trained: de.Estimator, parts: int) -> None:
     def input_fn() -> Any:
         return eval_input().map(lambda x, y: (x, y, y)[:parts])
 
@@ -262,7 +262,7 @@ def test_variables(trained: de.Estimator) -> None:
         trained.get_variable_value("third")
 
 
-def test_a_model_that_was_never_trained(tmp_path: Path) -> None:
+def test_model_without_checkpoint(tmp_path: Path) -> None:
     estimator = make(tmp_path)
     assert estimator.latest_checkpoint() is None
     for call in (
@@ -277,7 +277,7 @@ def test_a_model_that_was_never_trained(tmp_path: Path) -> None:
 # -- specs ----------------------------------------------------------------------------------------
 
 
-def test_what_a_mode_needs() -> None:
+def test_required_fields_of_each_mode() -> None:
     with tf.Graph().as_default():
         one = tf.constant(1.0)
         for fields, missing in (
@@ -314,7 +314,7 @@ def test_wrong_types_in_a_spec(fields: dict[str, Any]) -> None:
             de.EstimatorSpec("train", **{**good, **fields})
 
 
-def test_a_tensor_of_another_graph() -> None:
+def test_tensor_from_another_graph() -> None:
     with tf.Graph().as_default():
         other = tf.constant(1.0)
     with tf.Graph().as_default():
@@ -328,14 +328,14 @@ def test_a_tensor_of_another_graph() -> None:
                 de.EstimatorSpec("eval", **fields)
 
 
-def test_shapes_of_the_loss() -> None:
+def test_loss_shapes() -> None:
     with tf.Graph().as_default():
         assert de.EstimatorSpec("eval", loss=tf.constant([1.0])).loss.shape.rank == 0
         with pytest.raises(ValueError, match=r"shape \(2,\)"):
             de.EstimatorSpec("eval", loss=tf.constant([1.0, 2.0]))
 
 
-def test_replace_checks_again() -> None:
+def test_replace_validates_the_fields() -> None:
     with tf.Graph().as_default():
         spec = de.EstimatorSpec("eval", loss=tf.constant(1.0))
         changed = spec._replace(loss=tf.constant(2.0))
@@ -356,7 +356,7 @@ def keras_model_fn(features: Any, labels: Any, mode: str) -> Any:
     return de.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
-def test_keras_layers_have_the_same_names_in_each_graph(tmp_path: Path) -> None:
+def test_keras_layer_names_are_stable(tmp_path: Path) -> None:
     before = tf.keras.layers.Dense(1).name
     estimator = make(tmp_path, keras_model_fn).train(train_input, steps=2)
     first = estimator.evaluate(eval_input)
@@ -370,7 +370,7 @@ def test_keras_layers_have_the_same_names_in_each_graph(tmp_path: Path) -> None:
     assert counts[1] == counts[0] + 1
 
 
-def test_a_metric_of_keras(trained: de.Estimator) -> None:
+def test_keras_metric(trained: de.Estimator) -> None:
     def function(features: Any, labels: Any, mode: str) -> Any:
         metric = tf.keras.metrics.MeanAbsoluteError()
         spec = model_fn(features, labels, mode, {})

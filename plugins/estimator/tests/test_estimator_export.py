@@ -46,7 +46,7 @@ def exported(trained: de.Estimator, tmp_path: Path, outputs: Any, receiver: Any)
 @pytest.mark.parametrize(
     ("method", "as_text"), [("export_savedmodel", False), ("export_saved_model", True)]
 )
-def test_an_exported_model_predicts_the_same(
+def test_exported_model_predicts_the_same(
     trained: de.Estimator, tmp_path: Path, method: str, as_text: bool
 ) -> None:
     path = getattr(trained, method)(str(tmp_path), serving_input, as_text=as_text)
@@ -61,14 +61,14 @@ def test_an_exported_model_predicts_the_same(
     np.testing.assert_allclose(loaded(x=tf.constant(FEATURES))["value"], expected, rtol=1e-5)
 
 
-def test_exports_of_one_second_get_names_that_rise(trained: de.Estimator, tmp_path: Path) -> None:
+def test_export_names_increase(trained: de.Estimator, tmp_path: Path) -> None:
     paths = [trained.export_saved_model(tmp_path, serving_input) for _ in range(3)]
     numbers = [int(Path(path).name) for path in paths]
     assert numbers == sorted(set(numbers))
     assert {path.name for path in tmp_path.iterdir()} == set(map(str, numbers))
 
 
-def test_a_checkpoint_path(trained: de.Estimator, tmp_path: Path) -> None:
+def test_export_of_a_given_checkpoint(trained: de.Estimator, tmp_path: Path) -> None:
     first = f"{trained.model_dir}/model.ckpt-0"
     path = trained.export_saved_model(tmp_path, serving_input, checkpoint_path=first)
     reader = tf.train.load_checkpoint(f"{path}/variables/variables")
@@ -114,7 +114,7 @@ def test_extra_assets_and_vocabularies(trained: de.Estimator, tmp_path: Path) ->
 # -- what goes wrong ------------------------------------------------------------------------------
 
 
-def test_what_an_export_needs(trained: de.Estimator, tmp_path: Path) -> None:
+def test_export_errors(trained: de.Estimator, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="serving_input_receiver_fn must be a function"):
         trained.export_savedmodel(tmp_path, None)
     with pytest.raises(ValueError, match="could not find a trained model"):
@@ -134,7 +134,7 @@ def test_what_an_export_needs(trained: de.Estimator, tmp_path: Path) -> None:
         (["words"], InvalidModelError),
     ],
 )
-def test_wrong_assets_leave_nothing(
+def test_wrong_assets_leave_no_files(
     trained: de.Estimator, tmp_path: Path, assets: Any, error: type[Exception]
 ) -> None:
     (tmp_path / "words").write_text("a")
@@ -145,7 +145,7 @@ def test_wrong_assets_leave_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_failure_while_writing_leaves_nothing(
+def test_failed_export_leaves_no_files(
     trained: de.Estimator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*args: Any, **kwargs: Any) -> None:
@@ -172,7 +172,7 @@ def examples(rows: Any) -> list[bytes]:
     return [message.SerializeToString() for message in messages]
 
 
-def test_signatures_of_all_kinds(trained: de.Estimator, tmp_path: Path) -> None:
+def test_signature_kinds(trained: de.Estimator, tmp_path: Path) -> None:
     path = exported(
         trained,
         tmp_path,
@@ -194,12 +194,12 @@ def test_signatures_of_all_kinds(trained: de.Estimator, tmp_path: Path) -> None:
     assert serve(path, "named", examples=given["inputs"]).keys() == {"head/value"}
 
 
-def test_the_only_output_is_the_default_one(trained: de.Estimator, tmp_path: Path) -> None:
+def test_single_output_is_the_default(trained: de.Estimator, tmp_path: Path) -> None:
     path = exported(trained, tmp_path, lambda v: {"mine": export.PredictOutput(v)}, serving_input)
     assert signatures_of(path) == {"mine", "serving_default"}
 
 
-def test_outputs_that_do_not_fit_the_input_are_left_out(
+def test_unservable_outputs_are_skipped(
     trained: de.Estimator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = exported(
@@ -220,7 +220,7 @@ def test_outputs_that_do_not_fit_the_input_are_left_out(
         (lambda v: dict.fromkeys("ab", export.PredictOutput(v)), "no default signature"),
     ],
 )
-def test_outputs_that_cannot_be_exported(
+def test_unsupported_outputs_are_rejected(
     trained: de.Estimator, tmp_path: Path, outputs: Any, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -228,7 +228,7 @@ def test_outputs_that_cannot_be_exported(
     assert not list(tmp_path.iterdir())
 
 
-def test_other_inputs_make_further_signatures(trained: de.Estimator, tmp_path: Path) -> None:
+def test_alternative_inputs_add_signatures(trained: de.Estimator, tmp_path: Path) -> None:
     def receiver() -> Any:
         given = parsing_receiver()
         return export.ServingInputReceiver(
@@ -282,7 +282,7 @@ def test_wrong_receivers(arguments: Any) -> None:
             export.ServingInputReceiver(*map(put, arguments))
 
 
-def test_raw_receivers_take_dtype_and_shape_only() -> None:
+def test_raw_receivers_use_dtype_and_shape() -> None:
     with tf.Graph().as_default():
         other = tf1.placeholder(tf.int64, [5, None, 3])
     function = export.build_raw_serving_input_receiver_fn(
@@ -315,9 +315,7 @@ def test_wrong_outputs(make_output: Any, message: str) -> None:
 # -- ServingGraph ---------------------------------------------------------------------------------
 
 
-def test_a_serving_graph_is_built_once_and_written_many_times(
-    trained: de.Estimator, tmp_path: Path
-) -> None:
+def test_serving_graph_is_built_once(trained: de.Estimator, tmp_path: Path) -> None:
     calls: list[str] = []
     operations: list[int] = []
 
@@ -346,20 +344,20 @@ def run(
     return exporter.export(estimator, str(folder), checkpoint, {"loss": np.float32(loss)}, final)
 
 
-def test_the_final_exporter(trained: de.Estimator, tmp_path: Path) -> None:
+def test_final_exporter(trained: de.Estimator, tmp_path: Path) -> None:
     exporter = de.FinalExporter("final", serving_input)
     assert exporter.name == "final"
     assert run(exporter, trained, tmp_path, 1.0) is None
     assert Path(run(exporter, trained, tmp_path, 1.0, final=True)).is_dir()
 
 
-def test_the_latest_exporter_keeps_some(trained: de.Estimator, tmp_path: Path) -> None:
+def test_latest_exporter_limits_its_exports(trained: de.Estimator, tmp_path: Path) -> None:
     exporter = de.LatestExporter("latest", serving_input, exports_to_keep=2)
     paths = [run(exporter, trained, tmp_path, 1.0) for _ in range(4)]
     assert sorted(map(str, tmp_path.iterdir())) == paths[2:]
 
 
-def test_the_best_exporter_exports_improvements_only(trained: de.Estimator, tmp_path: Path) -> None:
+def test_best_exporter_exports_improvements(trained: de.Estimator, tmp_path: Path) -> None:
     exporter = de.BestExporter(
         serving_input_receiver_fn=serving_input, event_file_pattern=None, exports_to_keep=None
     )
@@ -367,7 +365,7 @@ def test_the_best_exporter_exports_improvements_only(trained: de.Estimator, tmp_
     assert written == [True, False, True, False, True]
 
 
-def test_the_best_exporter_remembers_across_processes(tmp_path: Path) -> None:
+def test_best_exporter_keeps_its_best_value(tmp_path: Path) -> None:
     estimator = make(tmp_path / "model").train(train_input, steps=3)
     best = estimator.evaluate(eval_input)["loss"]
     first = de.BestExporter(serving_input_receiver_fn=serving_input)
@@ -382,7 +380,7 @@ def test_the_best_exporter_remembers_across_processes(tmp_path: Path) -> None:
     assert written == [False, False, True]
 
 
-def test_a_compare_function_of_the_user(trained: de.Estimator, tmp_path: Path) -> None:
+def test_custom_compare_function(trained: de.Estimator, tmp_path: Path) -> None:
     def is_higher(best_eval_result: Any, current_eval_result: Any) -> bool:
         return bool(current_eval_result["loss"] > best_eval_result["loss"])
 
@@ -414,6 +412,6 @@ def test_wrong_exporters(build: Any, message: str) -> None:
         build()
 
 
-def test_an_exporter_alone_is_accepted() -> None:
+def test_single_exporter_is_accepted() -> None:
     exporter = de.FinalExporter("a", serving_input)
     assert de.EvalSpec(eval_input, exporters=exporter).exporters == (exporter,)

@@ -40,7 +40,7 @@ def files_in(folder: Path) -> tuple[set[str], str]:
 
 
 @needs_tf_estimator
-def test_training_evaluation_and_prediction_are_bit_identical(tmp_path: Path) -> None:
+def test_results_equal_tf_estimator(tmp_path: Path) -> None:
     ours, other = make(tmp_path / "a"), theirs(tmp_path / "b")
     for estimator in (ours, other):
         estimator.train(train_input, steps=12)
@@ -57,7 +57,7 @@ def test_training_evaluation_and_prediction_are_bit_identical(tmp_path: Path) ->
 
 
 @needs_tf_estimator
-def test_each_goes_on_from_what_the_other_wrote(tmp_path: Path) -> None:
+def test_checkpoints_are_interchangeable(tmp_path: Path) -> None:
     make(tmp_path).train(train_input, steps=4)
     theirs(tmp_path).train(train_input, steps=4)
     estimator = make(tmp_path).train(train_input, steps=4)
@@ -66,7 +66,7 @@ def test_each_goes_on_from_what_the_other_wrote(tmp_path: Path) -> None:
 
 
 @needs_tf_estimator
-def test_parts_of_tf_estimator_are_taken(tmp_path: Path) -> None:
+def test_tf_estimator_objects_are_accepted(tmp_path: Path) -> None:
     module: Any = tf_estimator()
 
     def function(features: Any, labels: Any, mode: str) -> Any:
@@ -85,7 +85,7 @@ def test_parts_of_tf_estimator_are_taken(tmp_path: Path) -> None:
 
 
 @needs_tf_estimator
-def test_exporters_take_an_estimator_of_tf_estimator(tmp_path: Path) -> None:
+def test_exporters_accept_a_tf_estimator(tmp_path: Path) -> None:
     module: Any = tf_estimator()
     other = theirs(tmp_path / "m").train(train_input, steps=1)
     raw = module.export.build_raw_serving_input_receiver_fn({"x": tf.constant(FEATURES)})
@@ -97,7 +97,7 @@ def test_exporters_take_an_estimator_of_tf_estimator(tmp_path: Path) -> None:
 
 
 @needs_tf_estimator
-def test_queues_of_numpy_input_fn(tmp_path: Path) -> None:
+def test_numpy_input_fn_queues(tmp_path: Path) -> None:
     inputs = tf.compat.v1.estimator.inputs.numpy_input_fn(
         {"x": FEATURES}, FEATURES.sum(1, keepdims=True), batch_size=8, num_epochs=2, shuffle=False
     )
@@ -120,7 +120,7 @@ estimator.export_saved_model(sys.argv[1] + "/out", serving_input)
 """
 
 
-def test_without_v2_behaviour(tmp_path: Path) -> None:
+def test_v2_behavior_disabled(tmp_path: Path) -> None:
     run_python("-c", V1_SCRIPT, tmp_path)
     assert make(tmp_path).evaluate(eval_input)["global_step"] == 5
     [path] = (tmp_path / "out").iterdir()

@@ -47,7 +47,7 @@ def train_by(loss: Any, mode: str) -> Any:
     return de.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
-def test_steps_add_up_and_max_steps_do_not(tmp_path: Path) -> None:
+def test_steps_and_max_steps(tmp_path: Path) -> None:
     def never() -> Any:
         raise AssertionError("input_fn was called")
 
@@ -71,7 +71,7 @@ def determinism() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("determinism")
-def test_the_global_generator_goes_on_where_it_was_saved(tmp_path: Path) -> None:
+def test_global_generator_is_restored(tmp_path: Path) -> None:
     def noisy(features: Any, labels: Any, mode: str) -> Any:
         noise = tf.random.get_global_generator().normal(tf.shape(labels))
         weights = tf1.get_variable("weights", [4, 1])
@@ -95,7 +95,7 @@ def test_the_global_generator_goes_on_where_it_was_saved(tmp_path: Path) -> None
     assert "random_generator/StateVar" not in other.get_variable_names()
 
 
-def test_the_third_argument_is_hooks_as_documented(tmp_path: Path) -> None:
+def test_third_argument_is_hooks(tmp_path: Path) -> None:
     hook = Recorder()
     make(tmp_path).train(train_input, 2, [hook], None)
     assert hook.end_step == 2
@@ -129,12 +129,12 @@ def test_training_ends_with_the_data(tmp_path: Path) -> None:
     assert steps_saved(tmp_path) == [0, 6]
 
 
-def test_no_data_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_data_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     make(tmp_path).train(lambda: eval_input().take(0))
     assert "training ran no step" in caplog.text
 
 
-def test_the_seed_makes_runs_equal_and_different_seeds_do_not(tmp_path: Path) -> None:
+def test_seed_determines_the_result(tmp_path: Path) -> None:
     values = [
         make(tmp_path / name, tf_random_seed=seed)
         .train(train_input, steps=7)
@@ -145,7 +145,7 @@ def test_the_seed_makes_runs_equal_and_different_seeds_do_not(tmp_path: Path) ->
     assert not np.array_equal(values[0], values[2])
 
 
-def test_hooks_do_not_change_what_is_learnt(tmp_path: Path) -> None:
+def test_hooks_do_not_change_training(tmp_path: Path) -> None:
     plain = make(tmp_path / "a", save_summary_steps=0, log_step_count_steps=None)
     hooked = make(tmp_path / "b", save_summary_steps=2, log_step_count_steps=1)
     plain.train(train_input, steps=6)
@@ -158,7 +158,7 @@ def test_hooks_do_not_change_what_is_learnt(tmp_path: Path) -> None:
 # -- checkpoints ----------------------------------------------------------------------------------
 
 
-def test_checkpoints_come_at_the_start_every_so_often_and_at_the_end(tmp_path: Path) -> None:
+def test_checkpoint_schedule(tmp_path: Path) -> None:
     make(tmp_path, save_checkpoints_steps=3).train(train_input, steps=8)
     assert steps_saved(tmp_path) == [0, 3, 6, 8]
     names = {path.name for path in tmp_path.iterdir()}
@@ -166,7 +166,7 @@ def test_checkpoints_come_at_the_start_every_so_often_and_at_the_end(tmp_path: P
     assert 'model_checkpoint_path: "model.ckpt-8"' in (tmp_path / "checkpoint").read_text()
 
 
-def test_only_the_newest_checkpoints_stay(tmp_path: Path) -> None:
+def test_old_checkpoints_are_deleted(tmp_path: Path) -> None:
     estimator = make(tmp_path, save_checkpoints_steps=1, keep_checkpoint_max=2)
     estimator.train(train_input, steps=3)
     assert steps_saved(tmp_path) == [2, 3]
@@ -175,7 +175,7 @@ def test_only_the_newest_checkpoints_stay(tmp_path: Path) -> None:
     assert steps_saved(tmp_path) == [4, 5]
 
 
-def test_a_checkpoint_that_training_goes_on_from_is_not_written_again(tmp_path: Path) -> None:
+def test_restored_checkpoint_is_not_rewritten(tmp_path: Path) -> None:
     estimator = make(tmp_path).train(train_input, steps=2)
     index = tmp_path / "model.ckpt-2.index"
     os.utime(index, ns=(1, 1))
@@ -183,7 +183,7 @@ def test_a_checkpoint_that_training_goes_on_from_is_not_written_again(tmp_path: 
     assert index.stat().st_mtime_ns == 1
 
 
-def test_a_period_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_period_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10_000, 4))
     monkeypatch.setattr(
         "detcore_estimator.engine.checkpoint_writer.time.monotonic", lambda: float(next(clock))
@@ -194,9 +194,7 @@ def test_a_period_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert steps_saved(tmp_path) == [0, 3, 6, 8]
 
 
-def test_a_save_that_fails_costs_no_earlier_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_save_keeps_old_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     estimator = make(tmp_path, keep_checkpoint_max=1).train(train_input, steps=2)
     good = estimator.get_variable_value("first")
 
@@ -230,7 +228,7 @@ estimator.train(train_input, saving_listeners=[Tell()])
 """
 
 
-def test_killed_while_it_saves_all_the_time(tmp_path: Path) -> None:
+def test_kill_during_saves(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path)],
         cwd=Path(__file__).parent,
@@ -252,7 +250,7 @@ def test_killed_while_it_saves_all_the_time(tmp_path: Path) -> None:
     assert step_of(estimator) == step + 2
 
 
-def test_a_state_file_that_names_a_lost_checkpoint_stops_everything(tmp_path: Path) -> None:
+def test_state_file_with_lost_checkpoint(tmp_path: Path) -> None:
     estimator = make(tmp_path).train(train_input, steps=2)
     (tmp_path / "model.ckpt-2.index").unlink()
     for call in (
@@ -264,7 +262,7 @@ def test_a_state_file_that_names_a_lost_checkpoint_stops_everything(tmp_path: Pa
             call()
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_another_model_is_rejected(tmp_path: Path) -> None:
     make(tmp_path).train(train_input, steps=1)
 
     def wider(features: Any, labels: Any, mode: str) -> Any:
@@ -277,7 +275,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("model*")) == before
 
 
-def test_folders_with_pattern_characters(tmp_path: Path) -> None:
+def test_directories_with_pattern_characters(tmp_path: Path) -> None:
     estimator = make(tmp_path / "lr[0.1]*").train(train_input, steps=2)
     estimator.train(train_input, steps=1)
     assert step_of(estimator) == 3
@@ -288,7 +286,7 @@ def test_folders_with_pattern_characters(tmp_path: Path) -> None:
 # -- hooks and listeners --------------------------------------------------------------------------
 
 
-def test_hooks_of_the_user_and_of_the_model(tmp_path: Path) -> None:
+def test_user_and_model_hooks(tmp_path: Path) -> None:
     calls: list[str] = []
     hooks = [Recorder(calls, name) for name in ("chief", "user", "model")]
     chief, user, model = hooks
@@ -303,13 +301,13 @@ def test_hooks_of_the_user_and_of_the_model(tmp_path: Path) -> None:
     assert [hook.end_step for hook in hooks] == [2, 2, 2]
 
 
-def test_a_hook_can_stop_training(tmp_path: Path) -> None:
+def test_hook_can_stop_training(tmp_path: Path) -> None:
     estimator = make(tmp_path)
     estimator.train(train_input, steps=50, hooks=[Recorder(stop_at=4)])
     assert step_of(estimator) == 4
 
 
-def test_an_error_in_a_hook_ends_training_without_a_checkpoint(tmp_path: Path) -> None:
+def test_hook_error_saves_no_checkpoint(tmp_path: Path) -> None:
     class Fails(tf1.train.SessionRunHook):  # type: ignore[misc]
         def after_run(self, run_context: Any, run_values: Any) -> None:
             raise KeyError("mine")
@@ -319,7 +317,7 @@ def test_an_error_in_a_hook_ends_training_without_a_checkpoint(tmp_path: Path) -
     assert steps_saved(tmp_path) == [0]
 
 
-def test_listeners_are_told_of_every_save(tmp_path: Path) -> None:
+def test_listeners_are_called_for_each_save(tmp_path: Path) -> None:
     listener = Listener()
     make(tmp_path, save_checkpoints_steps=2).train(
         train_input, steps=3, saving_listeners=[listener]
@@ -328,7 +326,7 @@ def test_listeners_are_told_of_every_save(tmp_path: Path) -> None:
     assert listener.calls == ["begin", *saves, "end 3"]
 
 
-def test_a_listener_can_stop_training(tmp_path: Path) -> None:
+def test_listener_can_stop_training(tmp_path: Path) -> None:
     listeners = [Listener(stop_at=4), Listener()]
     estimator = make(tmp_path, save_checkpoints_steps=2)
     estimator.train(train_input, steps=50, saving_listeners=listeners)
@@ -336,7 +334,7 @@ def test_a_listener_can_stop_training(tmp_path: Path) -> None:
     assert listeners[1].calls.count("after 4") == 1
 
 
-def test_a_saver_hook_of_the_user_replaces_ours(tmp_path: Path) -> None:
+def test_custom_saver_hook_replaces_the_default(tmp_path: Path) -> None:
     listener = Listener()
     hook = tf1.train.CheckpointSaverHook(str(tmp_path), save_steps=4)
     make(tmp_path, save_checkpoints_steps=1).train(
@@ -350,7 +348,7 @@ def test_a_saver_hook_of_the_user_replaces_ours(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hooks", [0, 1])
-def test_a_loss_that_is_no_number(tmp_path: Path, hooks: int) -> None:
+def test_nan_loss(tmp_path: Path, hooks: int) -> None:
     def nan_from_5(spec: Any) -> dict[str, Any]:
         step = tf1.train.get_global_step().read_value()
         return {"loss": tf.where(step >= 5, np.nan, 1.0) * spec.loss}
@@ -363,9 +361,7 @@ def test_a_loss_that_is_no_number(tmp_path: Path, hooks: int) -> None:
     assert step_of(estimator) == caught.value.step - 1
 
 
-def test_a_train_op_that_forgets_the_global_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_train_op_without_global_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(features: Any, labels: Any, mode: str) -> Any:
         loss = tf.reduce_mean(tf1.get_variable("w", [4]) * features["x"])
         train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
@@ -378,12 +374,12 @@ def test_a_train_op_that_forgets_the_global_step(
 
 
 @pytest.mark.parametrize("value", [None, 3, {"loss": 1}])
-def test_a_model_fn_that_returns_something_else(tmp_path: Path, value: Any) -> None:
+def test_model_fn_with_wrong_result(tmp_path: Path, value: Any) -> None:
     with pytest.raises(ValueError, match="model_fn returned"):
         make(tmp_path, lambda features: value).train(lambda: eval_input().map(lambda x, y: x))
 
 
-def test_a_model_fn_that_keeps_its_first_spec(tmp_path: Path) -> None:
+def test_model_fn_that_reuses_its_spec(tmp_path: Path) -> None:
     kept: list[Any] = []
 
     def keeps(features: Any, labels: Any, mode: str) -> Any:
@@ -395,7 +391,7 @@ def test_a_model_fn_that_keeps_its_first_spec(tmp_path: Path) -> None:
         estimator.train(train_input, steps=1)
 
 
-def test_a_model_fn_that_ignores_the_mode(tmp_path: Path) -> None:
+def test_model_fn_that_ignores_the_mode(tmp_path: Path) -> None:
     def predicts(features: Any, labels: Any) -> Any:
         return de.EstimatorSpec("infer", predictions=features["x"])
 
@@ -414,12 +410,12 @@ def test_a_model_fn_that_ignores_the_mode(tmp_path: Path) -> None:
         (None, None, "must be a function"),
     ],
 )
-def test_model_fn_arguments_are_checked_at_once(function: Any, params: Any, message: str) -> None:
+def test_model_fn_arguments_are_checked(function: Any, params: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         de.Estimator(function, params=params)
 
 
-def test_every_signature_of_model_fn(tmp_path: Path) -> None:
+def test_model_fn_signatures(tmp_path: Path) -> None:
     seen: list[dict[str, Any]] = []
 
     def build(features: Any, labels: Any, mode: str, **given: Any) -> Any:
@@ -459,7 +455,7 @@ def test_every_signature_of_model_fn(tmp_path: Path) -> None:
     assert seen[2]["model_dir"] == seen[2]["config"].model_dir == str(tmp_path / "2")
 
 
-def test_labels_for_a_model_fn_without_labels(tmp_path: Path) -> None:
+def test_model_fn_without_labels(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no argument labels"):
         make(tmp_path, lambda features, mode: None).train(train_input, steps=1)
 
@@ -496,7 +492,7 @@ def test_input_fn_arguments(tmp_path: Path) -> None:
     ]
 
 
-def test_input_fn_that_returns_tensors(tmp_path: Path) -> None:
+def test_input_fn_with_tensors(tmp_path: Path) -> None:
     def tensors() -> Any:
         return {"x": tf.constant(FEATURES)}, tf.constant(LABELS)
 
@@ -515,12 +511,12 @@ def test_input_fn_that_returns_tensors(tmp_path: Path) -> None:
         (lambda: ({"x": tf.constant(FEATURES)},), "tuple of 1 parts"),
     ],
 )
-def test_input_fn_that_returns_something_else(tmp_path: Path, input_fn: Any, message: str) -> None:
+def test_input_fn_with_wrong_result(tmp_path: Path, input_fn: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         make(tmp_path).train(input_fn, steps=1)
 
 
-def test_a_dataset_from_outside_of_input_fn(tmp_path: Path) -> None:
+def test_dataset_created_outside_input_fn(tmp_path: Path) -> None:
     with tf.Graph().as_default():
         dataset = eval_input()
     with pytest.raises(DataError, match="Create the dataset inside input_fn"):
@@ -572,13 +568,13 @@ def test_summaries(tmp_path: Path) -> None:
     assert any(event.graph_def for event in events_of(tmp_path))
 
 
-def test_a_loss_summary_of_the_user_is_not_doubled(tmp_path: Path) -> None:
+def test_custom_loss_summary_is_not_repeated(tmp_path: Path) -> None:
     make(tmp_path, with_summary("loss")).train(train_input, steps=1)
     tags = [value.tag for event in events_of(tmp_path) for value in event.summary.value]
     assert tags == ["loss"]
 
 
-def test_nothing_is_written_when_nothing_is_asked_for(tmp_path: Path) -> None:
+def test_nothing_is_written_by_default(tmp_path: Path) -> None:
     estimator = make(
         tmp_path,
         save_summary_steps=0,
@@ -623,7 +619,7 @@ def test_warm_start(tmp_path: Path) -> None:
         assert step_of(second) == 2
 
 
-def test_configurations_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="cannot both be set"):
         de.RunConfig(save_checkpoints_steps=1, save_checkpoints_secs=1)
     with pytest.raises(ConfigError, match="train_distribute"):
@@ -652,7 +648,7 @@ def test_run_config() -> None:
         de.RunConfig(log_step_count_steps=0)
 
 
-def test_the_session_configuration_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_configuration_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     session = tf1.Session
 

@@ -179,7 +179,7 @@ def test_resumed_equals_uninterrupted(
     assert_same(found, expected)
 
 
-def test_dropout_draws_anew_at_each_step(tmp_path: Path) -> None:
+def test_dropout_differs_at_each_step(tmp_path: Path) -> None:
     masks: list[bytes] = []
 
     class Watch(tf1.train.SessionRunHook):  # type: ignore[misc]
@@ -200,7 +200,7 @@ def test_dropout_draws_anew_at_each_step(tmp_path: Path) -> None:
     assert len(set(masks)) == UNTIL
 
 
-def test_an_averaged_model_is_validated_by_its_averages(tmp_path: Path) -> None:
+def test_averages_are_validated(tmp_path: Path) -> None:
     plain = run(Classifier, tmp_path, tmp_path / "plain")
     averaged = run(Averaged, tmp_path, tmp_path / "averaged")
 
@@ -236,7 +236,7 @@ class Rated(Classifier):
 
 
 @pytest.mark.parametrize("kind", ["variable", *([] if hasattr(tf.keras, "ops") else ["legacy"])])
-def test_the_new_rate_is_used(tmp_path: Path, kind: str) -> None:
+def test_new_learning_rate_is_used(tmp_path: Path, kind: str) -> None:
     """A rate of 0 trains nothing, although the source was trained with another rate."""
     source = tmp_path / "source" / str(UNTIL)
     run(type("Source", (Rated,), {"kind": kind}), tmp_path, source.parent)
@@ -265,7 +265,7 @@ class WarmStarted(Classifier):
         return detcore_estimator.Estimator(self.model_fn, warm_start_from=settings)
 
 
-def test_warm_start_fills_the_named_variables_and_only_at_the_first_start(tmp_path: Path) -> None:
+def test_warm_start_sets_named_variables(tmp_path: Path) -> None:
     WarmStarted.source = tmp_path / "source" / str(UNTIL)
     run(Classifier, tmp_path, tmp_path / "source")
     source = variables_in(WarmStarted.source)

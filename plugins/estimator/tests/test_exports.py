@@ -34,7 +34,7 @@ def assert_predicts(folder: Path, variables: dict[str, np.ndarray], factor: int 
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_each_checkpoint_has_a_model_for_each_function_with_its_own_weights(
+def test_checkpoints_contain_exported_models(
     tmp_path: Path,
 ) -> None:
     run(Serving, tmp_path, until=10, save_every=5)
@@ -45,7 +45,7 @@ def test_each_checkpoint_has_a_model_for_each_function_with_its_own_weights(
         assert_predicts(checkpoint / "doubled", variables_in(checkpoint), 2)
 
 
-def test_exports_of_an_averaged_model_hold_the_averages(tmp_path: Path) -> None:
+def test_averages_are_exported(tmp_path: Path) -> None:
     run(type("AveragedServing", (Averaged, Serving), {}), tmp_path, until=10)
     checkpoint = tmp_path / "checkpoints" / "10"
     suffix = "/ExponentialMovingAverage"
@@ -80,7 +80,7 @@ class Noting(detcore_estimator.Exporter):
         self.calls.append((step, matches, is_the_final_export))
 
 
-def test_exporters_run_after_each_validation_with_the_values_of_then(tmp_path: Path) -> None:
+def test_exporters_run_after_each_validation(tmp_path: Path) -> None:
     noting = Noting()
 
     class Exporting(Classifier):
@@ -90,7 +90,7 @@ def test_exporters_run_after_each_validation_with_the_values_of_then(tmp_path: P
     assert noting.calls == [(5, True, False), (10, True, False), (15, True, True)]
 
 
-def test_a_best_exporter_remembers_the_best_across_a_restart(tmp_path: Path) -> None:
+def test_best_exporter_survives_a_restart(tmp_path: Path) -> None:
     class Exporting(Classifier):
         def build_validation_spec(self) -> Any:
             self.exporters = detcore_estimator.BestExporter("best", raw_input)
@@ -107,7 +107,7 @@ def test_a_best_exporter_remembers_the_best_across_a_restart(tmp_path: Path) -> 
     assert len(list(folder.iterdir())) == 2
 
 
-def test_metrics_that_are_arrays_are_reported_by_element(
+def test_array_metrics_are_reported_by_element(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Arrays(Classifier):

@@ -45,9 +45,7 @@ REFUSED_READING: dict[str, dict[str, bytes]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED_UNREAD)
-def test_an_index_that_lies_is_refused_before_tensorflow_reads_it(
-    tmp_path: Path, case: str
-) -> None:
+def test_forged_index_is_rejected_unread(tmp_path: Path, case: str) -> None:
     entries, said = REFUSED_UNREAD[case]
     write_bundle(tmp_path / "model.ckpt-2", entries, DATA)
     with pytest.raises(InvalidCheckpointError, match=said):
@@ -55,19 +53,19 @@ def test_an_index_that_lies_is_refused_before_tensorflow_reads_it(
 
 
 @pytest.mark.parametrize("case", REFUSED_READING)
-def test_a_tensor_that_lies_is_refused_when_it_is_read(tmp_path: Path, case: str) -> None:
+def test_forged_tensor_is_rejected_when_read(tmp_path: Path, case: str) -> None:
     write_bundle(tmp_path / "model.ckpt-2", REFUSED_READING[case], DATA)
     with pytest.raises(InvalidCheckpointError, match="cannot be read from") as refused:
         restore(tmp_path)
     assert "Graph execution error" not in str(refused.value)
 
 
-def test_a_forged_index_that_is_true_is_read(tmp_path: Path) -> None:
+def test_correct_forged_index_is_read(tmp_path: Path) -> None:
     write_bundle(tmp_path / "model.ckpt-2", {"w": GOOD}, DATA)
     assert restore(tmp_path) == [1.0, 2.0, 3.0]
 
 
-def test_indexes_of_tensorflow_have_no_fault(tmp_path: Path) -> None:
+def test_tensorflow_indexes_are_accepted(tmp_path: Path) -> None:
     write(tmp_path, 3)
     assert find_index_fault(tmp_path / "model.ckpt-3.index") is None
     content = (tmp_path / "model.ckpt-3.index").read_bytes()
@@ -76,7 +74,7 @@ def test_indexes_of_tensorflow_have_no_fault(tmp_path: Path) -> None:
         assert find_index_fault(tmp_path / "cut") is not None
 
 
-def test_pickles_in_the_place_of_files_are_not_loaded(tmp_path: Path) -> None:
+def test_pickles_are_not_loaded(tmp_path: Path) -> None:
     told = tmp_path / "pickle-was-loaded"
     folder = tmp_path / "checkpoint"
     folder.mkdir()
@@ -87,7 +85,7 @@ def test_pickles_in_the_place_of_files_are_not_loaded(tmp_path: Path) -> None:
     assert not told.exists()
 
 
-def test_a_state_file_with_dots_leads_nowhere(tmp_path: Path) -> None:
+def test_state_file_with_parent_path_is_ignored(tmp_path: Path) -> None:
     write(tmp_path / "secret", 9, 9.0)
     folder = tmp_path / "checkpoint"
     write(folder, 2, 2.0)
@@ -108,7 +106,7 @@ SAVED_MODEL_CASES: dict[str, tuple[str, bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", SAVED_MODEL_CASES)
-def test_saved_models_that_are_none(tmp_path: Path, case: str) -> None:
+def test_damaged_saved_models_are_rejected(tmp_path: Path, case: str) -> None:
     name, content, said = SAVED_MODEL_CASES[case]
     folder = write_ours(tmp_path / "c", "serving")
     (folder / "serving" / "1700000000" / name).write_bytes(content)
@@ -116,7 +114,7 @@ def test_saved_models_that_are_none(tmp_path: Path, case: str) -> None:
         load_estimator_from_checkpoint_path(folder)
 
 
-def test_a_saved_model_whose_variables_have_absurd_shapes(tmp_path: Path) -> None:
+def test_saved_model_with_impossible_shapes(tmp_path: Path) -> None:
     folder = write_ours(tmp_path / "c")
     export = folder / "serving" / "1"
     write_saved_model(export)
@@ -126,14 +124,14 @@ def test_a_saved_model_whose_variables_have_absurd_shapes(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("content", ["[]", "{", '"text"', json.dumps({"framework": ["x"]})])
-def test_descriptions_of_another_form(tmp_path: Path, content: Any) -> None:
+def test_malformed_descriptions_are_rejected(tmp_path: Path, content: Any) -> None:
     folder = write_ours(tmp_path / "c", "serving")
     (folder / "trial.json").write_text(content)
     with pytest.raises(InvalidCheckpointError, match=r"damaged|not of an EstimatorTrial"):
         load_estimator_from_checkpoint_path(folder)
 
 
-def test_a_link_to_a_file_of_the_system(tmp_path: Path) -> None:
+def test_link_to_a_system_file_is_rejected(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     write(folder, 2)
     path = folder / "model.ckpt-2.data-00000-of-00001"

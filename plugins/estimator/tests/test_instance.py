@@ -43,7 +43,7 @@ print(json.dumps({"folder": str(folder), "loss": before["loss"]}))
 """
 
 
-def test_what_it_saves_is_restored_and_loaded(tmp_path: Path) -> None:
+def test_saved_checkpoint_is_restored_and_loaded(tmp_path: Path) -> None:
     finished = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "kept")],
         env=Detcore(tmp_path).variables(),

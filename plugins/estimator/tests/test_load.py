@@ -28,14 +28,14 @@ def write_ours(folder: Path, *names: str, framework: str = "estimator") -> Path:
     return folder
 
 
-def test_the_only_serving_function_is_loaded(tmp_path: Path) -> None:
+def test_single_serving_function_is_loaded(tmp_path: Path) -> None:
     folder = write_ours(tmp_path / "c", "serving")
     assert serve(load_estimator_from_checkpoint_path(folder)) == [2.0, 1.0]
     assert serve(load_estimator_from_checkpoint_path(str(folder), ["serve"])) == [2.0, 1.0]
     assert serve(load_estimator_from_checkpoint_path(folder, name="serving")) == [2.0, 1.0]
 
 
-def test_of_several_one_is_named(tmp_path: Path) -> None:
+def test_name_selects_a_serving_function(tmp_path: Path) -> None:
     folder = write_ours(tmp_path, "a", "b", "deep/c")
     assert serve(load_estimator_from_checkpoint_path(folder, name="b")) == [3.0, 1.0]
     assert serve(load_estimator_from_checkpoint_path(folder, name="deep/c")) == [4.0, 1.0]
@@ -45,7 +45,7 @@ def test_of_several_one_is_named(tmp_path: Path) -> None:
         load_estimator_from_checkpoint_path(folder, name="x")
 
 
-def test_without_any_it_says_how_to_export_one(tmp_path: Path) -> None:
+def test_checkpoint_without_serving_function(tmp_path: Path) -> None:
     folder = write_ours(tmp_path)
     # None of these is a serving function of the trial.
     write_saved_model(folder / "export" / "best" / "1700000000", weight=7)
@@ -57,27 +57,27 @@ def test_without_any_it_says_how_to_export_one(tmp_path: Path) -> None:
     assert serve(load_estimator_from_checkpoint_path(folder, name="export")) == [2.0, 1.0]
 
 
-def test_the_newest_export_of_a_name_counts(tmp_path: Path) -> None:
+def test_newest_export_is_loaded(tmp_path: Path) -> None:
     folder = write_ours(tmp_path, "s")
     for seconds, weight in (("999", 5), ("1700000100", 6)):
         write_saved_model(folder / "s" / seconds, weight=weight)
     assert serve(load_estimator_from_checkpoint_path(folder)) == [7.0, 1.0]
 
 
-def test_a_text_export_is_loaded(tmp_path: Path) -> None:
+def test_text_export_is_loaded(tmp_path: Path) -> None:
     folder = write_ours(tmp_path)
     write_saved_model(folder / "s" / "17", weight=4, as_text=True)
     assert (folder / "s" / "17" / "saved_model.pbtxt").exists()
     assert serve(load_estimator_from_checkpoint_path(folder)) == [5.0, 1.0]
 
 
-def test_a_folder_whose_path_is_a_pattern(tmp_path: Path) -> None:
+def test_directory_with_pattern_characters(tmp_path: Path) -> None:
     folder = write_ours(tmp_path / "run [1] *", "serving")
     assert serve(load_estimator_from_checkpoint_path(folder)) == [2.0, 1.0]
 
 
 @pytest.mark.parametrize("framework", ["keras", None])
-def test_other_frameworks_are_refused(tmp_path: Path, framework: Any) -> None:
+def test_other_frameworks_are_rejected(tmp_path: Path, framework: Any) -> None:
     folder = write_ours(tmp_path, "s", framework=framework)
     with pytest.raises(InvalidCheckpointError, match="not of 'estimator'"):
         load_estimator_from_checkpoint_path(folder)
@@ -109,7 +109,7 @@ def test_tags(tmp_path: Path) -> None:
     ],
     ids=["cut graph", "cut variables", "lost variables", "lost asset"],
 )
-def test_damage_is_told(tmp_path: Path, fault: Any) -> None:
+def test_damaged_exports_are_rejected(tmp_path: Path, fault: Any) -> None:
     folder = write_ours(tmp_path, "s")
     fault(folder / "s" / "1700000000")
     with pytest.raises(InvalidCheckpointError, match="download the checkpoint again"):
@@ -119,7 +119,7 @@ def test_damage_is_told(tmp_path: Path, fault: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["s", "s/1700000000", "s/1700000000/variables", "s/1700000000/saved_model.pb"]
 )
-def test_links_out_of_the_folder_are_refused(tmp_path: Path, name: str) -> None:
+def test_links_outside_the_directory_are_rejected(tmp_path: Path, name: str) -> None:
     folder = write_ours(tmp_path / "c", "s")
     outside = tmp_path / "outside"
     shutil.move(folder / name, outside)
@@ -129,7 +129,7 @@ def test_links_out_of_the_folder_are_refused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../words.txt", "/etc/hostname"])
-def test_assets_out_of_the_folder_are_refused(tmp_path: Path, name: str) -> None:
+def test_assets_outside_are_rejected(tmp_path: Path, name: str) -> None:
     folder = write_ours(tmp_path)
     export = folder / "s" / "1"
     write_saved_model(export)
@@ -155,7 +155,7 @@ def test_determined_checkpoints(tmp_path: Path, described: str | None) -> None:
     assert not (tmp_path / "pickle-was-loaded").exists()
 
 
-def test_the_pickles_would_have_told(tmp_path: Path) -> None:
+def test_trap_detects_unpickling(tmp_path: Path) -> None:
     """Whoever loads one of them writes a file: so the tests above can fail."""
     folder = write_determined(tmp_path / "c")
     for name in PICKLES:
@@ -170,7 +170,7 @@ def test_the_pickles_would_have_told(tmp_path: Path) -> None:
         ("metadata.json", {"format": "h5", "framework": "tensorflow-2.4"}),
     ],
 )
-def test_determined_checkpoints_of_other_trials(
+def test_determined_checkpoint_of_other_trials(
     tmp_path: Path, name: str, content: dict[str, str]
 ) -> None:
     folder = write_determined(tmp_path / "c", described=None)
@@ -179,7 +179,7 @@ def test_determined_checkpoints_of_other_trials(
         load_estimator_from_checkpoint_path(folder)
 
 
-def test_several_serving_functions_that_determined_could_not_load(tmp_path: Path) -> None:
+def test_determined_checkpoint_with_two_functions(tmp_path: Path) -> None:
     folder = write_determined(tmp_path / "c")
     write_saved_model(folder / "other" / "1600000000", weight=5)
     with pytest.raises(InvalidCheckpointError, match="'other', 'serving'"):
@@ -187,7 +187,7 @@ def test_several_serving_functions_that_determined_could_not_load(tmp_path: Path
     assert serve(load_estimator_from_checkpoint_path(folder, name="other")) == [6.0, 1.0]
 
 
-def test_two_checkpoints_keep_apart(tmp_path: Path) -> None:
+def test_two_checkpoints_are_independent(tmp_path: Path) -> None:
     """Both hold a reference variable of the same name."""
     first = load_estimator_from_checkpoint_path(write_determined(tmp_path / "a", weight=10.0))
     second = load_estimator_from_checkpoint_path(write_determined(tmp_path / "b", weight=20.0))
@@ -209,7 +209,7 @@ assert (float(values["y"][0, 0]), float(values["id"][0])) == (float(sys.argv[2])
 """
 
 
-def test_with_v2_behaviour_disabled(tmp_path: Path) -> None:
+def test_v2_behavior_disabled(tmp_path: Path) -> None:
     folder = write_determined(tmp_path / "c")
     run_python("-c", V1_SCRIPT, folder, LARGE)
     assert tf.executing_eagerly()  # this process, where the other tests ran

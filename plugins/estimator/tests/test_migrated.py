@@ -178,7 +178,7 @@ def test_migrated_script_resumes_and_loads(tmp_path: Path, kills: list[str]) -> 
     assert json.loads((killed / "note.json").read_text()) == "by a RunHook"
 
 
-def test_a_migrated_trial_imports(tmp_path: Path) -> None:
+def test_migrated_trial_imports(tmp_path: Path) -> None:
     path = tmp_path / "line_model_def.py"
     path.write_text(MODEL_DEF)
     report = migrate_file(path)

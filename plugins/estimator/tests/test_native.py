@@ -127,7 +127,7 @@ def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> No
 
 
 @pytest.mark.cold
-def test_a_script_by_itself(detcore: Detcore) -> None:
+def test_script_runs_directly(detcore: Detcore) -> None:
     """Length from max_steps; metrics, a checkpoint with a serving function, the script's code."""
     config = {
         "hyperparameters": {"learning_rate": 0.02},
@@ -186,14 +186,14 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_faults_are_told(detcore: Detcore, name: str) -> None:
+def test_script_errors(detcore: Detcore, name: str) -> None:
     options, words = FAULTS[name]
     finished = run_script(detcore, **options)
     assert finished.returncode == 1
     assert words in finished.stderr
 
 
-def test_an_error_in_training_is_recorded(detcore: Detcore) -> None:
+def test_training_error_is_recorded(detcore: Detcore) -> None:
     finished = run_script(detcore, max_steps=3, before="X = X[:0]; Y = Y[:0]")
     assert finished.returncode == 1
     with records(detcore) as database:
@@ -201,7 +201,7 @@ def test_an_error_in_training_is_recorded(detcore: Detcore) -> None:
     assert experiment.state == "ERROR"
 
 
-def test_a_script_that_is_interrupted_saves_and_ends(detcore: Detcore) -> None:
+def test_interrupted_script_saves(detcore: Detcore) -> None:
     process = subprocess.Popen(
         [sys.executable, str(write_script(detcore, max_steps=100_000, pause_s=0.02))],
         env=detcore.variables(),
@@ -235,7 +235,7 @@ def run_config(detcore: Detcore) -> Path:
 
 @pytest.mark.soak
 @pytest.mark.long
-def test_as_a_trial_of_a_run_killed_and_interrupted_it_ends_bit_identical(detcore: Detcore) -> None:
+def test_script_resumes_exactly_as_a_trial(detcore: Detcore) -> None:
     script = write_script(detcore, max_steps=7)  # the run's length counts
     straight = detcore("run", run_config(detcore), script.parent, "--json")
     assert straight.code == 0, straight.stdout + straight.stderr
@@ -261,7 +261,7 @@ def test_as_a_trial_of_a_run_killed_and_interrupted_it_ends_bit_identical(detcor
     assert validations(detcore, 2) == validations(detcore, 1)
 
 
-def test_a_script_starts_from_another_trials_checkpoint(detcore: Detcore) -> None:
+def test_script_starts_from_a_checkpoint(detcore: Detcore) -> None:
     assert run_script(detcore, max_steps=9).returncode == 0
     searcher = {"source_trial_id": 1, "max_length": {"batches": 4}}
     finished = run_script(detcore, init={"config": {"searcher": searcher}})
@@ -275,7 +275,7 @@ def test_a_script_starts_from_another_trials_checkpoint(detcore: Detcore) -> Non
 
 
 @pytest.mark.parametrize("given", [{"command": ["python3", "x.py"]}, {"master_url": "http://m"}])
-def test_clusters_come_later(given: dict[str, Any]) -> None:
+def test_cluster_arguments_are_rejected(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidExperimentError, match=r"(?s)later release.*detcore run"):
         detcore_estimator.init(**given)
 
@@ -296,7 +296,7 @@ def test_wrong_arguments(given: dict[str, Any], words: str) -> None:
         detcore_estimator.init(**given)
 
 
-def test_a_search_is_refused() -> None:
+def test_search_is_rejected() -> None:
     searcher = {"name": "random", "max_trials": 3, "max_length": {"batches": 3}}
     with pytest.raises(InvalidExperimentError, match=r"'random'.*one trial"):
         detcore_estimator.init({"searcher": searcher})

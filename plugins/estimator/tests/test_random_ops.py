@@ -14,7 +14,7 @@ from detcore_estimator.tensorflow_versions import tf, tf1
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_goes_on_at_any_step(name: str) -> None:
+def test_numbers_resume_at_any_step(name: str) -> None:
     build, _, _ = DRAWS[name]
     model = Model(build)
     assert not model.ops.unsupported
@@ -26,7 +26,7 @@ def test_goes_on_at_any_step(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_draws_from_the_right_distribution(name: str) -> None:
+def test_distributions(name: str) -> None:
     build, mean, variance = DRAWS[name]
     values = np.stack(Model(build).steps(40)).astype(np.float64)
     plain = Model(build, rewire=False).step()
@@ -45,14 +45,14 @@ def test_shuffle_is_a_permutation() -> None:
     assert sorted(values) == list(range(SIZE))
 
 
-def test_same_numbers_in_a_new_process_with_v1_behaviour() -> None:
+def test_same_numbers_with_v1_behavior() -> None:
     here = [
         f"{name} {digest(Model(build).at(3).steps(2))}" for name, (build, _, _) in DRAWS.items()
     ]
     assert run_python("random_models.py").splitlines() == here
 
 
-def test_operations_differ_from_one_another() -> None:
+def test_operations_draw_different_numbers() -> None:
     first, second = Model(lambda: [tf.random.uniform([SIZE]) for _ in range(2)]).step()
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.05
 
@@ -62,7 +62,7 @@ def test_equal_seeds_stay_equal() -> None:
     np.testing.assert_array_equal(first, second)
 
 
-def test_no_seeds_at_all() -> None:
+def test_operations_without_seeds() -> None:
     # Without a graph's seed, operations are told apart by their names.
     with tf.Graph().as_default() as graph:
         values = [tf.identity(tf.random.uniform([9])) for _ in range(2)]
@@ -81,7 +81,7 @@ def test_offset() -> None:
     assert digest([Model(build).step()]) != digest([Model(build, offset=1).step()])
 
 
-def test_gradients_use_the_numbers_of_the_step() -> None:
+def test_gradients_use_the_same_numbers() -> None:
     def build() -> Any:
         inputs = tf.ones([SIZE])
         dropped = tf.nn.dropout(inputs, 0.5)
@@ -93,7 +93,7 @@ def test_gradients_use_the_numbers_of_the_step() -> None:
         np.testing.assert_array_equal(dropped, gradient)
 
 
-def test_initial_values_stay_as_they_are() -> None:
+def test_initial_values_are_unchanged() -> None:
     def build() -> Any:
         weights = tf1.get_variable("w", [4, 4], initializer=tf1.glorot_uniform_initializer())
         drawn = tf.random.normal([4, 4])
@@ -111,7 +111,7 @@ def test_without_random_operations() -> None:
     assert Model(build).ops is None
 
 
-def test_what_cannot_be_rewired_is_named() -> None:
+def test_unsupported_operations_are_listed() -> None:
     def build() -> Any:
         in_function = tf.function(lambda: tf.random.uniform([2]))()
         sampled = tf.random.log_uniform_candidate_sampler(
@@ -128,7 +128,7 @@ def test_what_cannot_be_rewired_is_named() -> None:
         assert any(part in name for name in named)
 
 
-def test_an_operation_that_is_fetched_itself() -> None:
+def test_fetched_operation_is_unsupported() -> None:
     with tf.Graph().as_default() as graph:
         drawn = tf.raw_ops.RandomUniform(shape=[2], dtype=tf.float32)
         random_ops = make_random_ops_resumable(graph, [drawn])
@@ -136,7 +136,7 @@ def test_an_operation_that_is_fetched_itself() -> None:
     assert random_ops.unsupported == [drawn.op.name]
 
 
-def test_the_counter_is_in_no_checkpoint_of_the_model() -> None:
+def test_counter_is_not_saved() -> None:
     model = Model(DRAWS["dropout"][0])
     with model.graph.as_default():
         assert not tf1.global_variables()
@@ -144,7 +144,7 @@ def test_the_counter_is_in_no_checkpoint_of_the_model() -> None:
         assert model.ops.counter.dtype == tf.int64
 
 
-def test_many_steps_between_read_and_increment() -> None:
+def test_numbers_precede_the_increment() -> None:
     # The numbers of a step are those before its increment, always.
     model = Model(lambda: tf.random.uniform([1]))
     expected = [float(model.at(step).step()[0]) for step in range(200)]

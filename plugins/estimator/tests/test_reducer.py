@@ -123,7 +123,7 @@ Point = collections.namedtuple("Point", "x y")
         (lambda b: [b, np.array([[1, 2]]), 7], [[1.0, 2.0], [[1, 2]], 7]),
     ],
 )
-def test_structures_arrive_as_they_were_given(take: Any, first: Any) -> None:
+def test_structures_are_preserved(take: Any, first: Any) -> None:
     seen = values_seen(take)
     assert len(seen) == 4
     # Their text has the types of the structures and the order of the keys, too.
@@ -179,7 +179,7 @@ class Itself(Mean):
         ),
     ],
 )
-def test_arguments_that_make_no_metric(name: str, value: Any, match: str) -> None:
+def test_wrong_metric_arguments(name: str, value: Any, match: str) -> None:
     with pytest.raises(MetricTypeError, match=match) as caught:
         Evaluation(metric_of(**{name: value}))
     assert isinstance(caught.value, TypeError)
@@ -224,7 +224,7 @@ def test_strings(dtype: Any) -> None:
         ("high", "cannot be converted to an array of type float32"),
     ],
 )
-def test_results_that_are_none(result: Any, match: str) -> None:
+def test_wrong_reducer_results(result: Any, match: str) -> None:
     evaluation = Evaluation(metric_of(lambda batches: result, np.float32))
     with pytest.raises(tf.errors.OpError, match=match):
         evaluation.run()
@@ -232,7 +232,7 @@ def test_results_that_are_none(result: Any, match: str) -> None:
         raise evaluation.reducers.take_error() or AssertionError
 
 
-def test_functions_of_all_kinds() -> None:
+def test_function_reducers() -> None:
     class Callable_:
         def __call__(self, batches: list[Any]) -> int:
             return len(batches)
@@ -246,16 +246,14 @@ def test_functions_of_all_kinds() -> None:
 
 @pytest.mark.parametrize(("by_init", "by_begin"), [(True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("reducer", [mean, Mean()], ids=["function", "object"])
-def test_each_evaluation_of_a_kept_graph_starts_fresh(
-    reducer: Any, by_init: bool, by_begin: bool
-) -> None:
+def test_each_evaluation_starts_fresh(reducer: Any, by_init: bool, by_begin: bool) -> None:
     evaluation = Evaluation(metric_of(reducer))
     assert evaluation.run() == 4.0
     assert evaluation.run(by_init=by_init, by_begin=by_begin, most=1) == 1.5
     assert evaluation.run(by_init=by_init, by_begin=by_begin) == 4.0
 
 
-def test_a_reducer_made_outside_is_taken_as_it_was_given() -> None:
+def test_reducer_keeps_its_initial_state() -> None:
     reducer = Mean()
     reducer.sum, reducer.count = 93.0, 3  # (93 + 28) / (3 + 7)
     first = Evaluation(metric_of(reducer))
@@ -281,12 +279,12 @@ class SharedByMistake(MetricReducer):
         self.batches.clear()
 
 
-def test_reset_starts_afresh_what_a_copy_does_not() -> None:
+def test_reset_clears_shared_state() -> None:
     evaluation = Evaluation(metric_of(SharedByMistake()))
     assert [evaluation.run() for _ in range(2)] == [4, 4]
 
 
-def test_a_reducer_may_hold_the_context() -> None:
+def test_reducer_can_hold_the_context() -> None:
     context = EstimatorTrialContext.from_config({})
 
     class Holder(Mean):
@@ -303,7 +301,7 @@ def test_a_reducer_may_hold_the_context() -> None:
     assert Evaluation(metric_of(Holder())).run() == 4.0
 
 
-def test_one_reducer_for_several_metrics_is_not_mixed() -> None:
+def test_one_reducer_for_several_metrics() -> None:
     shared = Mean()
 
     def build(batch: Any, reducers: Reducers) -> Any:
@@ -316,7 +314,7 @@ def test_one_reducer_for_several_metrics_is_not_mixed() -> None:
     assert Evaluation(build).run() == {"plain": 4.0, "double": 8.0, "square": 4}
 
 
-def test_a_reducer_that_writes_to_its_input_changes_nothing_else() -> None:
+def test_reducer_may_modify_its_input() -> None:
     def total(batches: list[Any]) -> float:
         return float(sum(batch.sum() for batch in batches))
 
@@ -344,7 +342,7 @@ def test_no_batches() -> None:
         assert isinstance(evaluation.reducers.take_error(), MetricError)
 
 
-def test_outside_of_a_graph() -> None:
+def test_make_metric_outside_a_graph() -> None:
     if not tf.executing_eagerly():
         pytest.skip("there is always a graph where V2 behaviour is off")
     with pytest.raises(ContextStateError, match="outside of a graph"):
@@ -353,7 +351,7 @@ def test_outside_of_a_graph() -> None:
 
 @pytest.mark.parametrize("error", [ValueError, StopIteration, KeyError, MemoryError])
 @pytest.mark.parametrize("where", ["accumulate", "cross_slot_reduce"])
-def test_errors_of_reducers_reach_the_user(error: Any, where: str) -> None:
+def test_reducer_errors_are_raised(error: Any, where: str) -> None:
     def fail(self: Any, metric: Any) -> Any:
         raise error("the user's own text")  # the line to be found
 
@@ -371,7 +369,7 @@ def test_errors_of_reducers_reach_the_user(error: Any, where: str) -> None:
     assert evaluation.reducers.take_error() is None
 
 
-def test_an_error_of_an_earlier_evaluation_is_forgotten() -> None:
+def test_evaluation_forgets_earlier_errors() -> None:
     evaluation = Evaluation(metric_of(lambda batches: 1 / 0))
     with pytest.raises(tf.errors.OpError):
         evaluation.run()
@@ -379,7 +377,7 @@ def test_an_error_of_an_earlier_evaluation_is_forgotten() -> None:
     assert evaluation.reducers.take_error() is None
 
 
-def test_graphs_are_not_kept() -> None:
+def test_graphs_are_released() -> None:
     reducers = Reducers(DistributedContext())
 
     def build(batch: Any, _: Any) -> Any:
@@ -437,7 +435,7 @@ def run_ranks(size: int, build: Build, data: Any = DATA, batch_size: int = 2) ->
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 9])
-def test_the_value_does_not_depend_on_the_number_of_ranks(size: int) -> None:
+def test_value_ignores_the_number_of_ranks(size: int) -> None:
     def build(batch: Any, reducers: Reducers) -> Any:
         return [Pair(reducers.make_metric(batch, reducer, float)) for reducer in (mean, Mean())]
 
@@ -446,7 +444,7 @@ def test_the_value_does_not_depend_on_the_number_of_ranks(size: int) -> None:
         assert in_order.tolist() == DATA.tolist()
 
 
-def test_ranks_without_batches_are_left_out() -> None:
+def test_ranks_without_batches_are_skipped() -> None:
     counts: list[int] = []
 
     class Counting(Mean):
@@ -458,7 +456,7 @@ def test_ranks_without_batches_are_left_out() -> None:
     assert counts == [2]  # the chief alone reduces, once
 
 
-def test_metrics_meet_in_the_same_order_on_all_ranks() -> None:
+def test_ranks_exchange_metrics_in_one_order() -> None:
     def build(batch: Any, reducers: Reducers) -> Any:
         pairs = [Pair(reducers.make_metric(batch * i, mean, float)) for i in range(6)]
         # Ranks fetch in their own order: the graph's own must hold.
@@ -469,7 +467,7 @@ def test_metrics_meet_in_the_same_order_on_all_ranks() -> None:
     assert results[0] == results[1][::-1]
 
 
-def test_all_ranks_hear_of_an_error() -> None:
+def test_errors_reach_all_ranks() -> None:
     results = run_ranks(3, metric_of(lambda batches: {}["missing"]))
     assert isinstance(results[0], KeyError)
     for result in results[1:]:
@@ -477,7 +475,7 @@ def test_all_ranks_hear_of_an_error() -> None:
         assert "failed on rank 0: KeyError: 'missing'" in str(result)
 
 
-def test_the_example_of_the_documentation() -> None:
+def test_documentation_example() -> None:
     page = (Path(__file__).parents[3] / "docs" / "estimator.md").read_text("utf-8")
     blocks = page.split("```python\n")[1:]
     example = next(block for block in blocks if "def eval_metric_ops" in block)
@@ -494,7 +492,7 @@ def test_the_example_of_the_documentation() -> None:
 # -- without a trial -------------------------------------------------------------------------------
 
 
-def test_in_tf_estimator(tmp_path: Any) -> None:
+def test_make_metric_in_tf_estimator(tmp_path: Any) -> None:
     module: Any = tf_estimator()
     if module is None:
         pytest.skip("this TensorFlow has no tf.estimator")

@@ -48,7 +48,7 @@ class Line(EstimatorTrial):
 """
 
 
-def test_diverge_names_the_step_and_replay_finds_a_run_equal(tmp_path: Path) -> None:
+def test_diverge_and_replay(tmp_path: Path) -> None:
     with Detcore(tmp_path) as detcore:
         trials = []
         for factor in ("1.0", "1.01"):

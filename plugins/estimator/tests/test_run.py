@@ -87,7 +87,7 @@ def validations(detcore: Detcore, trial_id: int) -> dict[int, dict[str, float]]:
 @pytest.mark.soak
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "signals"), KINDS, ids=[kind for kind, _ in KINDS])
-def test_killed_and_resumed_ends_bit_identical(
+def test_killed_run_resumes_exactly(
     detcore: Detcore, kind: str, signals: list[signal.Signals]
 ) -> None:
     straight = detcore("run", config(detcore, kind), MODEL_DIR, "--json")
@@ -121,7 +121,7 @@ def test_killed_and_resumed_ends_bit_identical(
         assert verified.code == 0, verified.stdout + verified.stderr
 
 
-def test_hooks_are_called_in_order_and_their_files_travel(detcore: Detcore) -> None:
+def test_hook_order_and_files(detcore: Detcore) -> None:
     journal = detcore.tmp_path / "journal.txt"
     settings = {"data": {"journal": str(journal)}, "min_checkpoint_period": {"batches": 2}}
     process = detcore.start("run", config(detcore, "Shuffled", 4000, **settings), MODEL_DIR)
@@ -146,7 +146,7 @@ def test_hooks_are_called_in_order_and_their_files_travel(detcore: Detcore) -> N
         assert "second.txt" in json.loads(manifest.read_text())["files"]
 
 
-def test_what_the_specs_ask_for_is_done_or_named_in_one_warning(detcore: Detcore) -> None:
+def test_spec_settings_are_used_or_logged(detcore: Detcore) -> None:
     journal = detcore.tmp_path / "journal.txt"
     settings = config(detcore, "Exporting", 150, data={"journal": str(journal)})
     finished = detcore("run", settings, MODEL_DIR, "--json")
@@ -162,7 +162,7 @@ def test_what_the_specs_ask_for_is_done_or_named_in_one_warning(detcore: Detcore
     assert str(exported[0].parent) in output
 
 
-def test_the_last_validation_is_the_final_export_also_after_a_resume(detcore: Detcore) -> None:
+def test_final_export_after_resume(detcore: Detcore) -> None:
     journal = detcore.tmp_path / "journal.txt"
     settings = config(detcore, "ExportsAtTheEnd", 20, data={"journal": str(journal)})
     failed = detcore("run", settings, MODEL_DIR)
@@ -189,7 +189,7 @@ def test_smoke_run(detcore: Detcore) -> None:
         ("RaisesInReducer", ["in broken_reducer", "LookupError: no mean of 5 batches"]),
     ],
 )
-def test_an_error_says_what_the_user_did(detcore: Detcore, kind: str, said: list[str]) -> None:
+def test_errors_show_the_user_code(detcore: Detcore, kind: str, said: list[str]) -> None:
     finished = detcore("run", config(detcore, kind, 10), MODEL_DIR)
     assert finished.code == 1
     for text in said:

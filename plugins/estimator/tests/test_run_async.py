@@ -77,7 +77,7 @@ def kill(detcore: Detcore, *, in_a_write: bool) -> bool:
     [(True, False), (True, True), (False, True)],
     ids=["async, after a commit", "async, in a write", "sync, in a write"],
 )
-def test_killed_around_a_save_it_ends_bit_identical(
+def test_kill_during_save_resumes_exactly(
     detcore: Detcore, expected: dict[str, np.ndarray], is_async: bool, in_a_write: bool
 ) -> None:
     assert expected["ballast"].any()
@@ -102,7 +102,7 @@ def test_killed_around_a_save_it_ends_bit_identical(
     assert checked.code == 0, checked.stdout + checked.stderr
 
 
-def test_the_manifest_names_the_tensors(detcore: Detcore) -> None:
+def test_manifest_lists_the_tensors(detcore: Detcore) -> None:
     finished = detcore("run", config(detcore, "Repeated", 5), MODEL_DIR, "--json")
     assert finished.code == 0, finished.stderr
     folder = folder_of(detcore, finished.summary)

@@ -44,7 +44,7 @@ def tensor(graph: Any, name: str) -> Any:
     return graph.get_tensor_by_name(f"{name}:0")
 
 
-def test_each_hook_gets_its_own_fetches_whatever_their_structure(graph: Any) -> None:
+def test_hooks_get_their_fetches(graph: Any) -> None:
     arguments = tf1.train.SessionRunArgs
     fed = tensor(graph, "fed")
     single = Asking(arguments(fed))
@@ -59,7 +59,7 @@ def test_each_hook_gets_its_own_fetches_whatever_their_structure(graph: Any) -> 
     assert changing.results == [1, None, [1], 1] * 2
 
 
-def test_two_hooks_that_feed_one_tensor_are_refused(graph: Any) -> None:
+def test_two_hooks_cannot_feed_one_tensor(graph: Any) -> None:
     fed = tensor(graph, "fed")
     first = Asking(tf1.train.SessionRunArgs(None, {fed: 5}))
     second = Asking(tf1.train.SessionRunArgs(None, {fed: 6}))
@@ -68,7 +68,7 @@ def test_two_hooks_that_feed_one_tensor_are_refused(graph: Any) -> None:
         session.make_step(tensor(graph, "step"))()
 
 
-def test_options_reach_the_session_and_the_metadata_the_hooks(graph: Any) -> None:
+def test_run_options_and_metadata(graph: Any) -> None:
     traced = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
     slow = tf1.RunOptions(timeout_in_ms=60_000)
     tracing = Asking(tf1.train.SessionRunArgs(None, options=traced))
@@ -79,7 +79,7 @@ def test_options_reach_the_session_and_the_metadata_the_hooks(graph: Any) -> Non
     assert waiting.metadata[0] is tracing.metadata[0]
 
 
-def test_a_session_that_cannot_be_made_leaves_nothing_open(graph: Any) -> None:
+def test_failed_session_is_closed(graph: Any) -> None:
     class Failing(tf1.train.SessionRunHook):  # type: ignore[misc]
         def after_create_session(self, session: Any, coord: Any) -> None:
             self.session = session
@@ -92,7 +92,7 @@ def test_a_session_that_cannot_be_made_leaves_nothing_open(graph: Any) -> None:
         hook.session.run(tensor(graph, "step"))
 
 
-def test_queues_of_the_graph_are_run(graph: Any) -> None:
+def test_queue_runners_are_started(graph: Any) -> None:
     with graph.as_default():
         queue = tf1.FIFOQueue(4, [tf.int64], shapes=[[]])
         more = queue.enqueue(tf.constant(7, tf.int64))

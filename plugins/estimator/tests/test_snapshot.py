@@ -114,7 +114,7 @@ def changes_of_all_types() -> list[Any]:
 
 
 @pytest.mark.parametrize("use_resource", [True, False])
-def test_equals_what_the_saver_writes_at_that_moment(tmp_path: Path, use_resource: bool) -> None:
+def test_copy_equals_the_saver_files(tmp_path: Path, use_resource: bool) -> None:
     model = Model(embeddings(use_resource=use_resource))
     dice = random.Random(use_resource)
     for number in range(3):
@@ -229,7 +229,7 @@ WRITTEN: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("form", [*COPIED, *WRITTEN])
-def test_savers_of_many_forms_are_copied_or_write_at_once(tmp_path: Path, form: str) -> None:
+def test_saver_kinds(tmp_path: Path, form: str) -> None:
     model = Model(saving({**COPIED, **WRITTEN}[form]))
     model.train(2)
     expected = model.save(tmp_path / "saved")
@@ -255,9 +255,7 @@ TWO_DEVICES = tf1.ConfigProto(device_count={"CPU": 2})
         lambda: on_two_devices(**V1),
     ],
 )
-def test_other_formats_and_shards_become_one_v2_file_that_tensorflow_reads(
-    tmp_path: Path, build: Callable[[], tuple[Any, Any]]
-) -> None:
+def test_copy_is_one_v2_file(tmp_path: Path, build: Callable[[], tuple[Any, Any]]) -> None:
     model = Model(build, TWO_DEVICES)
     variables = model.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
     model.train(2)
@@ -271,7 +269,7 @@ def test_other_formats_and_shards_become_one_v2_file_that_tensorflow_reads(
         np.testing.assert_array_equal(value, expected)
 
 
-def test_a_variable_may_change_its_shape_between_two_copies(tmp_path: Path) -> None:
+def test_variable_shape_may_change(tmp_path: Path) -> None:
     def build() -> tuple[Any, Any]:
         grows = tf1.get_variable(
             "grows", initializer=[1.0], validate_shape=False, use_resource=False

@@ -93,7 +93,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def test_the_controller_says_what_it_can(tmp_path: Path) -> None:
+def test_controller_capabilities(tmp_path: Path) -> None:
     with opened(Classifier, tmp_path) as controller:
         assert isinstance(controller, SupportsSnapshot)
         assert isinstance(controller, SupportsTensors)
@@ -103,9 +103,7 @@ CASES = [Classifier, Averaged, PartialSaver, NormalizedBatches, StreamingMetric]
 
 
 @pytest.mark.parametrize("trial_class", CASES, ids=lambda case: case.__name__)
-def test_a_snapshot_is_what_a_save_would_have_been(
-    tmp_path: Path, trial_class: type[Classifier]
-) -> None:
+def test_snapshot_equals_save(tmp_path: Path, trial_class: type[Classifier]) -> None:
     saved = run(trial_class, tmp_path, tmp_path / "saved", clock=FakeClock)
     copied = run(trial_class, tmp_path, tmp_path / "copied")
 
@@ -117,7 +115,7 @@ def test_a_snapshot_is_what_a_save_would_have_been(
         assert f"model.ckpt-{step}.index" in expected
 
 
-def test_exported_models_have_the_variables_of_their_checkpoint(tmp_path: Path) -> None:
+def test_exported_models_match_the_checkpoint(tmp_path: Path) -> None:
     run(Serving, tmp_path, tmp_path / "copied")
 
     for step in ("4", "13"):
@@ -126,7 +124,7 @@ def test_exported_models_have_the_variables_of_their_checkpoint(tmp_path: Path) 
         assert_predicts(checkpoint / "doubled", variables_in(checkpoint), 2)
 
 
-def test_hooks_that_add_files_and_listeners_find_everything_written(tmp_path: Path) -> None:
+def test_hooks_and_listeners_see_all_files(tmp_path: Path) -> None:
     hook = Recorder()
     for kind, value in (("hooks", hook), ("listeners", Listener())):
         folder = tmp_path / kind
@@ -136,7 +134,7 @@ def test_hooks_that_add_files_and_listeners_find_everything_written(tmp_path: Pa
     assert hook.calls.count("hook.on_checkpoint_end") == 1
 
 
-def test_other_hooks_do_not_keep_training_waiting(tmp_path: Path) -> None:
+def test_other_hooks_do_not_block_training(tmp_path: Path) -> None:
     class Hooked(Classifier):
         hooks = (tf1.train.SessionRunHook(),)
 
@@ -144,7 +142,7 @@ def test_other_hooks_do_not_keep_training_waiting(tmp_path: Path) -> None:
     assert [folder.name for folder in clock.pending] == ["4"]
 
 
-def test_tensors_are_named_with_the_files_that_hold_them(tmp_path: Path) -> None:
+def test_tensors_name_their_files(tmp_path: Path) -> None:
     with opened(StreamingMetric, tmp_path) as controller:
         write = controller.snapshot(tmp_path)
         told = {(info.name, info.file): info for info in controller.tensors()}
@@ -164,7 +162,7 @@ def test_tensors_are_named_with_the_files_that_hold_them(tmp_path: Path) -> None
     assert len({file for _, file in found}) == 2
 
 
-def test_a_write_that_fails_raises_and_the_next_one_is_good(tmp_path: Path) -> None:
+def test_failed_write_raises(tmp_path: Path) -> None:
     gone, good = tmp_path / "gone", tmp_path / "good"
     gone.mkdir()
     good.mkdir()
@@ -178,7 +176,7 @@ def test_a_write_that_fails_raises_and_the_next_one_is_good(tmp_path: Path) -> N
     assert "global_step" in variables_in(good)
 
 
-def test_a_snapshot_before_the_first_step_and_one_that_is_given_up(tmp_path: Path) -> None:
+def test_first_and_dropped_snapshots(tmp_path: Path) -> None:
     given_up, written = tmp_path / "given-up", tmp_path / "written"
     given_up.mkdir()
     written.mkdir()
@@ -190,7 +188,7 @@ def test_a_snapshot_before_the_first_step_and_one_that_is_given_up(tmp_path: Pat
     assert not list(given_up.glob("*.ckpt*"))
 
 
-def test_a_folder_whose_path_is_a_pattern_holds_what_tensorflow_reads(tmp_path: Path) -> None:
+def test_snapshot_path_with_pattern_characters(tmp_path: Path) -> None:
     folder = tmp_path / "run [1] *" / "4"
     run(Serving, tmp_path, folder.parent, until=4)
     names = {path.name for path in folder.glob("model.ckpt-4.*")}

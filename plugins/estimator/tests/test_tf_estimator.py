@@ -123,7 +123,7 @@ class KerasModelWithSaver(KerasModel):
 @pytest.mark.parametrize(
     "trial_class", [Premade, PremadeV2, Linear, KerasModel, KerasModelWithSaver]
 )
-def test_trains_validates_and_resumes_exactly(tmp_path: Path, trial_class: type[Premade]) -> None:
+def test_tf_estimator_resumes_exactly(tmp_path: Path, trial_class: type[Premade]) -> None:
     periods = {"until": UNTIL, "validate_every": 10}
     straight = train(trial_class, tmp_path, tmp_path / "straight", **periods)
     stopped = train(trial_class, tmp_path, tmp_path / "other", stop_at=7, **periods)
@@ -136,7 +136,7 @@ def test_trains_validates_and_resumes_exactly(tmp_path: Path, trial_class: type[
     assert_same(found, expected)
 
 
-def test_exporters_of_tf_estimator_are_honoured(tmp_path: Path) -> None:
+def test_tf_estimator_exporters_run(tmp_path: Path) -> None:
 
     class Exporting(Premade):
         def build_validation_spec(self) -> Any:
@@ -158,7 +158,7 @@ def test_exporters_of_tf_estimator_are_honoured(tmp_path: Path) -> None:
     assert len(list((tmp_path / "c" / "20" / "parsing").glob("*/saved_model.pb"))) == 1
 
 
-def test_a_distribution_strategy_is_refused(tmp_path: Path) -> None:
+def test_distribution_strategy_is_rejected(tmp_path: Path) -> None:
     class Mirrored(Premade):
         def build_estimator(self) -> Any:
             config = estimator.RunConfig(train_distribute=tf.distribute.MirroredStrategy(["cpu:0"]))
@@ -169,7 +169,7 @@ def test_a_distribution_strategy_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_the_same_steps_as_tf_estimator_itself(tmp_path: Path) -> None:
+def test_losses_equal_plain_tf_estimator(tmp_path: Path) -> None:
     """Without anything random in the step, the losses are those of a bare ``train``."""
     losses: list[float] = []
 

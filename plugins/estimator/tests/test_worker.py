@@ -76,7 +76,7 @@ def run(tmp_path: Path, *, threads: int) -> dict[str, Any]:
     return result
 
 
-def test_every_session_has_the_users_configuration_and_the_seed_decides(tmp_path: Path) -> None:
+def test_sessions_use_the_configuration(tmp_path: Path) -> None:
     few = run(tmp_path / "few", threads=1)
     many = run(tmp_path / "many", threads=17)
 
@@ -91,7 +91,7 @@ def test_every_session_has_the_users_configuration_and_the_seed_decides(tmp_path
     assert many["validations"] == few["validations"]
 
 
-def test_several_workers_need_horovod_and_its_launcher() -> None:
+def test_several_workers_need_horovod() -> None:
     program = (
         "import sys\n"
         "from detcore.errors import PluginNotFoundError\n"

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.soak
-def test_a_script_by_itself_and_as_a_trial_of_a_run(detcore: Detcore) -> None:
+def test_script_runs_directly_and_as_a_trial(detcore: Detcore) -> None:
     script = write_script(detcore, max_steps=12)
     launch = [sys.executable, "-m", "detcore", "launch", "--launcher", "horovod", "-n", "2", "--"]
     finished = subprocess.run(

@@ -48,7 +48,7 @@ PERIODS: dict[str, Any] = {
     ],
     ids=["interrupted", "adding up", "generated", "premade"],
 )
-def test_ended_and_resumed_ends_bit_identical(
+def test_ended_run_resumes_exactly(
     detcore: Detcore, kind: str, sent: signal.Signals, settings: dict[str, Any]
 ) -> None:
     file = config(detcore, kind, BATCHES, **PERIODS, **settings)
@@ -77,7 +77,7 @@ def test_ended_and_resumed_ends_bit_identical(
     assert {row["n_records"] for row in described(detcore, 1)["validations"]} == {203}
 
 
-def test_where_hooks_run_and_who_may_stop(detcore: Detcore) -> None:
+def test_hook_ranks_and_stop_requests(detcore: Detcore) -> None:
     journal = detcore.tmp_path / "journal.txt"
     settings = {"data": {"journal": str(journal)}, **PERIODS}
     finished = detcore(
