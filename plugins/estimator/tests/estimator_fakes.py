@@ -148,9 +148,9 @@ def train(
         if resume:
             assert directory is not None
             controller.restore(directory / str(resume))
-        made = clock(controller, directory=directory, start=resume, **settings)
-        controller.run(made)
-    return made
+        fake_clock = clock(controller, directory=directory, start=resume, **settings)
+        controller.run(fake_clock)
+    return fake_clock
 
 
 class Classifier(detcore_estimator.EstimatorTrial):

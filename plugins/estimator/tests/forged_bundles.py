@@ -16,21 +16,21 @@ _MAGIC = 0xDB4775248B80FB57
 
 def header(num_shards: int = 1) -> bytes:
     """The entry that every index begins with."""
-    made = tensor_bundle_pb2.BundleHeaderProto(num_shards=num_shards)
-    made.version.producer = 1
-    return bytes(made.SerializeToString())
+    message = tensor_bundle_pb2.BundleHeaderProto(num_shards=num_shards)
+    message.version.producer = 1
+    return bytes(message.SerializeToString())
 
 
 def entry(
     shape: list[int], *, dtype: int = FLOAT, size: int, offset: int = 0, data: bytes = b""
 ) -> bytes:
     """What an index says of a tensor; `data` is what its checksum is of."""
-    made = tensor_bundle_pb2.BundleEntryProto(
+    message = tensor_bundle_pb2.BundleEntryProto(
         dtype=dtype, offset=offset, size=size, crc32c=_masked_crc32c(data)
     )
     for dimension in shape:
-        made.shape.dim.add(size=dimension)
-    return bytes(made.SerializeToString())
+        message.shape.dim.add(size=dimension)
+    return bytes(message.SerializeToString())
 
 
 def write_bundle(prefix: Path, entries: Mapping[str, bytes], data: bytes) -> None:
@@ -67,11 +67,11 @@ def _handle(place: tuple[int, int]) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while value >= 128:
-        found.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*encoded, value])
 
 
 def _masked_crc32c(data: bytes) -> int:

@@ -42,8 +42,8 @@ class Structured(Classifier):
     has_optimizer = True
 
     def make_spec(self, features: Any, labels: Any, mode: str) -> Any:
-        given = self.data if isinstance(self.data, tuple) else (self.data, None)
-        tf.nest.assert_same_structure((features, labels), given)
+        expected = self.data if isinstance(self.data, tuple) else (self.data, None)
+        tf.nest.assert_same_structure((features, labels), expected)
         total = tf1.get_variable("total", [], initializer=tf1.zeros_initializer())
         parts = [part for part in tf.nest.flatten((features, labels)) if part is not None]
         mean = tf.add_n([tf.reduce_mean(part) for part in parts])
@@ -67,9 +67,9 @@ class Structured(Classifier):
 
     def pipeline(self, dataset: Any) -> Any:
         def pack(*batch: Any) -> Any:
-            rest = iter(batch)
+            parts = iter(batch)
             return tf.nest.map_structure(
-                lambda part: None if part is None else next(rest), self.data
+                lambda part: None if part is None else next(parts), self.data
             )
 
         return super().pipeline(dataset).map(pack)
@@ -80,14 +80,14 @@ class Structured(Classifier):
 
 def assert_resumes(trial: type[Structured], tmp_path: Path) -> None:
     periods = {"until": 8, "unit": 4, "validate_every": 4, "save_every": 4}
-    whole = train(trial, tmp_path, tmp_path / "whole", **periods)
-    assert whole.records == [32, 32]
-    assert whole.validated_records == [24, 24]
+    uninterrupted = train(trial, tmp_path, tmp_path / "whole", **periods)
+    assert uninterrupted.records == [32, 32]
+    assert uninterrupted.validated_records == [24, 24]
     end = tmp_path / "whole" / "8"
     expected = variables_in(end.rename(tmp_path / "end"))
-    rest = train(trial, tmp_path, tmp_path / "whole", resume=4, **periods)
-    assert rest.training == whole.training[1:]
-    assert rest.validations == whole.validations[1:]
+    resumed = train(trial, tmp_path, tmp_path / "whole", resume=4, **periods)
+    assert resumed.training == uninterrupted.training[1:]
+    assert resumed.validations == uninterrupted.validations[1:]
     assert_same(variables_in(end), expected)
 
 

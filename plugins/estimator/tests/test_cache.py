@@ -176,15 +176,15 @@ def test_random_numbers_ignore_the_cache(tmp_path: Path) -> None:
             lambda value: value + tf.random.uniform((), dtype=tf.float64)
         )
 
-    drawn, records = [], []
+    numbers, records = [], []
     for folder in ("a", "a", "b"):  # made, found, made again elsewhere
         random.seed(3)
         np.random.seed(3)
         context = ready(tmp_path, cache_dir=tmp_path / folder)
         cached = context.experimental.cache_train_dataset("random", "1")(make)
         records.append(elements(cached))
-        drawn.append((random.random(), np.random.normal()))
-    assert drawn[0] == drawn[1] == drawn[2]
+        numbers.append((random.random(), np.random.normal()))
+    assert numbers[0] == numbers[1] == numbers[2]
     assert records[0] == records[1] == records[2]
 
 
@@ -242,11 +242,11 @@ class CachedTrial(Classifier):
 def test_trial_resumes_exactly(tmp_path: Path) -> None:
     folder = tmp_path / "c"
     periods = {"until": 20, "validate_every": 10, "unit": 1, "save_every": 9}
-    whole = train(CachedTrial, tmp_path, folder, **periods)
+    uninterrupted = train(CachedTrial, tmp_path, folder, **periods)
     expected = variables_in((folder / "20").rename(tmp_path / "end"))
     (folder / "18").rename(tmp_path / "18")
     resumed = train(CachedTrial, tmp_path, folder, resume=9, **periods)
     assert CachedTrial.calls == 1
     assert_same(variables_in(folder / "20"), expected)
-    assert resumed.validations == whole.validations
-    assert [metrics["batches"] for _, metrics in whole.validations] == [3, 3]
+    assert resumed.validations == uninterrupted.validations
+    assert [metrics["batches"] for _, metrics in uninterrupted.validations] == [3, 3]

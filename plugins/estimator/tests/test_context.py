@@ -37,14 +37,14 @@ def elements(make: Any) -> list[Any]:
     with tf.Graph().as_default():
         iterator = tf1.data.make_initializable_iterator(make())
         following = iterator.get_next()
-        found = []
+        values = []
         with tf1.Session() as session:
             session.run(iterator.initializer)
             while True:
                 try:
-                    found.append(session.run(following))
+                    values.append(session.run(following))
                 except tf.errors.OutOfRangeError:
-                    return found
+                    return values
 
 
 def test_documented_names() -> None:
@@ -96,8 +96,8 @@ def test_aggregating_optimizer_keeps_its_class(tmp_path: Path) -> None:
     assert len(context.wrapped_optimizers) == 1
     with pytest.raises(CheckFailedError, match=r"'Adam'.*with 1 worker.*aggregation_frequency 4"):
         context.wrap_optimizer("Adam")
-    made = context.wrap_optimizer(lambda: tf1.train.GradientDescentOptimizer(0.1))()
-    assert type(made) is not tf1.train.GradientDescentOptimizer
+    created = context.wrap_optimizer(lambda: tf1.train.GradientDescentOptimizer(0.1))()
+    assert type(created) is not tf1.train.GradientDescentOptimizer
     context = make_context(tmp_path)
     plain = context.wrap_optimizer(tf1.train.AdamOptimizer())
     assert type(plain) is tf1.train.AdamOptimizer

@@ -121,12 +121,12 @@ def test_summaries_are_reported_and_written(tmp_path: Path) -> None:
     means = [batch["mean_feature"] for batch in clock.batches[:7]]
     assert np.average(means, weights=[8] * 6 + [2]) == pytest.approx(FEATURES.mean(), abs=1e-6)
     [path] = (tmp_path / "tensorboard").glob("events*")
-    found = {
+    summaries = {
         (event.step, value.tag)
         for event in tf1.train.summary_iterator(str(path))
         for value in event.summary.value
     }
-    assert found == {(step, t) for step in (4, 8) for t in ("features", "loss", "mean_feature")}
+    assert summaries == {(step, t) for step in (4, 8) for t in ("features", "loss", "mean_feature")}
 
 
 # -- hooks -----------------------------------------------------------------------------------------
@@ -220,8 +220,8 @@ def test_hook_finds_tensors_in_default_graph(tmp_path: Path, kind: str) -> None:
 
     class Reader(tf1.train.SessionRunHook):  # type: ignore[misc]
         def before_run(self, run_context: Any) -> Any:
-            named = tf1.get_default_graph().get_tensor_by_name("named_loss:0")
-            return tf1.train.SessionRunArgs(named)
+            tensor = tf1.get_default_graph().get_tensor_by_name("named_loss:0")
+            return tf1.train.SessionRunArgs(tensor)
 
         def after_run(self, run_context: Any, run_values: Any) -> None:
             assert tf1.get_default_graph() is run_context.session.graph
@@ -431,7 +431,7 @@ def test_nan_loss_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 
 
 def test_run_config_is_kept(tmp_path: Path) -> None:
-    seen: list[Any] = []
+    configs: list[Any] = []
     session_config = tf1.ConfigProto(intra_op_parallelism_threads=1)
 
     class Configured(Classifier):
@@ -444,14 +444,14 @@ def test_run_config_is_kept(tmp_path: Path) -> None:
             )
 
             def model_fn(features: Any, labels: Any, mode: str, config: Any) -> Any:
-                seen.append((config, tf1.get_default_graph().seed))
+                configs.append((config, tf1.get_default_graph().seed))
                 return self.model_fn(features, labels, mode)
 
             return detcore_estimator.Estimator(model_fn, config=config)
 
     with opened(Configured, tmp_path) as controller:
         of_the_context = controller._context.session_config
-    [(config, seed)] = seen
+    [(config, seed)] = configs
     assert config.tf_random_seed == seed == 77
     assert config.session_config == session_config
     assert of_the_context.intra_op_parallelism_threads == 1
@@ -502,8 +502,8 @@ def test_custom_local_init_op_keeps_metrics(tmp_path: Path) -> None:
             initializer = tf1.local_variables_initializer()
             return {"scaffold": tf1.train.Scaffold(local_init_op=initializer)}
 
-    own, plain = (
+    custom, plain = (
         run(trial_class, tmp_path / trial_class.__name__, until=10, validate_every=5)
         for trial_class in (OwnInit, Classifier)
     )
-    assert own.validations == plain.validations
+    assert custom.validations == plain.validations

@@ -42,10 +42,10 @@ def test_reading_equals_repeat_and_resumes(name: str, tmp_path: Path) -> None:
     positions = [0, 2, 3, 4, 6] if count < 50 else [1, 38, 40, 45, 50]
     expected = _repeated(name)
     with Reading(make).begin() as reading:
-        done = 0
+        num_read = 0
         for position in positions:
-            assert reading.read(position - done) == expected[done:position]
-            done = position
+            assert reading.read(position - num_read) == expected[num_read:position]
+            num_read = position
             state = reading.save(tmp_path / str(position))
             with Reading(make).restore(tmp_path / str(position), state) as restored:
                 assert restored.feed.position == position
@@ -53,7 +53,7 @@ def test_reading_equals_repeat_and_resumes(name: str, tmp_path: Path) -> None:
                 if position == positions[1]:
                     again = restored.save(tmp_path / "again")
                 assert restored.read(count - position - 1) == expected[position + 1 :]
-        assert reading.read(count - done) == expected[done:]
+        assert reading.read(count - num_read) == expected[num_read:]
     with Reading(make).restore(tmp_path / "again", again) as restored:
         assert restored.read(count - positions[1] - 1) == expected[positions[1] + 1 :]
 
@@ -72,11 +72,11 @@ def test_resume_in_a_process_with_v1_behavior(tmp_path: Path) -> None:
     ]
     for action in ("save", "restore"):
         run_python("data_pipelines.py", action, tmp_path, *names)
-    saved, restored = (
+    expected, restored = (
         json.loads((tmp_path / f"{action}.json").read_text()) for action in ("save", "restore")
     )
-    assert len(saved) == 3 * len(names)
-    for name, batches in saved.items():
+    assert len(expected) == 3 * len(names)
+    for name, batches in expected.items():
         assert restored[name] == batches, name
 
 
@@ -294,19 +294,19 @@ def test_random_parallel_map_is_logged(caplog: pytest.LogCaptureFixture) -> None
 
 def test_check_dataset() -> None:
     with tf.Graph().as_default():
-        known, other = tf.data.Dataset.range(4), tf.data.Dataset.range(4)
-        zipped = tf.data.Dataset.zip((other, known))
-        for dataset in (known.shuffle(4).batch(2), zipped.batch(2)):
-            check_dataset(dataset, [known], "training", is_managed=True)
+        wrapped, other = tf.data.Dataset.range(4), tf.data.Dataset.range(4)
+        zipped = tf.data.Dataset.zip((other, wrapped))
+        for dataset in (wrapped.shuffle(4).batch(2), zipped.batch(2)):
+            check_dataset(dataset, [wrapped], "training", is_managed=True)
         check_dataset(other, [], "training", is_managed=False)
         for dataset, error, match in (
             (other.batch(2), InvalidExperimentError, "training input_fn .* was not wrapped"),
             ((tf.zeros([2]), tf.zeros([2])), InvalidDataTypeError, r"not a tf\.data\.Dataset"),
             (None, InvalidDataTypeError, r"returned None \(NoneType\), not a"),
-            (tf.data.Dataset.zip((known,) * 3), InvalidDataTypeError, "tuples of 3 parts"),
+            (tf.data.Dataset.zip((wrapped,) * 3), InvalidDataTypeError, "tuples of 3 parts"),
         ):
             with pytest.raises(error, match=match):
-                check_dataset(dataset, [known], "training", is_managed=True)
+                check_dataset(dataset, [wrapped], "training", is_managed=True)
 
 
 def test_ledger_of_endless_dataset_is_rejected(tmp_path: Path) -> None:

@@ -101,11 +101,13 @@ def test_untrained_model_is_evaluated(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def test_evaluation_hooks(trained: de.Estimator) -> None:
-    given, own, stopping = Recorder(), Recorder(), Recorder(stop_at=2)
+    passed, in_spec, stopping = Recorder(), Recorder(), Recorder(stop_at=2)
     without = trained.evaluate(eval_input)
-    assert evaluate(trained, lambda spec: {"evaluation_hooks": [own]}, hooks=[given]) == without
+    assert (
+        evaluate(trained, lambda spec: {"evaluation_hooks": [in_spec]}, hooks=[passed]) == without
+    )
     trained.evaluate(eval_input, hooks=[stopping])
-    for hook, runs in ((given, 6), (own, 6), (stopping, 2)):
+    for hook, runs in ((passed, 6), (in_spec, 6), (stopping, 2)):
         assert (hook.runs, hook.calls.count("hook.end")) == (runs, 1)
 
 
@@ -136,10 +138,10 @@ def test_metric_types(trained: de.Estimator) -> None:
 
 def test_custom_local_init_op(trained: de.Estimator) -> None:
     def with_local_init(spec: Any) -> dict[str, Any]:
-        mine = tf1.get_local_variable("mine", initializer=3.0)
+        variable = tf1.get_local_variable("mine", initializer=3.0)
         return {
-            "scaffold": tf1.train.Scaffold(local_init_op=mine.initializer),
-            "eval_metric_ops": {"mine": (mine.read_value(), tf.no_op())},
+            "scaffold": tf1.train.Scaffold(local_init_op=variable.initializer),
+            "eval_metric_ops": {"mine": (variable.read_value(), tf.no_op())},
         }
 
     results = evaluate(trained, with_local_init)
@@ -318,11 +320,11 @@ def test_tensor_from_another_graph() -> None:
     with tf.Graph().as_default():
         other = tf.constant(1.0)
     with tf.Graph().as_default():
-        own = tf.constant(1.0)
+        current = tf.constant(1.0)
         for fields in (
             {"loss": other},
-            {"loss": own, "predictions": {"a": other}},
-            {"loss": own, "eval_metric_ops": {"a": (own, other)}},
+            {"loss": current, "predictions": {"a": other}},
+            {"loss": current, "eval_metric_ops": {"a": (current, other)}},
         ):
             with pytest.raises(ValueError, match="not part of the graph"):
                 de.EstimatorSpec("eval", **fields)
@@ -338,8 +340,8 @@ def test_loss_shapes() -> None:
 def test_replace_validates_the_fields() -> None:
     with tf.Graph().as_default():
         spec = de.EstimatorSpec("eval", loss=tf.constant(1.0))
-        changed = spec._replace(loss=tf.constant(2.0))
-        assert isinstance(changed, de.EstimatorSpec)
+        replaced = spec._replace(loss=tf.constant(2.0))
+        assert isinstance(replaced, de.EstimatorSpec)
         with pytest.raises(InvalidModelError, match="has no loss"):
             spec._replace(loss=None)
 

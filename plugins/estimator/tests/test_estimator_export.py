@@ -185,13 +185,13 @@ def test_signature_kinds(trained: de.Estimator, tmp_path: Path) -> None:
         },
         parsing_receiver,
     )
-    given = {"inputs": examples(FEATURES[:3])}
-    served = serve(path, **given)
+    inputs = {"inputs": examples(FEATURES[:3])}
+    served = serve(path, **inputs)
     assert served.keys() == {"outputs"}
-    np.testing.assert_allclose(serve(path, "scores", **given)["scores"], served["outputs"])
-    assert serve(path, "classes", **given).keys() == {"classes", "scores"}
-    assert serve(path, "plain", examples=given["inputs"]).keys() == {"output"}
-    assert serve(path, "named", examples=given["inputs"]).keys() == {"head/value"}
+    np.testing.assert_allclose(serve(path, "scores", **inputs)["scores"], served["outputs"])
+    assert serve(path, "classes", **inputs).keys() == {"classes", "scores"}
+    assert serve(path, "plain", examples=inputs["inputs"]).keys() == {"output"}
+    assert serve(path, "named", examples=inputs["inputs"]).keys() == {"head/value"}
 
 
 def test_single_output_is_the_default(trained: de.Estimator, tmp_path: Path) -> None:
@@ -230,9 +230,11 @@ def test_unsupported_outputs_are_rejected(
 
 def test_alternative_inputs_add_signatures(trained: de.Estimator, tmp_path: Path) -> None:
     def receiver() -> Any:
-        given = parsing_receiver()
+        base = parsing_receiver()
         return export.ServingInputReceiver(
-            given.features, given.receiver_tensors, {"raw": given.features, "half": given.features}
+            base.features,
+            base.receiver_tensors,
+            {"raw": base.features, "half": base.features},
         )
 
     path = exported(trained, tmp_path, lambda v: {"p": export.PredictOutput(v)}, receiver)
@@ -275,7 +277,7 @@ def test_wrong_receivers(arguments: Any) -> None:
 
         def put(value: Any) -> Any:
             if isinstance(value, dict):
-                return {key: put(each) for key, each in value.items()}
+                return {key: put(item) for key, item in value.items()}
             return one if value == "one" else value
 
         with pytest.raises(ValueError, match=r"must be|is empty"):
@@ -361,8 +363,8 @@ def test_best_exporter_exports_improvements(trained: de.Estimator, tmp_path: Pat
     exporter = de.BestExporter(
         serving_input_receiver_fn=serving_input, event_file_pattern=None, exports_to_keep=None
     )
-    written = [run(exporter, trained, tmp_path, loss) is not None for loss in (3, 4, 2, 2, 1)]
-    assert written == [True, False, True, False, True]
+    exported = [run(exporter, trained, tmp_path, loss) is not None for loss in (3, 4, 2, 2, 1)]
+    assert exported == [True, False, True, False, True]
 
 
 def test_best_exporter_keeps_its_best_value(tmp_path: Path) -> None:
@@ -376,8 +378,8 @@ def test_best_exporter_keeps_its_best_value(tmp_path: Path) -> None:
     assert worse > best
     second = de.BestExporter(serving_input_receiver_fn=serving_input)
     losses = (worse, best, best / 2)
-    written = [run(second, estimator, tmp_path, loss) is not None for loss in losses]
-    assert written == [False, False, True]
+    exported = [run(second, estimator, tmp_path, loss) is not None for loss in losses]
+    assert exported == [False, False, True]
 
 
 def test_custom_compare_function(trained: de.Estimator, tmp_path: Path) -> None:
@@ -385,8 +387,8 @@ def test_custom_compare_function(trained: de.Estimator, tmp_path: Path) -> None:
         return bool(current_eval_result["loss"] > best_eval_result["loss"])
 
     exporter = de.BestExporter("up", serving_input, event_file_pattern=None, compare_fn=is_higher)
-    written = [run(exporter, trained, tmp_path, loss) is not None for loss in (1, 2, 0)]
-    assert written == [True, True, False]
+    exported = [run(exporter, trained, tmp_path, loss) is not None for loss in (1, 2, 0)]
+    assert exported == [True, True, False]
 
 
 @pytest.mark.parametrize(

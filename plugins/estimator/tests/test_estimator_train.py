@@ -84,12 +84,12 @@ def test_global_generator_is_restored(tmp_path: Path) -> None:
     parts.train(same, steps=2)
     parts.evaluate(eval_input, steps=1)  # another graph, which draws too
     parts = make(tmp_path / "parts", noisy).train(same, steps=2)
-    whole = make(tmp_path / "whole", noisy).train(same, steps=4)
+    uninterrupted = make(tmp_path / "whole", noisy).train(same, steps=4)
     names = parts.get_variable_names()
     assert names == ["global_step", "random_generator/StateVar", "weights"]
     for name in names:
         np.testing.assert_array_equal(
-            parts.get_variable_value(name), whole.get_variable_value(name)
+            parts.get_variable_value(name), uninterrupted.get_variable_value(name)
         )
     other = make(tmp_path / "other").train(train_input, steps=1)
     assert "random_generator/StateVar" not in other.get_variable_names()
@@ -236,16 +236,16 @@ def test_kill_during_saves(tmp_path: Path) -> None:
         text=True,
     ) as process:
         assert process.stdout is not None
-        told = 0
+        saved_step = 0
         for line in process.stdout:
-            told = int(line)
-            if told == 5:
+            saved_step = int(line)
+            if saved_step == 5:
                 process.kill()
-    assert told >= 5
+    assert saved_step >= 5
     estimator = make(tmp_path, save_checkpoints_steps=1, keep_checkpoint_max=1)
     step = step_of(estimator)
     # What was told to be saved is there, or something later.
-    assert step >= told
+    assert step >= saved_step
     estimator.train(train_input, steps=2)
     assert step_of(estimator) == step + 2
 
@@ -380,11 +380,11 @@ def test_model_fn_with_wrong_result(tmp_path: Path, value: Any) -> None:
 
 
 def test_model_fn_that_reuses_its_spec(tmp_path: Path) -> None:
-    kept: list[Any] = []
+    specs: list[Any] = []
 
     def keeps(features: Any, labels: Any, mode: str) -> Any:
-        kept.append(model_fn(features, labels, mode, {}))
-        return kept[0]
+        specs.append(model_fn(features, labels, mode, {}))
+        return specs[0]
 
     estimator = make(tmp_path, keeps).train(train_input, steps=1)
     with pytest.raises(ValueError, match="not part of the graph"):
@@ -416,10 +416,10 @@ def test_model_fn_arguments_are_checked(function: Any, params: Any, message: str
 
 
 def test_model_fn_signatures(tmp_path: Path) -> None:
-    seen: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
 
-    def build(features: Any, labels: Any, mode: str, **given: Any) -> Any:
-        seen.append(given)
+    def build(features: Any, labels: Any, mode: str, **extra: Any) -> Any:
+        calls.append(extra)
         return model_fn(features, labels, mode, {})
 
     class Callable:
@@ -448,11 +448,11 @@ def test_model_fn_signatures(tmp_path: Path) -> None:
         (functools.partial(build, rate=0.5), {"rate"}),
     ):
         params = {"a": [1]} if "params" in arguments else None
-        folder = str(tmp_path / str(len(seen)))
+        folder = str(tmp_path / str(len(calls)))
         de.Estimator(function, folder, params=params).train(train_input, steps=1)
-        assert seen[-1].keys() == arguments
-    assert seen[2]["params"] == {"a": [1]}
-    assert seen[2]["model_dir"] == seen[2]["config"].model_dir == str(tmp_path / "2")
+        assert calls[-1].keys() == arguments
+    assert calls[2]["params"] == {"a": [1]}
+    assert calls[2]["model_dir"] == calls[2]["config"].model_dir == str(tmp_path / "2")
 
 
 def test_model_fn_without_labels(tmp_path: Path) -> None:
@@ -474,10 +474,10 @@ def test_params_and_config_are_copies(tmp_path: Path) -> None:
 
 
 def test_input_fn_arguments(tmp_path: Path) -> None:
-    seen: list[Any] = []
+    calls: list[Any] = []
 
     def input_fn(mode: str, params: Any, config: Any, count: int = 2) -> Any:
-        seen.append((mode, params, config.model_dir, count))
+        calls.append((mode, params, config.model_dir, count))
         return eval_input()
 
     estimator = make(tmp_path)
@@ -485,7 +485,7 @@ def test_input_fn_arguments(tmp_path: Path) -> None:
     estimator.evaluate(functools.partial(input_fn, params="mine"))
     next(estimator.predict(input_fn))
     folder = str(tmp_path)
-    assert seen == [
+    assert calls == [
         ("train", {}, folder, 2),
         ("eval", "mine", folder, 2),
         ("infer", {}, folder, 2),
@@ -558,13 +558,13 @@ def with_summary(tag: str) -> Any:
 
 def test_summaries(tmp_path: Path) -> None:
     make(tmp_path, with_summary("double"), save_summary_steps=3).train(train_input, steps=7)
-    found = {
+    summaries = {
         event.step: {value.tag: value.simple_value for value in event.summary.value}
         for event in events_of(tmp_path)
         if event.summary.value
     }
-    assert list(found) == [1, 4, 7]
-    assert all(tags["double"] == pytest.approx(2 * tags["loss"]) for tags in found.values())
+    assert list(summaries) == [1, 4, 7]
+    assert all(tags["double"] == pytest.approx(2 * tags["loss"]) for tags in summaries.values())
     assert any(event.graph_def for event in events_of(tmp_path))
 
 
@@ -636,9 +636,9 @@ def test_wrong_configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_run_config() -> None:
     config = de.RunConfig(keep_checkpoint_max=3)
     assert (config.save_checkpoints_secs, config.save_checkpoints_steps) == (600, None)
-    changed = config.replace(save_checkpoints_steps=7, model_dir="a")
-    assert (changed.save_checkpoints_secs, changed.save_checkpoints_steps) == (None, 7)
-    assert (changed.keep_checkpoint_max, changed.model_dir, config.model_dir) == (3, "a", None)
+    replaced = config.replace(save_checkpoints_steps=7, model_dir="a")
+    assert (replaced.save_checkpoints_secs, replaced.save_checkpoints_steps) == (None, 7)
+    assert (replaced.keep_checkpoint_max, replaced.model_dir, config.model_dir) == (3, "a", None)
     assert (config.is_chief, config.num_worker_replicas, config.task_type) == (True, 1, "worker")
     with pytest.raises(AttributeError):
         config.model_dir = "b"
@@ -649,11 +649,11 @@ def test_run_config() -> None:
 
 
 def test_session_configuration_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
+    configs: list[Any] = []
     session = tf1.Session
 
     def spy(*args: Any, **kwargs: Any) -> Any:
-        seen.append(kwargs["config"])
+        configs.append(kwargs["config"])
         return session(*args, **kwargs)
 
     monkeypatch.setattr(tf1, "Session", spy)
@@ -661,4 +661,4 @@ def test_session_configuration_is_used(tmp_path: Path, monkeypatch: pytest.Monke
     estimator = make(tmp_path, session_config=config).train(train_input, steps=1)
     estimator.evaluate(eval_input)
     next(estimator.predict(eval_input))
-    assert [each.inter_op_parallelism_threads for each in seen] == [3, 3, 3]
+    assert [session_config.inter_op_parallelism_threads for session_config in configs] == [3, 3, 3]

@@ -175,8 +175,8 @@ def test_resumed_equals_uninterrupted(
 
     assert stopped.batches + resumed.batches == straight.batches
     assert resumed.validations == [v for v in straight.validations if v[0] > stop]
-    found, expected = (variables_in(tmp_path / f"{n}/{UNTIL}") for n in ("stopped", "straight"))
-    assert_same(found, expected)
+    variables, expected = (variables_in(tmp_path / f"{n}/{UNTIL}") for n in ("stopped", "straight"))
+    assert_same(variables, expected)
 
 
 def test_dropout_differs_at_each_step(tmp_path: Path) -> None:
@@ -243,9 +243,9 @@ def test_new_learning_rate_is_used(tmp_path: Path, kind: str) -> None:
     with opened(type("Started", (Rated,), {"kind": kind, "rate": 0.0}), tmp_path) as controller:
         controller.start_from(source)
         controller.run(FakeClock(controller, until=3, directory=tmp_path / "started"))
-    found = variables_in(tmp_path / "started/3")
-    assert found["global_step"] == UNTIL + 3
-    np.testing.assert_array_equal(found["logits/kernel"], variables_in(source)["logits/kernel"])
+    variables = variables_in(tmp_path / "started/3")
+    assert variables["global_step"] == UNTIL + 3
+    np.testing.assert_array_equal(variables["logits/kernel"], variables_in(source)["logits/kernel"])
 
 
 class WarmStarted(Classifier):
@@ -274,10 +274,10 @@ def test_warm_start_sets_named_variables(tmp_path: Path) -> None:
     folder.mkdir()
     with opened(WarmStarted, tmp_path) as controller:
         controller.save(folder)
-    found = variables_in(folder)
-    np.testing.assert_array_equal(found["hidden/kernel"], source["hidden/kernel"])
-    assert (found["logits/kernel"] != source["logits/kernel"]).any()
-    assert found["global_step"] == 0
+    variables = variables_in(folder)
+    np.testing.assert_array_equal(variables["hidden/kernel"], source["hidden/kernel"])
+    assert (variables["logits/kernel"] != source["logits/kernel"]).any()
+    assert variables["global_step"] == 0
 
     WarmStarted.source = tmp_path / "gone"
     with opened(WarmStarted, tmp_path) as controller:

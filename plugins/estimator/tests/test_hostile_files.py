@@ -46,9 +46,9 @@ REFUSED_READING: dict[str, dict[str, bytes]] = {
 
 @pytest.mark.parametrize("case", REFUSED_UNREAD)
 def test_forged_index_is_rejected_unread(tmp_path: Path, case: str) -> None:
-    entries, said = REFUSED_UNREAD[case]
+    entries, message = REFUSED_UNREAD[case]
     write_bundle(tmp_path / "model.ckpt-2", entries, DATA)
-    with pytest.raises(InvalidCheckpointError, match=said):
+    with pytest.raises(InvalidCheckpointError, match=message):
         find_tensorflow_checkpoint(tmp_path)
 
 
@@ -75,14 +75,14 @@ def test_tensorflow_indexes_are_accepted(tmp_path: Path) -> None:
 
 
 def test_pickles_are_not_loaded(tmp_path: Path) -> None:
-    told = tmp_path / "pickle-was-loaded"
+    marker = tmp_path / "pickle-was-loaded"
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     for name in ("model.ckpt-2.index", "model.ckpt-2.data-00000-of-00001", "checkpoint"):
-        (folder / name).write_bytes(pickle.dumps(Trap(told)))
+        (folder / name).write_bytes(pickle.dumps(Trap(marker)))
     with pytest.raises(InvalidCheckpointError, match="not the index of a checkpoint"):
         find_tensorflow_checkpoint(folder)
-    assert not told.exists()
+    assert not marker.exists()
 
 
 def test_state_file_with_parent_path_is_ignored(tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ SAVED_MODEL_CASES: dict[str, tuple[str, bytes, str]] = {
 
 @pytest.mark.parametrize("case", SAVED_MODEL_CASES)
 def test_damaged_saved_models_are_rejected(tmp_path: Path, case: str) -> None:
-    name, content, said = SAVED_MODEL_CASES[case]
+    name, content, message = SAVED_MODEL_CASES[case]
     folder = write_ours(tmp_path / "c", "serving")
     (folder / "serving" / "1700000000" / name).write_bytes(content)
-    with pytest.raises(InvalidCheckpointError, match=said):
+    with pytest.raises(InvalidCheckpointError, match=message):
         load_estimator_from_checkpoint_path(folder)
 
 

@@ -55,8 +55,8 @@ def test_saved_checkpoint_is_restored_and_loaded(tmp_path: Path) -> None:
     )
     assert finished.returncode == 0, finished.stderr
     assert "Estimator TrainSpec" in finished.stdout
-    told = json.loads(finished.stdout.splitlines()[-1])
-    folder = Path(told["folder"])
+    result = json.loads(finished.stdout.splitlines()[-1])
+    folder = Path(result["folder"])
     assert folder.parent == tmp_path / "kept"
     for tags in (None, ["serve"]):
         loaded = Checkpoint.load_from_path(folder, tags, name="first")

@@ -96,9 +96,9 @@ def test_gradients_use_the_same_numbers() -> None:
 def test_initial_values_are_unchanged() -> None:
     def build() -> Any:
         weights = tf1.get_variable("w", [4, 4], initializer=tf1.glorot_uniform_initializer())
-        drawn = tf.random.normal([4, 4])
-        other = tf1.get_variable("v", initializer=drawn)
-        return weights, other, tf.nn.dropout(weights, 0.5), drawn
+        numbers = tf.random.normal([4, 4])
+        other = tf1.get_variable("v", initializer=numbers)
+        return weights, other, tf.nn.dropout(weights, 0.5), numbers
 
     plain, rewired = Model(build, rewire=False), Model(build)
     np.testing.assert_array_equal(rewired.step()[:2], plain.step()[:2])
@@ -122,18 +122,18 @@ def test_unsupported_operations_are_listed() -> None:
         )
         return in_function, sampled, looped, tf.random.uniform([2])
 
-    named = Model(build).ops.unsupported
-    assert len(named) == 3
+    unsupported = Model(build).ops.unsupported
+    assert len(unsupported) == 3
     for part in ("PartitionedCall", "while", "CandidateSampler"):
-        assert any(part in name for name in named)
+        assert any(part in name for name in unsupported)
 
 
 def test_fetched_operation_is_unsupported() -> None:
     with tf.Graph().as_default() as graph:
-        drawn = tf.raw_ops.RandomUniform(shape=[2], dtype=tf.float32)
-        random_ops = make_random_ops_resumable(graph, [drawn])
+        numbers = tf.raw_ops.RandomUniform(shape=[2], dtype=tf.float32)
+        random_ops = make_random_ops_resumable(graph, [numbers])
     assert random_ops is not None
-    assert random_ops.unsupported == [drawn.op.name]
+    assert random_ops.unsupported == [numbers.op.name]
 
 
 def test_counter_is_not_saved() -> None:

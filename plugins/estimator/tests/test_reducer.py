@@ -98,14 +98,14 @@ def metric_of(
 
 def values_seen(take: Any, data: Any = DATA) -> list[Any]:
     """Return the values of all batches that a function reducer is given."""
-    seen: list[Any] = []
+    values: list[Any] = []
 
     def keep(batches: list[Any]) -> float:
-        seen.extend(batches)
+        values.extend(batches)
         return 0.0
 
     Evaluation(metric_of(keep, take=take), data).run()
-    return seen
+    return values
 
 
 Point = collections.namedtuple("Point", "x y")
@@ -124,10 +124,10 @@ Point = collections.namedtuple("Point", "x y")
     ],
 )
 def test_structures_are_preserved(take: Any, first: Any) -> None:
-    seen = values_seen(take)
-    assert len(seen) == 4
+    values = values_seen(take)
+    assert len(values) == 4
     # Their text has the types of the structures and the order of the keys, too.
-    assert repr(tf.nest.map_structure(lambda value: value.tolist(), seen[0])) == repr(first)
+    assert repr(tf.nest.map_structure(lambda value: value.tolist(), values[0])) == repr(first)
 
 
 def test_constants_and_strings() -> None:

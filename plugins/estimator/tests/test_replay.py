@@ -64,14 +64,14 @@ def test_diverge_and_replay(tmp_path: Path) -> None:
                 min_checkpoint_period={"batches": 30},
                 reproducibility__step_digests=1,
             )
-            done = detcore("run", config, folder, "--json")
-            assert done.code == 0, done.output
-            trials.append(int(done.summary["trials"][0]["trial_id"]))
+            finished = detcore("run", config, folder, "--json")
+            assert finished.code == 0, finished.output
+            trials.append(int(finished.summary["trials"][0]["trial_id"]))
         one, other = trials
-        done = detcore("replay", one, "--steps", "31:60")
-        assert done.code == 0, done.output
-        assert done.stdout.startswith(f"trial {one}, steps 31:60: equal (30 steps compared, ")
-        done = detcore("diverge", one, other)
-        assert done.code == 1, done.output
+        finished = detcore("replay", one, "--steps", "31:60")
+        assert finished.code == 0, finished.output
+        assert finished.stdout.startswith(f"trial {one}, steps 31:60: equal (30 steps compared, ")
+        finished = detcore("diverge", one, other)
+        assert finished.code == 1, finished.output
         pattern = rf"trial {one} and trial {other} differ: step 42, loss, model\.kernel\n"
-        assert re.search(pattern, done.stdout), done.output
+        assert re.search(pattern, finished.stdout), finished.output

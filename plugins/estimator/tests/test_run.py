@@ -99,13 +99,13 @@ def test_killed_run_resumes_exactly(
     dice = random.Random(kind)
     has_ledger = kind == "Shuffled"  # the others have no epochs whose records could be compared
     process = detcore.start("run", config(detcore, kind, data_ledger=has_ledger), MODEL_DIR)
-    for sent in signals:
+    for sent_signal in signals:
         before = len(detcore.committed())
         detcore.wait_for(functools.partial(has_committed, detcore, before + 1), 120)
         time.sleep(dice.uniform(0.0, 0.1))
-        os.kill(process.pid, sent)
+        os.kill(process.pid, sent_signal)
         _, stderr = process.communicate(timeout=60)
-        assert process.returncode == (-KILL if sent is KILL else 75), stderr
+        assert process.returncode == (-KILL if sent_signal is KILL else 75), stderr
         process = detcore.start("run", "--resume", 2, "--json")
     stdout, stderr = process.communicate(timeout=200)
     assert process.returncode == 0, stderr

@@ -107,10 +107,10 @@ def test_manifest_lists_the_tensors(detcore: Detcore) -> None:
     assert finished.code == 0, finished.stderr
     folder = folder_of(detcore, finished.summary)
     manifest = json.loads((folder / "manifest.json").read_text())
-    named = {each["name"]: each for each in manifest["tensors"]}
+    tensors = {tensor["name"]: tensor for tensor in manifest["tensors"]}
     variables = variables_of(folder)
-    assert set(variables) <= set(named)
+    assert set(variables) <= set(tensors)
     for name, value in variables.items():
-        assert named[name]["shape"] == list(value.shape)
-        assert named[name]["dtype"] == value.dtype.name
-        assert named[name]["file"] in manifest["files"]
+        assert tensors[name]["shape"] == list(value.shape)
+        assert tensors[name]["dtype"] == value.dtype.name
+        assert tensors[name]["file"] in manifest["files"]

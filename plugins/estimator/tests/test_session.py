@@ -29,11 +29,11 @@ class Asking(tf1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow has 
 
 @pytest.fixture
 def graph() -> Any:
-    with tf.Graph().as_default() as made:
+    with tf.Graph().as_default() as new_graph:
         count = tf1.get_variable("count", [], tf.int64, tf1.zeros_initializer())
         fed = tf1.placeholder_with_default(tf.constant(1, tf.int64), [], name="fed")
         tf.identity(tf1.assign_add(count, fed), name="step")
-    return made
+    return new_graph
 
 
 def open_session(graph: Any, *hooks: Any) -> contextlib.closing[HookedSession]:
@@ -97,7 +97,7 @@ def test_queue_runners_are_started(graph: Any) -> None:
         queue = tf1.FIFOQueue(4, [tf.int64], shapes=[[]])
         more = queue.enqueue(tf.constant(7, tf.int64))
         tf1.train.add_queue_runner(tf1.train.QueueRunner(queue, [more]))
-        taken = queue.dequeue()
+        element = queue.dequeue()
     with open_session(graph) as session:
-        step = session.make_step(taken)
+        step = session.make_step(element)
         assert [step() for _ in range(10)] == [7] * 10

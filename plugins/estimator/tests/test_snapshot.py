@@ -78,13 +78,13 @@ def embeddings(*, use_resource: bool) -> Callable[[], tuple[Any, Any]]:
             mean = tf1.get_variable("bn/moving_mean", [6], trainable=False)
             kernel = tf1.get_variable("kernel", [6, 400])
             ids = tf.cast([count, count * 7 + 1, count * 3], tf.int32)
-            seen = tf.nn.embedding_lookup(table, ids % 50)
-            seen += tf.nn.embedding_lookup(parts, ids % 30)
-            loss = tf.reduce_sum((seen - mean) @ kernel)
+            rows = tf.nn.embedding_lookup(table, ids % 50)
+            rows += tf.nn.embedding_lookup(parts, ids % 30)
+            loss = tf.reduce_sum((rows - mean) @ kernel)
             train = tf1.train.AdamOptimizer(0.1).minimize(loss, global_step=count)
             averages = tf1.train.ExponentialMovingAverage(0.9, zero_debias=False)
             with tf1.control_dependencies([train]):
-                moved = tf1.assign_sub(mean, 0.1 * (mean - tf.reduce_mean(seen, axis=0)))
+                moved = tf1.assign_sub(mean, 0.1 * (mean - tf.reduce_mean(rows, axis=0)))
                 average = averages.apply([kernel])
             return tf.group(moved, average, *changes_of_all_types()), None
 
@@ -125,9 +125,9 @@ def test_copy_equals_the_saver_files(tmp_path: Path, use_resource: bool) -> None
         assert list(folder.iterdir()) == []
         model.train(dice.randint(1, 9))
         write()
-        written = contents(folder)
-        assert sorted(written) == sorted([*expected, "model.ckpt-7.meta"])
-        assert without_meta(written) == expected
+        copied = contents(folder)
+        assert sorted(copied) == sorted([*expected, "model.ckpt-7.meta"])
+        assert without_meta(copied) == expected
         later = model.save(tmp_path / f"later-{number}")
         assert later != expected  # training did go on
         check_tensors(model, folder)
@@ -139,9 +139,9 @@ def check_tensors(model: Model, folder: Path) -> None:
     reader = tf.train.load_checkpoint(str(folder / "model.ckpt-7"))
     types = reader.get_variable_to_dtype_map()
     shapes = reader.get_variable_to_shape_map()
-    told = model.files.tensors()
-    assert {info.name for info in told} == set(shapes)
-    for info in told:
+    infos = model.files.tensors()
+    assert {info.name for info in infos} == set(shapes)
+    for info in infos:
         assert list(info.shape) == shapes[info.name]
         assert info.dtype == tf.as_dtype(types[info.name]).name
         assert (folder / info.file).exists()
@@ -196,8 +196,8 @@ class Telling(BulkSaverBuilder):  # type: ignore[misc]  # TensorFlow has no type
     """Adds an operation to the saving that a copy would leave out."""
 
     def save_op(self, filename_tensor: Any, saveables: Any) -> Any:
-        told = tf1.py_func(lambda: np.int64(0), [], tf.int64)
-        with tf1.control_dependencies([told]):
+        operation = tf1.py_func(lambda: np.int64(0), [], tf.int64)
+        with tf1.control_dependencies([operation]):
             return super().save_op(filename_tensor, saveables)
 
 

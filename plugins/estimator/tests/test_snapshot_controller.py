@@ -68,12 +68,12 @@ def run(
 ) -> Any:
     """Train; what is not written when training ends is written when the controller is closed."""
     np.random.seed(5)
-    made = train(
+    trained = train(
         trial_class, tmp_path, directory, clock=clock, until=until, unit=2, save_every=4, **settings
     )
-    if isinstance(made, SnapshotClock):
-        made.write()
-    return made
+    if isinstance(trained, SnapshotClock):
+        trained.write()
+    return trained
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
@@ -82,15 +82,15 @@ def files_in(folder: Path) -> dict[str, bytes]:
     Graphs name the functions of a process. The position in the data holds what was read ahead,
     which is more or less as threads happen to run (that it resumes exactly is tested elsewhere).
     """
-    found = {}
+    contents = {}
     for path in sorted(folder.iterdir()):
         content = path.read_bytes()
         if path.name.startswith(("graph.pbtxt", f"{STEM}-{folder.name}.meta", "data-iterator.")):
             content = b""
         elif path.name == "estimator-position.json":
             content = re.sub(rb'"complete": (true|false)', b"", content)
-        found[path.name] = content
-    return found
+        contents[path.name] = content
+    return contents
 
 
 def test_controller_capabilities(tmp_path: Path) -> None:
@@ -104,10 +104,10 @@ CASES = [Classifier, Averaged, PartialSaver, NormalizedBatches, StreamingMetric]
 
 @pytest.mark.parametrize("trial_class", CASES, ids=lambda case: case.__name__)
 def test_snapshot_equals_save(tmp_path: Path, trial_class: type[Classifier]) -> None:
-    saved = run(trial_class, tmp_path, tmp_path / "saved", clock=FakeClock)
+    plain = run(trial_class, tmp_path, tmp_path / "saved", clock=FakeClock)
     copied = run(trial_class, tmp_path, tmp_path / "copied")
 
-    assert copied.batches == saved.batches
+    assert copied.batches == plain.batches
     assert [folder.name for folder in copied.pending] == ["4", "8", "12", "13"]
     for step in ("4", "8", "12", "13"):
         expected = files_in(tmp_path / "saved" / step)
@@ -145,31 +145,31 @@ def test_other_hooks_do_not_block_training(tmp_path: Path) -> None:
 def test_tensors_name_their_files(tmp_path: Path) -> None:
     with opened(StreamingMetric, tmp_path) as controller:
         write = controller.snapshot(tmp_path)
-        told = {(info.name, info.file): info for info in controller.tensors()}
+        infos = {(info.name, info.file): info for info in controller.tensors()}
     in_thread(write)
 
-    found = set()
+    names = set()
     for index in tmp_path.glob("*.ckpt*.index"):
         reader = tf.train.load_checkpoint(str(index.with_suffix("")))
         types = reader.get_variable_to_dtype_map()
         for name, shape in reader.get_variable_to_shape_map().items():
             key = name, f"{index.stem}.data-00000-of-00001"
             assert (tmp_path / key[1]).is_file()
-            assert told[key].dtype == tf.as_dtype(types[name]).name
-            assert json.loads(json.dumps(told[key].shape)) == shape
-            found.add(key)
-    assert found == set(told)
-    assert len({file for _, file in found}) == 2
+            assert infos[key].dtype == tf.as_dtype(types[name]).name
+            assert json.loads(json.dumps(infos[key].shape)) == shape
+            names.add(key)
+    assert names == set(infos)
+    assert len({file for _, file in names}) == 2
 
 
 def test_failed_write_raises(tmp_path: Path) -> None:
-    gone, good = tmp_path / "gone", tmp_path / "good"
-    gone.mkdir()
+    missing, good = tmp_path / "gone", tmp_path / "good"
+    missing.mkdir()
     good.mkdir()
     with opened(Classifier, tmp_path) as controller:
-        write = controller.snapshot(gone)
-        shutil.rmtree(gone)
-        gone.write_text("a file in its place")
+        write = controller.snapshot(missing)
+        shutil.rmtree(missing)
+        missing.write_text("a file in its place")
         with pytest.raises(tf.errors.OpError):
             in_thread(write)
         in_thread(controller.snapshot(good))
@@ -177,15 +177,15 @@ def test_failed_write_raises(tmp_path: Path) -> None:
 
 
 def test_first_and_dropped_snapshots(tmp_path: Path) -> None:
-    given_up, written = tmp_path / "given-up", tmp_path / "written"
-    given_up.mkdir()
-    written.mkdir()
+    dropped, committed = tmp_path / "given-up", tmp_path / "written"
+    dropped.mkdir()
+    committed.mkdir()
     with opened(Classifier, tmp_path) as controller:
-        controller.snapshot(given_up)
-        write = controller.snapshot(written)
+        controller.snapshot(dropped)
+        write = controller.snapshot(committed)
     in_thread(write)
-    assert variables_in(written)["global_step"] == 0
-    assert not list(given_up.glob("*.ckpt*"))
+    assert variables_in(committed)["global_step"] == 0
+    assert not list(dropped.glob("*.ckpt*"))
 
 
 def test_snapshot_path_with_pattern_characters(tmp_path: Path) -> None:

@@ -132,8 +132,8 @@ def test_tf_estimator_resumes_exactly(tmp_path: Path, trial_class: type[Premade]
     assert stopped.batches + resumed.batches == straight.batches
     assert resumed.validations == straight.validations
     assert {"accuracy", "loss", "global_step"} <= set(straight.validations[0][1])
-    found, expected = (variables_in(tmp_path / f"{n}/{UNTIL}") for n in ("other", "straight"))
-    assert_same(found, expected)
+    variables, expected = (variables_in(tmp_path / f"{n}/{UNTIL}") for n in ("other", "straight"))
+    assert_same(variables, expected)
 
 
 def test_tf_estimator_exporters_run(tmp_path: Path) -> None:

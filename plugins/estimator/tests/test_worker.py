@@ -106,16 +106,16 @@ def test_several_workers_need_horovod() -> None:
         "del sys.modules['detcore_horovod']\n"
         "prepare_worker(options)\n"
     )
-    done = subprocess.run(
+    finished = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 1
+    assert finished.returncode == 1
     if importlib.util.find_spec("horovod") is None:
-        assert "PluginNotFoundError" in done.stderr
-        assert "horovod==0.28.1" in done.stderr
-        assert 'pip install "tensorflow==2.15.*"' in done.stderr
+        assert "PluginNotFoundError" in finished.stderr
+        assert "horovod==0.28.1" in finished.stderr
+        assert 'pip install "tensorflow==2.15.*"' in finished.stderr
     else:
-        assert "Install it with: pip install 'detcore[horovod]'" in done.stdout
-        assert "this process is rank 1 of 2" in done.stderr
-        assert "Horovod reports rank 0 of 1" in done.stderr
-        assert "detcore launch --launcher horovod" in done.stderr
+        assert "Install it with: pip install 'detcore[horovod]'" in finished.stdout
+        assert "this process is rank 1 of 2" in finished.stderr
+        assert "Horovod reports rank 0 of 1" in finished.stderr
+        assert "detcore launch --launcher horovod" in finished.stderr

@@ -60,8 +60,8 @@ def run_job(
         folder = shared_folder(
             tmp_path_factory, f"workers-{num_workers}", functools.partial(make, num_workers)
         )
-        told: dict[str, str] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-        return told
+        problems: dict[str, str] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        return problems
 
     def make(num_workers: int, folder: Path) -> None:
         launch = [sys.executable, "-m", "detcore", "launch"]

@@ -68,10 +68,10 @@ def test_ended_run_resumes_exactly(
     resumed = detcore("run", "--resume", 2, "--json")
     assert resumed.code == 0, resumed.stdout + resumed.stderr
 
-    found = variables_of(folder_of(detcore, resumed.summary))
-    assert found.keys() == expected.keys()
+    variables = variables_of(folder_of(detcore, resumed.summary))
+    assert variables.keys() == expected.keys()
     for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name, strict=True)
+        np.testing.assert_array_equal(variables[name], array, err_msg=name, strict=True)
     assert validations(detcore, 2) == validations(detcore, 1)
     assert len(validations(detcore, 1)) == 3
     assert {row["n_records"] for row in described(detcore, 1)["validations"]} == {203}

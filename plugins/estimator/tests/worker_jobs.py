@@ -162,7 +162,7 @@ class Trained:
     """What a run left behind."""
 
     variables: dict[str, np.ndarray]
-    own: dict[str, np.ndarray]
+    local: dict[str, np.ndarray]
     clock: WorkersClock
 
 
@@ -184,16 +184,16 @@ def train(
         ticking = WorkersClock(
             controller, until=until, directory=folder, start=resume, **(clock or {})
         )
-        own: dict[str, np.ndarray] = {}
+        local: dict[str, np.ndarray] = {}
         controller.run(ticking)
         training = controller._training
         assert training is not None
         graph = training.session.graph
         for name, key in (("", tf1.GraphKeys.GLOBAL_VARIABLES), ("local/", "local_variables")):
             for variable in graph.get_collection(key):
-                own[name + variable.op.name] = training.session.run(variable)
-    variables = context.distributed.broadcast(own)
-    return Trained(variables, own, ticking)
+                local[name + variable.op.name] = training.session.run(variable)
+    variables = context.distributed.broadcast(local)
+    return Trained(variables, local, ticking)
 
 
 def opened(workers: Workers, **trial: Any) -> contextlib.closing[EstimatorController]:
@@ -280,9 +280,9 @@ def check_equals_one_worker(workers: Workers, folder: Path) -> None:
         together = train(workers.context(), batch=4, **setting)
         alone = train(workers.context(alone=True), batch=4 * workers.size, **setting)
         try:
-            assert np.all(alone.own["kernel"] != 0)
-            same(together.own, alone.own, within=1e-6)
-            same(together.own, together.variables)
+            assert np.all(alone.local["kernel"] != 0)
+            same(together.local, alone.local, within=1e-6)
+            same(together.local, together.variables)
         except AssertionError as error:
             raise AssertionError(f"{make.__name__} embedding={has_embedding}") from error
 
@@ -292,25 +292,25 @@ def check_adding_up(workers: Workers, folder: Path) -> None:
     counts = {"global_step", "Adam/iterations", "iterations", "Adam/iter"}
 
     def state(trained: Trained) -> dict[str, np.ndarray]:
-        return {k: v for k, v in trained.own.items() if k.split(":")[0] not in counts}
+        return {k: v for k, v in trained.local.items() if k.split(":")[0] not in counts}
 
     for make, has_embedding in itertools.product(OPTIMIZERS, (False, True)):
         if has_embedding and make is clipped:
             # TensorFlow's norm takes rows that occur twice apart; added up, they are one.
             continue
         setting = {"train_op": make, "has_embedding": has_embedding}
-        whole = 2 * workers.size
-        large = train(workers.context(alone=True), until=2, batch=3 * whole, **setting)
+        batch = 2 * workers.size
+        large = train(workers.context(alone=True), until=2, batch=3 * batch, **setting)
         small = train(workers.context(aggregation_frequency=3), until=6, batch=2, **setting)
         context = workers.context(alone=True, aggregation_frequency=3)
-        one = train(context, until=6, batch=whole, **setting)
+        one = train(context, until=6, batch=batch, **setting)
         try:
             for added in (small, one):
-                assert added.own["global_step"] == 6
+                assert added.local["global_step"] == 6
                 # Adam of Keras corrects by its iterations, which count batches.
                 if "legacy" not in make.__name__ and make is not new_keras:
                     same(state(added), state(large), within=1e-6)
-            same(small.own, small.variables)
+            same(small.local, small.variables)
         except AssertionError as error:
             raise AssertionError(f"{make.__name__} embedding={has_embedding}") from error
 
@@ -323,7 +323,7 @@ def check_sums_of_gradients(workers: Workers, folder: Path) -> None:
         )
         for is_mean in (False, True)
     )
-    np.testing.assert_allclose(sums.own["kernel"], 2 * means.own["kernel"], rtol=1e-6, atol=0)
+    np.testing.assert_allclose(sums.local["kernel"], 2 * means.local["kernel"], rtol=1e-6, atol=0)
 
 
 def check_compression(workers: Workers, folder: Path) -> None:
@@ -331,9 +331,9 @@ def check_compression(workers: Workers, folder: Path) -> None:
     setting = {"until": 6, "batch": 4, "has_embedding": True}
     halves = train(workers.context(gradient_compression=True), **setting)
     full = train(workers.context(), **setting)
-    same(halves.own, full.own, within=5e-3)
-    assert np.any(halves.own["kernel"] != full.own["kernel"])
-    same(halves.own, halves.variables)
+    same(halves.local, full.local, within=5e-3)
+    assert np.any(halves.local["kernel"] != full.local["kernel"])
+    same(halves.local, halves.variables)
 
 
 def check_uneven_shards(workers: Workers, folder: Path) -> None:
@@ -352,7 +352,7 @@ def check_uneven_shards(workers: Workers, folder: Path) -> None:
         )
         assert [batch["records"] for batch in trained.clock.batches] == expected
         assert trained.clock.records == [sum(expected[:4]), sum(expected[4:8]), sum(expected[8:])]
-        same(trained.own, trained.variables)
+        same(trained.local, trained.variables)
 
 
 def check_epoch_is_agreed(workers: Workers, folder: Path) -> None:
@@ -394,8 +394,8 @@ def check_values_come_from_the_chief(workers: Workers, folder: Path) -> None:
             kernel.load(np.full(3, workers.rank + 1.0, "float32"), session)
 
     trained = train(workers.context(), until=1, hooks=[Disturbing()])
-    same(trained.own, trained.variables)
-    assert abs(trained.own["kernel"][0] - 1.0) < 1.0
+    same(trained.local, trained.variables)
+    assert abs(trained.local["kernel"][0] - 1.0) < 1.0
 
 
 def check_dropout_differs(workers: Workers, folder: Path) -> None:
@@ -429,16 +429,16 @@ def check_exact_resume(workers: Workers, folder: Path) -> None:
         straight = run(folder / f"straight-{frequency}", **ticks, save_every=5)
         run(target, **ticks, stop_at=10)
         resumed = run(target, 10, **ticks)
-        assert_same(resumed.own, straight.own)
+        assert_same(resumed.local, straight.local)
         assert resumed.clock.batches == straight.clock.batches[10:]
         assert resumed.clock.validations == straight.clock.validations[2:]
         if frequency > 1:
-            assert any("detcore_gradients/sum" in name for name in straight.own), straight.own
+            assert any("detcore_gradients/sum" in name for name in straight.local), straight.local
         if workers.size > 1:
-            moving = workers.distributed.allgather(straight.own["moving"])
-            assert any(np.any(each != moving[0]) for each in moving)
-            own = target / "10" / "workers" / "1"
-            names = {path.name for path in own.iterdir()}
+            moving = workers.distributed.allgather(straight.local["moving"])
+            assert any(np.any(value != moving[0]) for value in moving)
+            directory = target / "10" / "workers" / "1"
+            names = {path.name for path in directory.iterdir()}
             assert not any(name.startswith("model.ckpt") for name in names)
             assert "detcore-worker.ckpt.index" in names
 
@@ -451,7 +451,7 @@ def check_other_number_of_workers(workers: Workers, folder: Path) -> None:
     train(workers.context(), folder / "n", clock={"stop_at": 7}, **together)
     checkpoints = copied(folder / "n", folder / f"n-{workers.rank}")
     one = train(workers.context(alone=True), checkpoints, resume=7, **alone)
-    same(one.own, straight.own, within=1e-6)
+    same(one.local, straight.local, within=1e-6)
     if workers.rank == 0:
         train(workers.context(alone=True), folder / "one", clock={"stop_at": 7}, **alone)
     workers.distributed.barrier()
@@ -459,7 +459,7 @@ def check_other_number_of_workers(workers: Workers, folder: Path) -> None:
         checkpoints = copied(folder / "one", folder / f"one-{is_length_known}", workers)
         setting = {**together, "is_length_known": is_length_known}
         many = train(workers.context(), checkpoints, resume=7, **setting)
-        same(many.own, straight.own, within=1e-6)
+        same(many.local, straight.local, within=1e-6)
 
 
 def copied(source: Path, target: Path, workers: Workers | None = None) -> Path:
@@ -542,7 +542,7 @@ def check_validation(workers: Workers, folder: Path) -> None:
                 err_msg=f"{name} {num_records}",
             )
         everywhere = workers.distributed.allgather(together.metrics)
-        assert all(each == together.metrics for each in everywhere) or num_records == 1
+        assert all(metrics == together.metrics for metrics in everywhere) or num_records == 1
 
 
 def check_no_validation_data(workers: Workers, folder: Path) -> None:
@@ -556,9 +556,9 @@ def check_metrics_that_cannot_be_added(workers: Workers, folder: Path) -> None:
 
     def largest(context: Any, labels: Any, predictions: Any) -> Mapping[str, Any]:
         collections = [tf1.GraphKeys.LOCAL_VARIABLES, tf1.GraphKeys.METRIC_VARIABLES]
-        seen = zeros("largest", trainable=False, collections=collections)
-        update = seen.assign(tf.maximum(seen, tf.reduce_max(labels)))
-        return {"largest": (seen.read_value(), update)}
+        variable = zeros("largest", trainable=False, collections=collections)
+        update = variable.assign(tf.maximum(variable, tf.reduce_max(labels)))
+        return {"largest": (variable.read_value(), update)}
 
     result = validated(workers.context(), metrics=largest, num_eval_records=29)
     shards = [Y[:29][rank :: workers.size] for rank in range(workers.size)]
@@ -578,7 +578,7 @@ def main(results: Path, folder: Path, names: list[str]) -> None:
         )
     )
     workers = Workers(distributed, folder)
-    told: dict[str, str] = {}
+    results_by_check: dict[str, str] = {}
     for name in names:
         place = folder / name
         if distributed.rank == 0:
@@ -590,11 +590,13 @@ def main(results: Path, folder: Path, names: list[str]) -> None:
         except Exception:  # noqa: BLE001  (told to the test that asks)
             problem = traceback.format_exc()
         problems = distributed.allgather(problem)
-        told[name] = "\n".join(f"rank {r}: {text}" for r, text in enumerate(problems) if text)
-        if told[name] and distributed.rank == 0:
-            print(name, told[name], flush=True)
+        results_by_check[name] = "\n".join(
+            f"rank {r}: {text}" for r, text in enumerate(problems) if text
+        )
+        if results_by_check[name] and distributed.rank == 0:
+            print(name, results_by_check[name], flush=True)
     if distributed.rank == 0:
-        results.write_text(json.dumps(told), encoding="utf-8")
+        results.write_text(json.dumps(results_by_check), encoding="utf-8")
     distributed.close()
 
 
