@@ -1,4 +1,4 @@
-"""Checkpoints as Determined 0.17 wrote them, and SavedModels, made with ``tf.compat.v1`` itself."""
+"""Write checkpoints in the format of Determined 0.17, and SavedModels, with ``tf.compat.v1``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from detcore_estimator.tensorflow_versions import tf, tf1
 
 LARGE = 1000.0
 PICKLES = ("rng_state.pkl", "workload_sequencer.pkl")
-# What the state file names is on a machine that does not exist.
+# The state file names checkpoints on a machine that does not exist.
 ELSEWHERE = "/determined_shared_fs/0f3e8c2a"
 
 
 class Trap:
-    """Pickled, it writes a file wherever it is loaded."""
+    """An object whose unpickling writes a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
@@ -71,7 +71,7 @@ def write_saved_model(
 
 
 def write(folder: Path, step: int, value: float = 1.0, size: int = 3) -> None:
-    """Save a variable and a text as ``model.ckpt-step``."""
+    """Save a numeric and a string variable as ``model.ckpt-step``."""
     folder.mkdir(parents=True, exist_ok=True)
     with tf1.Graph().as_default(), tf1.Session() as session:
         tf1.get_variable("w", initializer=tf.constant([value] * size))
@@ -85,7 +85,7 @@ def cut(path: Path, size: int) -> None:
 
 
 def restore(folder: Path, name: str = "w", size: int = 3) -> list[float]:
-    """Restore one variable from the checkpoint in a folder, as the plugin does."""
+    """Restore one variable from the checkpoint in a directory, as the plugin does."""
     prefix = find_tensorflow_checkpoint(folder)
     with tf1.Graph().as_default(), tf1.Session() as session:
         variable = tf1.get_variable(name, shape=(size,))
@@ -100,7 +100,7 @@ def write_determined(
     weight: float = LARGE,
     described: str | None = "load_data.json",
 ) -> Path:
-    """Write a checkpoint as Determined 0.17 did for an ``EstimatorTrial``."""
+    """Write a checkpoint like Determined 0.17 for an ``EstimatorTrial``."""
     write(folder, 64)
     (folder / "checkpoint").write_text(
         f'model_checkpoint_path: "{ELSEWHERE}/model.ckpt-64"\n'

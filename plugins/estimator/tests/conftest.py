@@ -1,7 +1,7 @@
-"""Prepares TensorFlow for the tests of this folder, once and before anything uses it.
+"""Prepare TensorFlow for the tests of this directory, before the tests import it.
 
-Tests in this process run with TensorFlow's V2 behaviour as it is by default; those that go through
-the ``detcore`` command run in workers, where ``EstimatorTrial`` switches it off.
+Tests in this process use TensorFlow's default V2 behaviour. Tests of the ``detcore`` command run
+trials in workers, where ``EstimatorTrial`` disables it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-# Test files are imported one by one (importlib mode); this makes their helpers importable.
+# Pytest's importlib mode does not make the helper modules importable.
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")

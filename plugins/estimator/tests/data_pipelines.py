@@ -1,6 +1,6 @@
-"""Pipelines of many kinds, and a reading of them that can be saved and restored.
+"""Pipelines of many kinds, and readings of them that can be saved and restored.
 
-Run as a program, it saves or restores in a process of its own; see ``main``.
+As a program, this module saves or restores in a separate process; see ``main``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _X = np.arange(20, dtype=np.float32).reshape(10, 2)
 _PAIRS = ({"x": _X, "name": np.array([f"r{i}" for i in range(10)])}, _X[:, 1])
 
 
-class _Remembering:
-    """A generator function that gives other records each time it is called."""
+class _Stateful:
+    """A generator function with different records in each call."""
 
     def __init__(self) -> None:
         self._calls = 0
@@ -59,7 +59,7 @@ def _sliced(tensors: Any) -> Any:
 
 
 def _captured(source: Any, *, size: int = 5) -> Any:
-    """Return a dataset with a function that reads one shuffled dataset again for each record."""
+    """Return a dataset whose function reads a shuffled dataset again for each record."""
     shuffled = _shuffled(size)
     return source.flat_map(lambda x: shuffled.map(lambda y: 9 * x + y))
 
@@ -69,7 +69,7 @@ def _elements(size: int) -> Any:
     return tf.data.Dataset.from_tensors(_shuffled(size)).repeat(3).flat_map(lambda part: part)
 
 
-# Name: the pipeline, and how many batches to compare.
+# Maps names to a pipeline and the number of batches to compare.
 PIPELINES: dict[str, tuple[Callable[[], Any], int]] = {
     "shuffle": (lambda: _shuffled(10).batch(4), 11),
     "pairs": (lambda: _sliced(_PAIRS).shuffle(10).batch(4), 8),
@@ -86,7 +86,7 @@ PIPELINES: dict[str, tuple[Callable[[], Any], int]] = {
     "random map": (lambda: _noisy(_shuffled(6)).batch(4), 9),
     "random map, cache": (lambda: _noisy(_range(6)).cache().shuffle(6).batch(4), 9),
     "generator": (lambda: from_generator(lambda: iter(range(7))).shuffle(7).batch(3), 10),
-    "remembering generator": (lambda: from_generator(_Remembering()).shuffle(7).batch(3), 9),
+    "stateful generator": (lambda: from_generator(_Stateful()).shuffle(7).batch(3), 9),
     "filter": (lambda: _shuffled(12).filter(lambda x: tf.not_equal(x % 3, 0)).batch(3), 11),
     "table": (lambda: _with_table(_shuffled(6)).batch(4), 7),
     "files": (
@@ -116,7 +116,7 @@ PIPELINES: dict[str, tuple[Callable[[], Any], int]] = {
 
 
 class Reading:
-    """A fresh graph and session that read a pipeline through a `GraphFeed`."""
+    """A new graph and session that read a pipeline through a `GraphFeed`."""
 
     def __init__(self, make: Callable[[], Any], *, with_ledger: bool = False) -> None:
         with tf.Graph().as_default() as graph:
@@ -164,19 +164,19 @@ class Reading:
 
 
 def as_plain(value: Any) -> Any:
-    """Return an array as what JSON knows."""
+    """Return an array as values that JSON can represent."""
     if value.dtype.kind in "OS":
         return [text.decode() for text in value.ravel()]
     return value.tolist()
 
 
 def main(action: str, folder: str, *names: str) -> None:
-    """Save at several positions, or restore and read on; in V1 behaviour.
+    """Save at several positions, or restore and continue reading, in V1 behaviour.
 
     Args:
         action: "save" or "restore".
-        folder: Where the checkpoints and what was read are written.
-        names: Which pipelines.
+        folder: Directory of the checkpoints and of the read batches.
+        names: Names of the pipelines.
     """
     tf1.disable_v2_behavior()
     tf1.enable_resource_variables()

@@ -1,4 +1,4 @@
-"""A clock, a context and a trial for tests of the controller alone, and runs of it."""
+"""A clock, a context and a trial for tests of the controller, and functions that run it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ LABELS = (FEATURES.sum(axis=1) > 0).astype(np.int64)
 
 
 class FakeClock:
-    """A clock of fixed periods that records what it was told.
+    """A clock with fixed periods that records the controller's reports.
 
     Args:
-        controller: What trains.
-        until: Batch at which training ends.
-        unit: Batches between reports.
-        validate_every, save_every: Batches; 0 = never.
-        directory: Where checkpoints go, each in a folder named after its batch.
-        start: Batch to go on from.
-        stop_at: Batch at which the clock stops before `until`; 0 = it does not.
+        controller: The controller to train.
+        until: The last batch of training.
+        unit: Number of batches between reports.
+        validate_every, save_every: Number of batches; 0 = never.
+        directory: Parent directory of the checkpoints, which are named after their batches.
+        start: Batch of the restored checkpoint.
+        stop_at: Batch before `until` at which the clock stops; 0 = it runs until `until`.
     """
 
     def __init__(
@@ -99,12 +99,12 @@ class FakeClock:
 
 
 def gradients(**changes: Any) -> TrialSettings:
-    """Return the settings of a trial with changes to how gradients are combined."""
+    """Return the settings of a trial with changed gradient aggregation."""
     return TrialSettings(gradients=GradientSettings(**changes))
 
 
 def make_context(tmp_path: Path, **changes: Any) -> EstimatorTrialContext:
-    """Make the context of a trial in a run, with changes to its setup."""
+    """Create the context of a trial in a run, with changes to its setup."""
     shared: dict[str, Any] = {"config": {}, "hparams": {"global_batch_size": 10}}
     info = TrialInfo(
         experiment_id=1,
@@ -128,7 +128,7 @@ def make_context(tmp_path: Path, **changes: Any) -> EstimatorTrialContext:
 
 @contextlib.contextmanager
 def opened(trial_class: Any, tmp_path: Path, **changes: Any) -> Iterator[EstimatorController]:
-    """Give the controller of a new trial and close it; see `make_context`."""
+    """Yield the controller of a new trial, and close it. See `make_context`."""
     context = make_context(tmp_path, **changes)
     with contextlib.closing(EstimatorController(trial_class(context), context)) as controller:
         yield controller
@@ -143,7 +143,7 @@ def train(
     clock: type[FakeClock] = FakeClock,
     **settings: Any,
 ) -> FakeClock:
-    """Train a trial, perhaps from its checkpoint of a batch; `settings` are those of the clock."""
+    """Train a trial, optionally from a checkpoint. `settings` are arguments of the clock."""
     with opened(trial_class, tmp_path) as controller:
         if resume:
             assert directory is not None
@@ -154,7 +154,7 @@ def train(
 
 
 class Classifier(detcore_estimator.EstimatorTrial):
-    """Tells two classes apart: dropout, Adam, a moving average, shuffled data."""
+    """A classifier of two classes with dropout, Adam, a moving average and shuffled data."""
 
     hooks: Sequence[Any] = ()
     listeners: Sequence[Any] = ()
@@ -221,13 +221,13 @@ class Classifier(detcore_estimator.EstimatorTrial):
 
 
 def raw_input(factor: int = 1) -> Any:
-    """A serving input receiver function of features, which are multiplied."""
+    """Return a serving input receiver whose features are multiplied by a factor."""
     features = tf1.placeholder(tf.float32, [None, 4])
     return detcore_estimator.export.TensorServingInputReceiver(features * factor, {"x": features})
 
 
 def dense(inputs: Any, units: int, name: str) -> Any:
-    """A fully connected layer of TensorFlow 1, without Keras."""
+    """Build a fully connected layer of TensorFlow 1, without Keras."""
     with tf1.variable_scope(name):
         kernel = tf1.get_variable("kernel", [inputs.shape[-1], units])
         bias = tf1.get_variable("bias", [units], initializer=tf1.zeros_initializer())
@@ -235,14 +235,14 @@ def dense(inputs: Any, units: int, name: str) -> Any:
 
 
 def variables_in(folder: Path) -> dict[str, np.ndarray]:
-    """Every variable in a checkpoint, by name: weights, slots, moving averages, global step."""
+    """Return all variables of a checkpoint by name: weights, slots, averages, global step."""
     (index,) = folder.glob("model.ckpt-*.index")
     reader = tf.train.load_checkpoint(str(index.with_suffix("")))
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def assert_same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Check that two checkpoints hold the same variables, bit for bit."""
+    """Check that two checkpoints have bit-identical variables."""
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name, strict=True)

@@ -1,4 +1,4 @@
-"""A small regression model, and hooks that note their calls, for tests of Estimators."""
+"""A small regression model, and hooks that record their calls, for tests of Estimators."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ LABELS = FEATURES.sum(axis=1, keepdims=True).astype(np.float32)
 
 
 def train_input() -> Any:
-    """Endless shuffled batches."""
+    """Return an endless dataset of shuffled batches."""
     data = tf.data.Dataset.from_tensor_slices(({"x": FEATURES}, LABELS))
     return data.shuffle(RECORDS, seed=5).repeat().batch(BATCH)
 
 
 def eval_input() -> Any:
-    """The records once, in order."""
+    """Return a dataset of all records once, in order."""
     return tf.data.Dataset.from_tensor_slices(({"x": FEATURES}, LABELS)).batch(BATCH)
 
 
 def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
-    """Build two layers with dropout, trained by Adam; works with both kinds of EstimatorSpec."""
+    """Build two layers with dropout, trained by Adam. Works with both EstimatorSpec classes."""
     spec = params.get("spec", de.EstimatorSpec)
     first = tf1.get_variable("first", [4, 16])
     second = tf1.get_variable("second", [16, 1])
@@ -53,7 +53,7 @@ def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
 
 
 def changed(change: Callable[[Any], dict[str, Any]]) -> Any:
-    """Return `model_fn` with those parts of its spec that a function of the spec returns."""
+    """Return `model_fn` with fields of its spec replaced by the result of a function."""
 
     def changed_model_fn(features: Any, labels: Any, mode: str) -> Any:
         spec = model_fn(features, labels, mode, {})
@@ -63,14 +63,14 @@ def changed(change: Callable[[Any], dict[str, Any]]) -> Any:
 
 
 def make(model_dir: Any, function: Any = model_fn, **config: Any) -> de.Estimator:
-    """Return an estimator that saves only at the beginning and the end."""
+    """Return an estimator that saves only at the beginning and at the end."""
     config = {"tf_random_seed": 1, "save_checkpoints_steps": 10_000, **config}
     params = {} if function is model_fn else None
     return de.Estimator(function, str(model_dir), de.RunConfig(**config), params)
 
 
 def serving_input() -> Any:
-    """Requests that hold the features."""
+    """Return serialized requests with the features."""
     return de.export.build_raw_serving_input_receiver_fn(
         {"x": tf.TensorSpec([None, 4], tf.float32)}
     )()
@@ -88,7 +88,7 @@ def serve(path: Any, signature: str = "serving_default", **inputs: Any) -> dict[
 
 
 class Recorder(de.RunHook):  # type: ignore[misc]  # TensorFlow has no types
-    """Notes its calls by name, and requests a stop after some runs."""
+    """Records its calls by name, and requests a stop after some runs."""
 
     def __init__(
         self, calls: list[str] | None = None, name: str = "hook", *, stop_at: int = 0
@@ -132,7 +132,7 @@ class Recorder(de.RunHook):  # type: ignore[misc]  # TensorFlow has no types
 
 
 class Listener(tf1.train.CheckpointSaverListener):  # type: ignore[misc]
-    """Notes the saves, and requests a stop after one of them."""
+    """Records the saves, and requests a stop after a save."""
 
     def __init__(self, *, stop_at: int | None = None) -> None:
         self.calls: list[str] = []
@@ -153,7 +153,7 @@ class Listener(tf1.train.CheckpointSaverListener):  # type: ignore[misc]
 
 
 def run_python(*arguments: object) -> str:
-    """Run Python in this folder to its end, and return what it prints."""
+    """Run Python in this directory, and return its output."""
     finished = subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=Path(__file__).parent,

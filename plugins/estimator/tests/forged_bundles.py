@@ -1,4 +1,4 @@
-"""Indexes of TensorFlow checkpoints with any content, their checksums all right."""
+"""Write indexes of TensorFlow checkpoints with any content and correct checksums."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAGIC = 0xDB4775248B80FB57
 
 
 def header(num_shards: int = 1) -> bytes:
-    """The entry that every index begins with."""
+    """Return the entry that every index begins with."""
     message = tensor_bundle_pb2.BundleHeaderProto(num_shards=num_shards)
     message.version.producer = 1
     return bytes(message.SerializeToString())
@@ -24,7 +24,7 @@ def header(num_shards: int = 1) -> bytes:
 def entry(
     shape: list[int], *, dtype: int = FLOAT, size: int, offset: int = 0, data: bytes = b""
 ) -> bytes:
-    """What an index says of a tensor; `data` is what its checksum is of."""
+    """Return an index's entry for a tensor. The checksum is that of `data`."""
     message = tensor_bundle_pb2.BundleEntryProto(
         dtype=dtype, offset=offset, size=size, crc32c=_masked_crc32c(data)
     )
@@ -37,8 +37,8 @@ def write_bundle(prefix: Path, entries: Mapping[str, bytes], data: bytes) -> Non
     """Write an index and one data file.
 
     Args:
-        prefix: Of the files' names.
-        entries: What the index says, by tensor; `header` is added where there is none.
+        prefix: Prefix of the file names.
+        entries: Entries of the index by tensor. `header` is added if it is missing.
         data: Content of the data file.
     """
     table = {"": header(), **entries}
@@ -58,7 +58,7 @@ def _block(entries: list[tuple[bytes, bytes]]) -> bytes:
     body = b"".join(
         _varint(0) + _varint(len(key)) + _varint(len(value)) + key + value for key, value in entries
     )
-    body += struct.pack("<II", 0, 1) + b"\0"  # one restart point; not compressed
+    body += struct.pack("<II", 0, 1) + b"\0"  # one restart point, not compressed
     return body + struct.pack("<I", _masked_crc32c(body))
 
 

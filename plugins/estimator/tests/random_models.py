@@ -1,4 +1,4 @@
-"""Graphs with random operations, and a program that prints what one draws in its own process."""
+"""Graphs with random operations, and a program that prints their numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _dropout_if(is_training: bool) -> Any:
     return tf1.cond(condition, lambda: tf.nn.dropout(ones, 0.3), lambda: tf.zeros([SIZE]))
 
 
-# Name: what is drawn, its mean and its variance; all of tf.identity, as a model would read it.
+# Maps names to a function, and the mean and variance of its numbers.
 DRAWS: dict[str, tuple[Callable[[], Any], float, float]] = {
     "uniform": (lambda: tf.random.uniform([SIZE], -1.0, 3.0), 1.0, 16 / 12),
     "half": (lambda: tf.random.uniform([SIZE], dtype=tf.float16), 0.5, 1 / 12),
@@ -43,11 +43,11 @@ DRAWS: dict[str, tuple[Callable[[], Any], float, float]] = {
 
 
 class Model:
-    """A session of a graph whose random operations were rewired.
+    """A session with a graph whose random operations are rewired.
 
     Args:
-        build: Returns the tensor that a step fetches.
-        rewire: Whether to rewire at all.
+        build: Function that returns the tensor of a step.
+        rewire: Whether to rewire the operations.
     """
 
     def __init__(self, build: Callable[[], Any], *, rewire: bool = True, offset: int = 0) -> None:
@@ -79,7 +79,7 @@ def digest(values: list[Any]) -> str:
 
 
 def main() -> None:
-    """Print what each draw gives at step 3, and try ``tf.cond``; in V1 behaviour."""
+    """Print the numbers of each operation at step 3, and try ``tf.cond``, in V1 behaviour."""
     tf1.disable_v2_behavior()
     tf1.enable_resource_variables()
     for name, (build, _, _) in DRAWS.items():

@@ -1,4 +1,4 @@
-"""All structures of features and labels: train, validate, save, restore; and no optimizer."""
+"""Train, validate, save and restore with all structures of features and labels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STRUCTURES: dict[str, Any] = {
 
 
 class Structured(Classifier):
-    """A model of whatever parts there are; boosted trees, say, are trained without an optimizer."""
+    """A model of any batch structure, with or without an optimizer (like boosted trees)."""
 
     data: Any = None
     has_optimizer = True
@@ -57,7 +57,7 @@ class Structured(Classifier):
             train_op = optimizer.minimize(loss, global_step=step)
         else:
             assert self.context.wrap_optimizer(None) is None
-            with tf.control_dependencies([loss]):  # which reads the total before it changes
+            with tf.control_dependencies([loss]):  # reads the total before it changes
                 train_op = tf.group(tf1.assign_add(total, 0.5 * mean), tf1.assign_add(step, 1))
         return detcore_estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
@@ -102,7 +102,7 @@ def test_an_estimator_without_an_optimizer(tmp_path: Path) -> None:
 
 
 class WithKeras(Structured):
-    """Layers without names, which Keras numbers, and dropout with a variable of its own."""
+    """Unnamed Keras layers, and dropout with its own variable."""
 
     data = (X, Y)
 

@@ -1,4 +1,4 @@
-"""Cached datasets: made once in a session of their own, in the order of the trial's seed."""
+"""Cached datasets are written once in a separate session, in the order of the trial's seed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from detcore_estimator.tensorflow_versions import tf, tf1
 
 
 class Source:
-    """Makes a dataset, and counts how often."""
+    """Creates datasets, and counts its calls."""
 
     def __init__(self, make: Callable[[], Any] = lambda: tf.data.Dataset.range(20)) -> None:
         self.calls = 0
@@ -55,7 +55,7 @@ def read(dataset_fn: Callable[[], Any]) -> list[int]:
 
 
 def cache_numbers(context: EstimatorTrialContext, source: Any = None, **settings: Any) -> Any:
-    """Return the function that reads the training data called "numbers" through the cache."""
+    """Return a function that reads the training data "numbers" through the cache."""
     cache = context.experimental.cache_train_dataset("numbers", "1", **settings)
     return cache(source or Source())
 
@@ -95,7 +95,7 @@ def test_session_waits_for_its_configuration(
     with tf.Graph().as_default():
         cached()
     assert configs == [early.session_config]
-    # What is there is read without any session.
+    # Cached data is read without a session.
     with tf.Graph().as_default():
         cache_numbers(make_context(tmp_path), source)()
     assert len(configs) == 1
@@ -151,7 +151,7 @@ def test_shards(tmp_path: Path, is_kept: bool) -> None:
         context = ready(tmp_path, distributed=Worker(rank, 3), **changes)
         train.append(read(context.experimental.cache_train_dataset("n", "1")(Source())))
         validation.append(read(context.experimental.cache_validation_dataset("n", "1")(Source())))
-    assert train == [list(range(18))[rank::3] for rank in range(3)]  # all have as many
+    assert train == [list(range(18))[rank::3] for rank in range(3)]  # shards of equal size
     assert validation == [list(range(20))[rank::3] for rank in range(3)]
 
 
@@ -168,7 +168,7 @@ def test_without_cache_directory_opens_no_session(
         cached()
 
 
-@pytest.mark.filterwarnings("ignore:Seed 11 from outer graph:UserWarning")  # as is meant
+@pytest.mark.filterwarnings("ignore:Seed 11 from outer graph:UserWarning")  # expected
 def test_random_numbers_ignore_the_cache(tmp_path: Path) -> None:
     def make() -> Any:
         values = [random.random(), np.random.normal()]
@@ -177,7 +177,7 @@ def test_random_numbers_ignore_the_cache(tmp_path: Path) -> None:
         )
 
     numbers, records = [], []
-    for folder in ("a", "a", "b"):  # made, found, made again elsewhere
+    for folder in ("a", "a", "b"):  # written, read, written to another directory
         random.seed(3)
         np.random.seed(3)
         context = ready(tmp_path, cache_dir=tmp_path / folder)
@@ -206,7 +206,7 @@ def test_errors(tmp_path: Path) -> None:
         with tf.Graph().as_default(), pytest.raises(error, match=match):
             cached()
     assert list((tmp_path / "cache" / "datasets" / "wrong").iterdir()) == []
-    for _ in range(2):  # an input_fn that ran again
+    for _ in range(2):  # an input_fn that runs twice
         cache_numbers(context)
     with pytest.raises(CheckFailedError, match="used twice"):
         context.experimental.cache_train_dataset("numbers", "2")
@@ -219,7 +219,7 @@ def test_errors(tmp_path: Path) -> None:
 
 
 class CachedTrial(Classifier):
-    """Trains and validates on cached data; one metric of its own."""
+    """A trial with cached training and validation data, and one custom metric."""
 
     calls = 0
 

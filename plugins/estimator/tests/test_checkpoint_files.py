@@ -1,4 +1,4 @@
-"""Finding model.ckpt-N: newest complete one, never what the state file says, never outside."""
+"""Find the newest complete model.ckpt-N, without the state file and without links outside."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def data_file(folder: Path, step: int) -> Path:
 
 
 FAULTS: dict[str, Callable[[Path], Any]] = {
-    "cut data": lambda folder: cut(data_file(folder, 2), 9),
-    "cut index": lambda folder: cut(folder / "model.ckpt-2.index", 8),
+    "truncated data": lambda folder: cut(data_file(folder, 2), 9),
+    "truncated index": lambda folder: cut(folder / "model.ckpt-2.index", 8),
     "empty index": lambda folder: (folder / "model.ckpt-2.index").write_bytes(b""),
-    "no data": lambda folder: data_file(folder, 2).unlink(),
-    "half of the shards": lambda folder: data_file(folder, 2).rename(
+    "missing data": lambda folder: data_file(folder, 2).unlink(),
+    "missing shard": lambda folder: data_file(folder, 2).rename(
         folder / "model.ckpt-2.data-00001-of-00002"
     ),
     "temporary data": lambda folder: data_file(folder, 2).rename(

@@ -1,4 +1,4 @@
-"""The context's members: what is wrapped, what is refused, and what outside of a run."""
+"""The context's methods, in trials and outside of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from detcore_estimator.tensorflow_versions import tf, tf1
 
 @dataclasses.dataclass
 class Worker:
-    """One of several ranks, with no way to reach the others."""
+    """One of several ranks, without communication."""
 
     rank: int
     size: int
@@ -33,7 +33,7 @@ class Worker:
 
 
 def elements(make: Any) -> list[Any]:
-    """Return the elements of a dataset that is made in a graph."""
+    """Return the elements of a dataset that a function creates in a graph."""
     with tf.Graph().as_default():
         iterator = tf1.data.make_initializable_iterator(make())
         following = iterator.get_next()
@@ -70,7 +70,7 @@ def test_optimizers(tmp_path: Path) -> None:
     assert context.wrap_optimizer(optimizer) is optimizer
     assert context.wrap_optimizer(optimizer) is optimizer
     assert context.wrapped_optimizers == [optimizer]
-    # A premade Estimator takes these, too.
+    # Premade Estimators also accept these.
     assert context.wrap_optimizer("Adagrad") == "Adagrad"
     assert callable(context.wrap_optimizer(lambda: tf1.train.GradientDescentOptimizer(0.1)))
     keras_optimizer = tf.keras.optimizers.SGD(0.1)

@@ -1,4 +1,4 @@
-"""The controller of an Estimator trial: what it calls, what it reports, what it refuses."""
+"""The controller of an Estimator trial: its calls, reports and errors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_each_graph_is_built_once(tmp_path: Path) -> None:
 def test_validation_equals_evaluate(tmp_path: Path) -> None:
     class Seeing(Classifier):
         def validation_data(self) -> Any:
-            # Batches of one size: tf.estimator counts each as much, a trial each record.
+            # All batches have one size, because tf.estimator averages batches and a trial records.
             return super().validation_data().unbatch().batch(5)
 
     clock = run(Seeing, tmp_path, until=10, validate_every=10, save_every=10)
@@ -90,7 +90,7 @@ def test_loss_is_the_mean_over_records(tmp_path: Path) -> None:
 
     clock = run(LossIsTheLabel, tmp_path, until=9, unit=3, validate_every=9)
 
-    # 50 records in batches of 8: six whole ones and one of two.
+    # 50 records are six batches of 8 and one of 2.
     assert clock.records == [24, 24, 2 + 16]
     assert clock.validated_records == [20]
     assert clock.validations[0][1]["loss"] == pytest.approx(np.mean(LABELS[:20]), rel=1e-12)
@@ -117,7 +117,7 @@ def test_summaries_are_reported_and_written(tmp_path: Path) -> None:
     clock = run(WithSummaries, tmp_path, until=10)
 
     assert all(set(batch) == {"loss", "mean_feature"} for batch in clock.batches)
-    # One epoch is seven batches, so the mean over records is that of the data.
+    # One epoch is seven batches, so the mean over the records equals the mean of the data.
     means = [batch["mean_feature"] for batch in clock.batches[:7]]
     assert np.average(means, weights=[8] * 6 + [2]) == pytest.approx(FEATURES.mean(), abs=1e-6)
     [path] = (tmp_path / "tensorboard").glob("events*")
@@ -244,7 +244,7 @@ def test_saving_listeners(tmp_path: Path) -> None:
 
     clock = run(Listening, tmp_path, save_every=5)
 
-    # The clock of this test reads the request once the unit after the save has ended.
+    # The clock reads the request at the end of the unit after the save.
     assert listener.calls[:5] == ["begin", "before 5", "after 5", "before 10", "after 10"]
     assert listener.calls[-1] == f"end {clock.steps_completed}"
     assert clock.steps_completed < 20
@@ -294,7 +294,7 @@ def test_evaluation_hook_adds_to_the_graph(
     assert "adds to the graph" in caplog.text
 
 
-# -- what is not used, and what is refused ---------------------------------------------------------
+# -- ignored settings and errors ------------------------------------------------------------------
 
 
 def test_ignored_settings_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -324,7 +324,7 @@ def test_ignored_settings_are_logged_once(tmp_path: Path, caplog: pytest.LogCapt
 
 
 def refuse(tmp_path: Path, error: type[Exception], match: str, **attributes: Any) -> None:
-    """Check that the controller refuses a trial with other attributes."""
+    """Check that the controller rejects a trial with other attributes."""
     trial_class = type("Wrong", (Classifier,), attributes)
     with pytest.raises(error, match=match), opened(trial_class, tmp_path):
         pass
@@ -384,7 +384,7 @@ def test_empty_or_endless_validation_data(tmp_path: Path) -> None:
             return super().validation_data().take(0)
 
     class Endless(Classifier):
-        eval_hooks = (Recorder(stop_at=100),)  # ends a validation that would never end
+        eval_hooks = (Recorder(stop_at=100),)  # ends an endless validation
 
         def validation_data(self) -> Any:
             return super().validation_data().repeat()
@@ -486,13 +486,13 @@ def test_tensorflow_hooks_work_together(tmp_path: Path) -> None:
             ]
             return {"training_hooks": hooks}
 
-    # Two of them run the loss in ``end``, one batch before the end of an epoch.
+    # Two hooks run the loss in ``end``, one batch before the end of an epoch.
     clock = run(Native, tmp_path, until=50, unit=10)
 
     assert clock.steps_completed == 13
     assert (tmp_path / "saver" / "model.ckpt-13.index").exists()
     assert list((tmp_path / "profile").iterdir())
-    # The hook that keeps five checkpoints of its own took none of ours.
+    # The hook, which keeps five checkpoints, deleted none of the trial's checkpoints.
     assert (tmp_path / "checkpoints" / "13" / "model.ckpt-13.index").exists()
 
 

@@ -1,4 +1,4 @@
-"""The training dataset's position: what is read after a restore is what would have been read."""
+"""Restore the position in the training dataset exactly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Seed 11 from outer graph:UserWar
 
 
 def _repeated(name: str) -> list[Any]:
-    """Read what ``dataset.repeat()`` gives, without detcore."""
+    """Return the batches of ``dataset.repeat()``, without detcore."""
     make, count = PIPELINES[name]
     with tf.Graph().as_default() as graph:
         tf1.set_random_seed(SEED)
@@ -36,8 +36,8 @@ def _repeated(name: str) -> list[Any]:
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_reading_equals_repeat_and_resumes(name: str, tmp_path: Path) -> None:
-    # Saved at the start, in the middle of an epoch, at its end, and after a partial batch; saving
-    # disturbs nothing, and what was restored can be saved and restored again.
+    # Save at the start, in the middle and at the end of an epoch, and after a partial batch. Saves
+    # do not change the reading, and a restored reading can be saved and restored again.
     make, count = PIPELINES[name]
     positions = [0, 2, 3, 4, 6] if count < 50 else [1, 38, 40, 45, 50]
     expected = _repeated(name)
@@ -81,7 +81,7 @@ def test_resume_in_a_process_with_v1_behavior(tmp_path: Path) -> None:
 
 
 def test_iterator_state_is_saved(tmp_path: Path) -> None:
-    """Not where all records were read ahead, which are then read again."""
+    """It is not saved if all records were read ahead. They are then read again."""
 
     def shuffled() -> Any:
         return tf.data.Dataset.range(90).shuffle(60)
@@ -123,7 +123,7 @@ def test_replay_is_logged_and_writes_no_files(
 
 
 def assert_goes_on(make: Any, tmp_path: Path, *, saved_at: int, count: int) -> None:
-    """Check that what is read after a restore is what would have been read."""
+    """Check that a restored reading returns the same batches."""
     with Reading(make).begin() as reading:
         expected = reading.read(count)
     with Reading(make).begin() as reading:
@@ -134,7 +134,7 @@ def assert_goes_on(make: Any, tmp_path: Path, *, saved_at: int, count: int) -> N
 
 
 def test_stateful_operation_in_pipeline(tmp_path: Path) -> None:
-    # A stateful operation that is neither random nor Python; TensorFlow refuses to save it.
+    # TensorFlow cannot save this stateful operation, which is neither random nor Python.
     def make() -> Any:
         dataset = tf.data.Dataset.range(9).shuffle(3)
         return dataset.map(lambda x: x + tf.cast(tf.timestamp() * 0, tf.int64)).batch(2)
@@ -182,7 +182,7 @@ def test_length_of_an_epoch() -> None:
 
 
 def test_epochs_with_changing_length(tmp_path: Path) -> None:
-    # How many full batches there are depends on the order.
+    # The number of full batches depends on the order.
     def make() -> Any:
         records = tf.data.Dataset.range(12).shuffle(12)
         return records.group_by_window(
@@ -214,7 +214,7 @@ def test_empty_data() -> None:
     ("kind", "match"),
     [
         ("range", r"with 5 batches, but the trial now has tf\.data with 3"),
-        ("generator", "ended after 3 batches"),  # of unknown length
+        ("generator", "ended after 3 batches"),  # its length is unknown
     ],
 )
 def test_less_data(tmp_path: Path, kind: str, match: str) -> None:

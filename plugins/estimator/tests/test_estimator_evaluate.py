@@ -1,4 +1,4 @@
-"""Evaluation and prediction with the stand-alone Estimator, and reading its variables."""
+"""Evaluate and predict with the stand-alone Estimator, and read its variables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> de.Estimator:
 
 
 def expected(estimator: de.Estimator, step: int = 4, second: str = "second") -> Any:
-    """Return what the model of a checkpoint predicts."""
+    """Return the predictions of a checkpoint's model."""
     reader = tf.train.load_checkpoint(f"{estimator.model_dir}/model.ckpt-{step}")
     return np.maximum(FEATURES @ reader.get_tensor("first"), 0) @ reader.get_tensor(second)
 
@@ -44,7 +44,7 @@ def squared_error(value: Any) -> Any:
 
 
 def evaluate(trained: de.Estimator, change: Any, **arguments: Any) -> Any:
-    """Evaluate the trained model with other parts in its spec."""
+    """Evaluate the trained model with other fields in its spec."""
     return make(trained.model_dir, changed(change)).evaluate(eval_input, **arguments)
 
 
@@ -79,7 +79,7 @@ def test_evaluation_writes_event_files_only(trained: de.Estimator) -> None:
         results = trained.evaluate(eval_input, name="twice")
     assert {p: p.stat().st_mtime_ns for p in folder.iterdir() if p.is_file()} == before
     files = list((folder / "eval_twice").iterdir())
-    # Two evaluations in one second must not write over each other.
+    # Two evaluations in one second must write different files.
     assert len(files) == 2
     for path in files:
         summaries = [e.summary for e in tf1.train.summary_iterator(str(path)) if e.summary.value]
@@ -152,7 +152,7 @@ def test_custom_local_init_op(trained: de.Estimator) -> None:
 def test_custom_saver(trained: de.Estimator) -> None:
     def averaged(spec: Any) -> dict[str, Any]:
         first, second = tf1.trainable_variables()
-        # Reads the value of one moment of Adam as the weight.
+        # Reads one of Adam's moments as the weight.
         saver = tf1.train.Saver({"first": first, "second/Adam_1": second})
         return {"scaffold": tf1.train.Scaffold(saver=saver)}
 
@@ -220,7 +220,7 @@ def test_interleaved_prediction_generators(trained: de.Estimator) -> None:
     first, second = trained.predict(eval_input), trained.predict(eval_input, hooks=[Recorder()])
     pairs = [(next(first), next(second)) for _ in range(BATCH + 1)]
     assert all(np.array_equal(a["value"], b["value"]) for a, b in pairs)
-    # Between two predictions the caller's own world is as it was.
+    # Between two predictions, the caller's TensorFlow state is unchanged.
     assert tf.executing_eagerly() == is_eager
     assert tf1.get_default_graph() is graph
     first.close()
@@ -347,7 +347,7 @@ def test_replace_validates_the_fields() -> None:
 
 
 def keras_model_fn(features: Any, labels: Any, mode: str) -> Any:
-    """Make layers without names, which Keras numbers, and a generator that all of Keras shares."""
+    """Create unnamed layers and Keras's shared random generator."""
     layers = tf.keras.layers
     model = tf.keras.Sequential([layers.Dense(8, "relu"), layers.Dropout(0.5), layers.Dense(1)])
     value = layers.Dense(1)(model(features["x"], training=mode == de.ModeKeys.TRAIN))
@@ -367,7 +367,7 @@ def test_keras_layer_names_are_stable(tmp_path: Path) -> None:
     estimator.train(train_input, steps=20)
     assert estimator.evaluate(eval_input)["loss"] < first["loss"]
     estimator.export_saved_model(tmp_path / "exported", serving_input)
-    # Keras goes on counting where it was before the graphs.
+    # Keras continues its count from before the graphs.
     counts = [int(name.partition("_")[2] or 0) for name in (before, tf.keras.layers.Dense(1).name)]
     assert counts[1] == counts[0] + 1
 

@@ -35,7 +35,7 @@ def signatures_of(path: str) -> set[str]:
 
 
 def exported(trained: de.Estimator, tmp_path: Path, outputs: Any, receiver: Any) -> str:
-    """Export the model with outputs that a function makes of its prediction."""
+    """Export the model with outputs that a function creates from its prediction."""
     function = changed(lambda spec: {"export_outputs": outputs(spec.predictions["value"])})
     return make(trained.model_dir, function).export_saved_model(tmp_path, receiver)
 
@@ -372,7 +372,7 @@ def test_best_exporter_keeps_its_best_value(tmp_path: Path) -> None:
     best = estimator.evaluate(eval_input)["loss"]
     first = de.BestExporter(serving_input_receiver_fn=serving_input)
     assert run(first, estimator, tmp_path, best)
-    # A new process: its first result is the worse one, then a better one.
+    # A new process has a worse result, then a better result.
     start = f"{estimator.model_dir}/model.ckpt-0"
     worse = estimator.evaluate(eval_input, checkpoint_path=start)["loss"]
     assert worse > best

@@ -1,4 +1,4 @@
-"""The stand-alone Estimator beside tf.estimator: the same numbers, bit for bit, and mixed parts."""
+"""The stand-alone Estimator has the same results as tf.estimator, and accepts its objects."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def theirs(model_dir: Path, **config: Any) -> Any:
 
 
 def files_in(folder: Path) -> tuple[set[str], str]:
-    """Return the names of the files, and which checkpoint is the latest."""
+    """Return the names of the files, and the latest checkpoint."""
     names = {p.name for p in folder.iterdir() if not p.name.startswith("events")}
     return names, (folder / "checkpoint").read_text()
 

@@ -1,4 +1,4 @@
-"""Training with the stand-alone Estimator: steps, checkpoints, hooks, and what goes wrong."""
+"""Training with the stand-alone Estimator: steps, checkpoints, hooks and errors."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_global_generator_is_restored(tmp_path: Path) -> None:
 
     parts = make(tmp_path / "parts", noisy)
     parts.train(same, steps=2)
-    parts.evaluate(eval_input, steps=1)  # another graph, which draws too
+    parts.evaluate(eval_input, steps=1)  # another graph, which also draws numbers
     parts = make(tmp_path / "parts", noisy).train(same, steps=2)
     uninterrupted = make(tmp_path / "whole", noisy).train(same, steps=4)
     names = parts.get_variable_names()
@@ -170,7 +170,7 @@ def test_old_checkpoints_are_deleted(tmp_path: Path) -> None:
     estimator = make(tmp_path, save_checkpoints_steps=1, keep_checkpoint_max=2)
     estimator.train(train_input, steps=3)
     assert steps_saved(tmp_path) == [2, 3]
-    # The next call knows of the files of the one before.
+    # The next call knows the files of the previous call.
     estimator.train(train_input, steps=2)
     assert steps_saved(tmp_path) == [4, 5]
 
@@ -190,7 +190,7 @@ def test_checkpoint_period_in_seconds(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     estimator = make(tmp_path, save_checkpoints_steps=None, save_checkpoints_secs=10)
     estimator.train(train_input, steps=8)
-    # The clock moves by 4 s at each look: one at a save, one after each step.
+    # The clock advances by 4 s at each call: one call at a save, one after each step.
     assert steps_saved(tmp_path) == [0, 3, 6, 8]
 
 
@@ -200,7 +200,7 @@ def test_failed_save_keeps_old_checkpoints(tmp_path: Path, monkeypatch: pytest.M
 
     class Broken(tf1.train.Saver):  # type: ignore[misc]
         def save(self, sess: Any, save_path: str, global_step: int, **kwargs: Any) -> str:
-            # As far as a crash may get: the files are there, and not what they should be.
+            # A crash can leave files with wrong content.
             Path(f"{save_path}-{global_step}.index").write_bytes(b"cut off")
             raise OSError("the disk is gone")
 
@@ -244,7 +244,7 @@ def test_kill_during_saves(tmp_path: Path) -> None:
     assert saved_step >= 5
     estimator = make(tmp_path, save_checkpoints_steps=1, keep_checkpoint_max=1)
     step = step_of(estimator)
-    # What was told to be saved is there, or something later.
+    # The last reported checkpoint or a later one exists.
     assert step >= saved_step
     estimator.train(train_input, steps=2)
     assert step_of(estimator) == step + 2
@@ -357,7 +357,7 @@ def test_nan_loss(tmp_path: Path, hooks: int) -> None:
     with pytest.raises(de.NanLossDuringTrainingError, match=r"at global step [56]") as caught:
         estimator.train(train_input, steps=50, hooks=[Recorder()] * hooks)
     assert isinstance(caught.value, tf1.train.NanLossDuringTrainingError)
-    # No checkpoint is later than the last good step.
+    # The last checkpoint is of the last step with a finite loss.
     assert step_of(estimator) == caught.value.step - 1
 
 
@@ -546,7 +546,7 @@ def events_of(folder: Path) -> list[Any]:
 
 
 def with_summary(tag: str) -> Any:
-    """Return the model with a summary of twice its loss."""
+    """Return the model with a summary of its doubled loss."""
 
     def function(features: Any, labels: Any, mode: str) -> Any:
         spec = model_fn(features, labels, mode, {})
@@ -614,7 +614,7 @@ def test_warm_start(tmp_path: Path) -> None:
             reader.get_tensor("second"), first.get_variable_value("second")
         )
         assert is_second_equal == isinstance(start, str)
-        # Its own checkpoints come first when there are any.
+        # Its own checkpoints have priority.
         second.train(train_input, steps=1)
         assert step_of(second) == 2
 

@@ -1,4 +1,4 @@
-"""Stopped and resumed, a trial ends as if it had never been interrupted, bit for bit."""
+"""A stopped and resumed trial ends bit-identical to an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class UnknownLength(Classifier):
 
 
 class Averaged(Classifier):
-    """Evaluates moving averages, under names that a saver of its own maps."""
+    """Evaluates moving averages. Its own saver maps their names."""
 
     def change(self, spec: Any, mode: str) -> dict[str, Any]:
         step = tf1.train.get_global_step()
@@ -69,7 +69,7 @@ class Averaged(Classifier):
 
 
 class PartialSaver(Classifier):
-    """Its saver leaves out the optimizer's state."""
+    """A trial whose saver omits the optimizer's state."""
 
     def change(self, spec: Any, mode: str) -> dict[str, Any]:
         variables = [*tf1.trainable_variables(), tf1.train.get_global_step()]
@@ -77,7 +77,7 @@ class PartialSaver(Classifier):
 
 
 class RandomMetric(Classifier):
-    """Its validation draws from NumPy's generator, and so does a training hook."""
+    """A trial whose validation and training hook draw from NumPy's generator."""
 
     def __init__(self, context: Any) -> None:
         super().__init__(context)
@@ -116,7 +116,7 @@ class EveryRandomOp(Classifier):
 
 
 class NormalizedBatches(Classifier):
-    """Moving mean and variance, updated beside the training step."""
+    """A trial that updates a moving mean in parallel with the training step."""
 
     def make_spec(self, features: Any, labels: Any, mode: str) -> Any:
         mean, variance = tf.nn.moments(features, [0])
@@ -131,7 +131,7 @@ class NormalizedBatches(Classifier):
 
 
 class StreamingMetric(Classifier):
-    """Reports its accuracy over all batches so far, whose sums are local variables."""
+    """Reports a mean over all previous batches. Its sums are local variables."""
 
     def make_spec(self, features: Any, labels: Any, mode: str) -> Any:
         if mode == "train":
@@ -155,7 +155,7 @@ CASES = [
 ]
 
 
-# The seventh batch ends an epoch of the plain dataset; the twelfth ends none.
+# The seventh batch ends an epoch of the plain dataset, the twelfth does not.
 STOPS = [
     pytest.param(case, stop, id=f"{case.__name__}-{stop}", marks=marks)
     for case in CASES
@@ -163,7 +163,9 @@ STOPS = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:Seed 11 from outer graph")  # the trial's, in a map function
+@pytest.mark.filterwarnings(
+    "ignore:Seed 11 from outer graph"
+)  # the trial's seed, in a map function
 @pytest.mark.parametrize(("trial_class", "stop"), STOPS)
 def test_resumed_equals_uninterrupted(
     tmp_path: Path, trial_class: type[Classifier], stop: int
@@ -204,13 +206,13 @@ def test_averages_are_validated(tmp_path: Path) -> None:
     plain = run(Classifier, tmp_path, tmp_path / "plain")
     averaged = run(Averaged, tmp_path, tmp_path / "averaged")
 
-    # The same steps; the moving averages lag behind, so the losses differ.
+    # The steps are equal. The moving averages lag behind, so the validation losses differ.
     assert [b["loss"] for b in plain.batches] == [b["loss"] for b in averaged.batches]
     assert plain.validations[0][1]["loss"] != averaged.validations[0][1]["loss"]
 
 
 class Rated(Classifier):
-    """Has its learning rate in a variable, as optimizers of Keras do."""
+    """A trial with its learning rate in a variable, like Keras optimizers."""
 
     rate = 0.1
     kind = "variable"
@@ -237,7 +239,7 @@ class Rated(Classifier):
 
 @pytest.mark.parametrize("kind", ["variable", *([] if hasattr(tf.keras, "ops") else ["legacy"])])
 def test_new_learning_rate_is_used(tmp_path: Path, kind: str) -> None:
-    """A rate of 0 trains nothing, although the source was trained with another rate."""
+    """A rate of 0 changes no weights, although the source was trained with another rate."""
     source = tmp_path / "source" / str(UNTIL)
     run(type("Source", (Rated,), {"kind": kind}), tmp_path, source.parent)
     with opened(type("Started", (Rated,), {"kind": kind, "rate": 0.0}), tmp_path) as controller:
@@ -249,7 +251,7 @@ def test_new_learning_rate_is_used(tmp_path: Path, kind: str) -> None:
 
 
 class WarmStarted(Classifier):
-    """Starts from a model whose first layer is like its own."""
+    """A trial that starts from a model with the same first layer."""
 
     source: Path
 

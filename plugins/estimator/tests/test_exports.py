@@ -1,4 +1,4 @@
-"""Exported models in checkpoints, and the user's exporters."""
+"""Exported models in checkpoints, and custom exporters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Serving(Classifier):
 
 
 def assert_predicts(folder: Path, variables: dict[str, np.ndarray], factor: int = 1) -> None:
-    """Check that the only model in a folder has these weights, and multiplies its features."""
+    """Check the weights and the feature factor of the only model in a directory."""
     [exported] = folder.iterdir()
     assert exported.name.isdigit()
     hidden = factor * FEATURES @ variables["hidden/kernel"] + variables["hidden/bias"]
@@ -58,7 +58,7 @@ def test_averages_are_exported(tmp_path: Path) -> None:
 
 
 class Noting(detcore_estimator.Exporter):
-    """Notes how it is called."""
+    """Records its calls."""
 
     name = "noting"
 
@@ -101,7 +101,7 @@ def test_best_exporter_survives_a_restart(tmp_path: Path) -> None:
     folder = tmp_path / "trial" / "estimator" / "export" / "best"
     assert len(list(folder.iterdir())) == 2
 
-    # Another process of the trial, whose model is worse than the best.
+    # A later process of the trial has a worse model than the best.
     with opened(Exporting, tmp_path) as controller:
         assert controller.validate().metrics["loss"] > clock.validations[1][1]["loss"]
     assert len(list(folder.iterdir())) == 2

@@ -1,4 +1,4 @@
-"""Files that were made to do harm are refused, each with its own message; nothing is run."""
+"""Malicious files are rejected with specific messages, and none of their code runs."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from detcore_estimator.load_checkpoint import load_estimator_from_checkpoint_pat
 
 DATA = struct.pack("<3f", 1, 2, 3)
 
-# What the index says of ``w``, a variable of three floats in a data file of 12 bytes.
+# Index entries for ``w``, a variable of three floats in a data file of 12 bytes.
 REFUSED_UNREAD: dict[str, tuple[dict[str, bytes], str]] = {
     "10 GB": ({"w": entry([2_500_000_000], size=10**10)}, "12 bytes, .* need 10000000000"),
     "shape overflows": ({"w": entry([2**40, 2**40], size=12)}, r"shape \[1099511627776, "),
-    "overflows, none": ({"w": entry([2**62, 2**62, 0], size=0)}, "impossible shape"),
+    "overflow without bytes": ({"w": entry([2**62, 2**62, 0], size=0)}, "impossible shape"),
     "negative shape": ({"w": entry([-3], size=12)}, r"shape \[-3\]"),
     "unknown size": ({"w": entry([-1], size=12)}, r"shape \[-1\]"),
     "300 axes": ({"w": entry([1] * 300, size=4)}, "dimensions: 300"),
-    "no such type": ({"w": entry([3], dtype=99, size=12)}, "type number 99"),
+    "unknown type": ({"w": entry([3], dtype=99, size=12)}, "type number 99"),
     "negative size": ({"w": entry([3], size=-12)}, "-12 bytes at offset 0"),
-    "negative place": ({"w": entry([3], size=12, offset=-8)}, "12 bytes at offset -8"),
-    "no message": ({"w": b"\xff\xfe\xfd"}, "cannot be read"),
+    "negative offset": ({"w": entry([3], size=12, offset=-8)}, "12 bytes at offset -8"),
+    "malformed entry": ({"w": b"\xff\xfe\xfd"}, "cannot be read"),
 }
 GOOD = entry([3], size=12, data=DATA)
 REFUSED_READING: dict[str, dict[str, bytes]] = {
     "size of 10 GB": {"w": entry([3], size=10**10, data=DATA)},
-    "too small a size": {"w": entry([3], size=1, data=DATA)},
-    "far away": {"w": entry([3], size=12, offset=10**12, data=DATA)},
-    "text in a number's place": {"w": entry([3], dtype=STRING, size=12, data=DATA)},
+    "small size": {"w": entry([3], size=1, data=DATA)},
+    "offset beyond the end": {"w": entry([3], size=12, offset=10**12, data=DATA)},
+    "string type": {"w": entry([3], dtype=STRING, size=12, data=DATA)},
     "wrong checksum": {"w": entry([3], size=12, data=b"another")},
-    "a billion data files": {"": header(2**30), "w": GOOD},
+    "many data files": {"": header(2**30), "w": GOOD},
 }
 
 
@@ -100,8 +100,8 @@ def test_state_file_with_parent_path_is_ignored(tmp_path: Path) -> None:
 SAVED_MODEL_CASES: dict[str, tuple[str, bytes, str]] = {
     "garbage": ("saved_model.pb", b"\x00\xff" * 50, "damaged"),
     "text": ("saved_model.pb", b"not a model at all", "damaged|no graph with the tags"),
-    "nothing": ("saved_model.pb", b"", "no graph with the tags"),
-    "variables of nothing": ("variables/variables.index", b"junk", "not the index"),
+    "empty": ("saved_model.pb", b"", "no graph with the tags"),
+    "garbage variables": ("variables/variables.index", b"junk", "not the index"),
 }
 
 

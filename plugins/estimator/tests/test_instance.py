@@ -1,4 +1,4 @@
-"""Estimator trials that are made for debugging, and their checkpoints loaded like any others."""
+"""Create Estimator trials for debugging, and load their checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detcore.errors import InvalidCheckpointError
 from detcore_estimator.tensorflow_versions import tf
 
 MODEL_DIR = Path(__file__).parent / "model"
-# In a process of its own: it switches TensorFlow to V1 behaviour.
+# Runs in a separate process, because it switches TensorFlow to V1 behaviour.
 SCRIPT = """
 import json, sys
 from detcore.client import create_trial_instance

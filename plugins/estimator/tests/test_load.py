@@ -1,4 +1,4 @@
-"""Loading serving functions out of checkpoints of this plugin and of Determined 0.17."""
+"""Load serving functions from checkpoints of this plugin and of Determined 0.17."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from detcore_estimator.tensorflow_versions import tf
 
 
 def write_ours(folder: Path, *names: str, framework: str = "estimator") -> Path:
-    """Write what the loader looks at of a checkpoint of this plugin."""
+    """Write the files of this plugin's checkpoints that the loader reads."""
     folder.mkdir(parents=True, exist_ok=True)
     record = {"framework": framework, "trial_class": "model_def:T", "config": {}, "hparams": {}}
     (folder / "trial.json").write_text(json.dumps(record))
@@ -47,7 +47,7 @@ def test_name_selects_a_serving_function(tmp_path: Path) -> None:
 
 def test_checkpoint_without_serving_function(tmp_path: Path) -> None:
     folder = write_ours(tmp_path)
-    # None of these is a serving function of the trial.
+    # These are not serving functions of the trial.
     write_saved_model(folder / "export" / "best" / "1700000000", weight=7)
     write_saved_model(folder / "code" / "pretrained" / "1", weight=8)
     write_saved_model(folder / "serving" / "temp-1700000001", weight=9)
@@ -107,7 +107,7 @@ def test_tags(tmp_path: Path) -> None:
         lambda export: shutil.rmtree(export / "variables"),
         lambda export: (export / "assets" / "words.txt").unlink(),
     ],
-    ids=["cut graph", "cut variables", "lost variables", "lost asset"],
+    ids=["truncated graph", "truncated variables", "missing variables", "missing asset"],
 )
 def test_damaged_exports_are_rejected(tmp_path: Path, fault: Any) -> None:
     folder = write_ours(tmp_path, "s")
@@ -156,7 +156,7 @@ def test_determined_checkpoints(tmp_path: Path, described: str | None) -> None:
 
 
 def test_trap_detects_unpickling(tmp_path: Path) -> None:
-    """Whoever loads one of them writes a file: so the tests above can fail."""
+    """Loading one of the pickles writes a file, so the tests above can fail."""
     folder = write_determined(tmp_path / "c")
     for name in PICKLES:
         run_python("-c", f"import pickle; pickle.load(open({str(folder / name)!r}, 'rb'))")
@@ -212,4 +212,4 @@ assert (float(values["y"][0, 0]), float(values["id"][0])) == (float(sys.argv[2])
 def test_v2_behavior_disabled(tmp_path: Path) -> None:
     folder = write_determined(tmp_path / "c")
     run_python("-c", V1_SCRIPT, folder, LARGE)
-    assert tf.executing_eagerly()  # this process, where the other tests ran
+    assert tf.executing_eagerly()  # the process of the other tests

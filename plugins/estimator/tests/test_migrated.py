@@ -1,4 +1,4 @@
-"""A trial class written for Determined, migrated, is one of this plugin's."""
+"""Migrate trial classes from Determined to this plugin."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LineTrial(EstimatorTrial):
         return {}
 """
 
-# Iris with a premade Estimator and hooks, in the style of 0.12: a script, and a trial.
+# A script in the style of Determined 0.12: Iris with a premade Estimator and hooks.
 IRIS = """\
 import argparse
 import json

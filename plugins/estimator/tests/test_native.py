@@ -1,4 +1,4 @@
-"""The native form: a script by itself, and the same script as a trial of ``detcore run``."""
+"""A script in the native form, run directly and as a trial of ``detcore run``."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> No
 
 @pytest.mark.cold
 def test_script_runs_directly(detcore: Detcore) -> None:
-    """Length from max_steps; metrics, a checkpoint with a serving function, the script's code."""
+    """The script reports metrics, and saves a serving function and its code."""
     config = {
         "hyperparameters": {"learning_rate": 0.02},
         "searcher": {"metric": "accuracy", "smaller_is_better": False},
@@ -236,13 +236,13 @@ def run_config(detcore: Detcore) -> Path:
 @pytest.mark.soak
 @pytest.mark.long
 def test_script_resumes_exactly_as_a_trial(detcore: Detcore) -> None:
-    script = write_script(detcore, max_steps=7)  # the run's length counts
+    script = write_script(detcore, max_steps=7)  # the run's length has priority
     straight = detcore("run", run_config(detcore), script.parent, "--json")
     assert straight.code == 0, straight.stdout + straight.stderr
     assert straight.summary["trials"][0]["steps_completed"] == 60
     expected = variables_of(folder_of(detcore, straight.summary))
 
-    # The same computation, only slower, so that it can be caught.
+    # The same computation, but slow enough for a kill.
     write_script(detcore, max_steps=7, pause_s=0.1)
     process = detcore.start("run", run_config(detcore), script.parent)
     before = len(detcore.committed())
@@ -270,7 +270,7 @@ def test_script_starts_from_a_checkpoint(detcore: Detcore) -> None:
         latest = database.latest_checkpoint(2)
         assert latest is not None
     assert latest.steps_completed == 4
-    # The model's own counter goes on; the trial's is at 4.
+    # The model's counter continues. The trial's counter is 4.
     assert variables_of(detcore.home / "checkpoints" / latest.uuid)["global_step"] == 13
 
 

@@ -1,4 +1,4 @@
-"""Random operations of a graph that go on where a checkpoint was taken."""
+"""Random operations of a graph continue exactly after a checkpoint."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_distributions(name: str) -> None:
     error = np.sqrt(variance / values.size)
     assert abs(values.mean() - mean) < 5 * error
     assert values.var() == pytest.approx(variance, rel=0.02)
-    # Neither two steps nor two records of a step have to do with one another.
+    # Steps are independent, and so are the records of a step.
     flat = values.reshape(len(values), -1)
     assert abs(np.corrcoef(flat[0], flat[1])[0, 1]) < 0.05
     assert abs(np.corrcoef(flat[0][1:], flat[0][:-1])[0, 1]) < 0.05
@@ -63,7 +63,7 @@ def test_equal_seeds_stay_equal() -> None:
 
 
 def test_operations_without_seeds() -> None:
-    # Without a graph's seed, operations are told apart by their names.
+    # Without a graph seed, the names of operations determine their numbers.
     with tf.Graph().as_default() as graph:
         values = [tf.identity(tf.random.uniform([9])) for _ in range(2)]
         random_ops = make_random_ops_resumable(graph, values)
@@ -145,7 +145,7 @@ def test_counter_is_not_saved() -> None:
 
 
 def test_numbers_precede_the_increment() -> None:
-    # The numbers of a step are those before its increment, always.
+    # A step draws its numbers before its increment.
     model = Model(lambda: tf.random.uniform([1]))
     expected = [float(model.at(step).step()[0]) for step in range(200)]
     model.at(0)

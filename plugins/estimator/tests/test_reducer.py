@@ -1,4 +1,4 @@
-"""`make_metric`: structures, types, fresh starts, ranks, and errors of the user's reducers."""
+"""`make_metric`: structures, types, resets, ranks, and errors of reducers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from detcore_estimator.distributed.metric_reducers import Reducers
 from detcore_estimator.estimator_context import EstimatorTrialContext
 from detcore_estimator.tensorflow_versions import tf, tf1, tf_estimator
 
-DATA = np.arange(1, 8, dtype=np.float32)  # 7 records, batches of 2: the last one is smaller
+DATA = np.arange(1, 8, dtype=np.float32)  # 7 records in batches of 2: the last batch is smaller
 
 
 class Mean(MetricReducer):
@@ -51,7 +51,7 @@ Build = Callable[[Any, Reducers], Any]
 
 
 class Evaluation:
-    """An evaluation graph that is kept; `build` makes metrics from the tensor of a batch."""
+    """A reusable evaluation graph. `build` creates metrics from the tensor of a batch."""
 
     def __init__(
         self, build: Build, data: Any = DATA, distributed: Any = None, batch_size: int = 2
@@ -63,12 +63,12 @@ class Evaluation:
             self.iterator = tf1.data.make_initializable_iterator(dataset)
             self.metrics = build(self.iterator.get_next(), self.reducers)
             self.local_init = tf1.local_variables_initializer()
-        # Threads of its own: ranks wait for each other inside of operations.
+        # Ranks wait for each other inside operations, so each session needs its own threads.
         config = tf1.ConfigProto(use_per_session_threads=True, inter_op_parallelism_threads=2)
         self.session = tf1.Session(graph=self.graph, config=config)
 
     def run(self, *, by_init: bool = True, by_begin: bool = False, most: int = 99) -> Any:
-        """Evaluate; return the values in the structure of the metrics."""
+        """Evaluate, and return the values in the structure of the metrics."""
         if by_init:
             self.session.run(self.local_init)
         if by_begin:
@@ -97,7 +97,7 @@ def metric_of(
 
 
 def values_seen(take: Any, data: Any = DATA) -> list[Any]:
-    """Return the values of all batches that a function reducer is given."""
+    """Return the values of all batches that a function reducer receives."""
     values: list[Any] = []
 
     def keep(batches: list[Any]) -> float:
@@ -126,7 +126,7 @@ Point = collections.namedtuple("Point", "x y")
 def test_structures_are_preserved(take: Any, first: Any) -> None:
     values = values_seen(take)
     assert len(values) == 4
-    # Their text has the types of the structures and the order of the keys, too.
+    # `repr` includes the types of the structures and the order of the keys.
     assert repr(tf.nest.map_structure(lambda value: value.tolist(), values[0])) == repr(first)
 
 
@@ -143,7 +143,7 @@ class OnlyAccumulate:
 
 
 class Stuck(Mean):
-    """Cannot be copied."""
+    """A reducer that cannot be copied."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -264,7 +264,7 @@ def test_reducer_keeps_its_initial_state() -> None:
 
 
 class SharedByMistake(MetricReducer):
-    """State in a class attribute, which copies share."""
+    """A reducer with state in a class attribute, which copies share."""
 
     batches: list[Any] = []
 
@@ -353,7 +353,7 @@ def test_make_metric_outside_a_graph() -> None:
 @pytest.mark.parametrize("where", ["accumulate", "cross_slot_reduce"])
 def test_reducer_errors_are_raised(error: Any, where: str) -> None:
     def fail(self: Any, metric: Any) -> Any:
-        raise error("the user's own text")  # the line to be found
+        raise error("the user's own text")  # line in the traceback
 
     evaluation = Evaluation(metric_of(type("Broken", (Mean,), {where: fail})()))
     evaluation.session.run([evaluation.local_init, evaluation.iterator.initializer])
@@ -362,10 +362,10 @@ def test_reducer_errors_are_raised(error: Any, where: str) -> None:
     fails = evaluation.metrics.update if where == "accumulate" else evaluation.metrics.value
     with pytest.raises(tf.errors.UnknownError, match="the user's own text") as caught:
         evaluation.session.run(fails)
-    assert "the line to be found" in caught.value.message
+    assert "line in the traceback" in caught.value.message
     original = evaluation.reducers.take_error()
     assert type(original) is error
-    assert "the line to be found" in "".join(traceback.format_exception(original))
+    assert "line in the traceback" in "".join(traceback.format_exception(original))
     assert evaluation.reducers.take_error() is None
 
 
@@ -397,7 +397,7 @@ def test_graphs_are_released() -> None:
 
 
 class Rank:
-    """A rank in a thread of its own; wrong orders are found, waits end."""
+    """A rank in its own thread. It detects exchanges in different orders."""
 
     def __init__(self, rank: int, slots: list[Any], barrier: threading.Barrier) -> None:
         self.rank, self.slots, self.barrier = rank, slots, barrier
@@ -419,7 +419,7 @@ class Rank:
 
 
 def run_ranks(size: int, build: Build, data: Any = DATA, batch_size: int = 2) -> list[Any]:
-    """Evaluate on several ranks, records in turn; return values or exceptions by rank."""
+    """Evaluate on several ranks, and return values or exceptions by rank."""
     barrier, slots = threading.Barrier(size, timeout=20), [None] * size
 
     def work(rank: int) -> Any:
@@ -453,13 +453,13 @@ def test_ranks_without_batches_are_skipped() -> None:
             return super().cross_slot_reduce(per_slot_metrics)
 
     assert run_ranks(3, metric_of(Counting()), DATA[:2], 1) == [1.5] * 3
-    assert counts == [2]  # the chief alone reduces, once
+    assert counts == [2]  # only the chief reduces, once
 
 
 def test_ranks_exchange_metrics_in_one_order() -> None:
     def build(batch: Any, reducers: Reducers) -> Any:
         pairs = [Pair(reducers.make_metric(batch * i, mean, float)) for i in range(6)]
-        # Ranks fetch in their own order: the graph's own must hold.
+        # Ranks fetch in different orders, but must exchange in the graph's order.
         return pairs if reducers._distributed.rank % 2 else pairs[::-1]
 
     results = run_ranks(4, build)

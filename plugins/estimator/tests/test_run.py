@@ -1,4 +1,4 @@
-"""Estimator trials run, killed and resumed through the command line: the whole, in processes."""
+"""Run, kill and resume Estimator trials through the command line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODEL_DIR = Path(__file__).parent / "model"
 BATCHES = 600
 HAS_TF_ESTIMATOR = importlib.util.find_spec("tensorflow_estimator") is not None
 KILL, INTERRUPT = signal.SIGKILL, signal.SIGINT
-# Kinds of trials, and how often and by what each is ended before it may go on to the end.
+# Kinds of trials, with the signals that end each of them before the final resume.
 KINDS: list[tuple[str, list[signal.Signals]]] = [
     ("Shuffled", [KILL, INTERRUPT]),
     ("Repeated", [KILL]),
@@ -62,7 +62,7 @@ def folder_of(detcore: Detcore, summary: dict[str, Any]) -> Path:
 
 
 def variables_of(folder: Path) -> dict[str, np.ndarray]:
-    """Every variable in a checkpoint, by name: weights, slots, moving averages, global step."""
+    """Return all variables of a checkpoint by name: weights, slots, averages, global step."""
     (index,) = folder.glob("model.ckpt-*.index")
     reader = tf.train.load_checkpoint(str(index.with_suffix("")))
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
@@ -97,7 +97,7 @@ def test_killed_run_resumes_exactly(
     assert any("Adam" in name for name in expected)
 
     dice = random.Random(kind)
-    has_ledger = kind == "Shuffled"  # the others have no epochs whose records could be compared
+    has_ledger = kind == "Shuffled"  # the other kinds have no epochs with comparable records
     process = detcore.start("run", config(detcore, kind, data_ledger=has_ledger), MODEL_DIR)
     for sent_signal in signals:
         before = len(detcore.committed())
@@ -130,7 +130,7 @@ def test_hook_order_and_files(detcore: Detcore) -> None:
     process.communicate(timeout=60)
     lines = journal.read_text().splitlines()
     assert "first: on_checkpoint_load" not in lines
-    # One for each of the two hooks, in the order of the list.
+    # One event for each of the two hooks, in the order of the list.
     assert lines[:8] == [
         f"{name}: {event}"
         for event in ("begin", "after_create_session", "before_run", "after_run")

@@ -1,4 +1,4 @@
-"""Killed around and within saves, written behind the training or not, a trial loses nothing."""
+"""A trial killed around or during a synchronous or background save loses no data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TRIES = 8
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
-    """The variables at the end of a run that nobody ended."""
+    """Return the final variables of an uninterrupted run."""
     detcore = Detcore(tmp_path_factory.mktemp("straight"))
     straight = detcore("run", heavy(detcore, True), MODEL_DIR, "--json", timeout_s=300)
     assert straight.code == 0, straight.stderr
@@ -41,7 +41,7 @@ def heavy(detcore: Detcore, is_async: bool) -> Path:
 
 
 def half_written(detcore: Detcore) -> list[Path]:
-    """Checkpoints with files of TensorFlow's, and without a manifest."""
+    """Return checkpoints that have TensorFlow's files but no manifest."""
     return [
         folder
         for folder in (detcore.home / "checkpoints").glob("*")
@@ -54,7 +54,7 @@ def kill(detcore: Detcore, *, in_a_write: bool) -> bool:
     """Kill the command started last, right after a commit or in the middle of a save.
 
     Returns:
-        Whether it was at that moment.
+        Whether the kill was at that moment.
     """
     process = detcore.started[-1]
     before = len(detcore.committed())
@@ -65,17 +65,17 @@ def kill(detcore: Detcore, *, in_a_write: bool) -> bool:
         detcore.wait_for(lambda: len(detcore.committed()) > before, 200)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
-    time.sleep(0.5)  # the worker ends by itself, once it sees that the command has
+    time.sleep(0.5)  # the worker ends after the command
     return not in_a_write or any(folder in half_written(detcore) for folder in caught)
 
 
-# Between two saves that training waits for: test_run.py.
+# test_run.py tests kills between two synchronous saves.
 @pytest.mark.soak
 @pytest.mark.long(together="async")
 @pytest.mark.parametrize(
     ("is_async", "in_a_write"),
     [(True, False), (True, True), (False, True)],
-    ids=["async, after a commit", "async, in a write", "sync, in a write"],
+    ids=["async, after a commit", "async, during a write", "sync, during a write"],
 )
 def test_kill_during_save_resumes_exactly(
     detcore: Detcore, expected: dict[str, np.ndarray], is_async: bool, in_a_write: bool

@@ -1,4 +1,4 @@
-"""Sessions with hooks: what is run, in which order, and what two hooks may not do."""
+"""Sessions with hooks: fetches, call order, and conflicts between hooks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from detcore_estimator.tensorflow_versions import tf, tf1
 
 
 class Asking(tf1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow has no types
-    """Asks for whatever it is given and keeps the results."""
+    """A hook that requests its arguments and records the results."""
 
     def __init__(self, *requests: Any) -> None:
         self._requests = list(requests)

@@ -1,4 +1,4 @@
-"""A snapshot that is written later holds, bit for bit, what a saver would have written then."""
+"""A snapshot is bit-identical to the saver's files, even if it is written later."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from detcore_estimator.tensorflow_versions import tf, tf1
 
 
 class Model:
-    """A graph with a training step, its saver, and a session.
+    """A graph with a training step, a saver and a session.
 
     Args:
-        build: Makes variables and returns the operation of a step, and a saver or None.
+        build: Creates variables, and returns the operation of a step, and a saver or None.
     """
 
     def __init__(self, build: Callable[[], tuple[Any, Any]], config: Any = None) -> None:
@@ -34,7 +34,7 @@ class Model:
             init = [tf1.global_variables_initializer(), tf1.tables_initializer()]
         self.graph.finalize()
         self.session = tf1.Session(graph=self.graph, config=config)
-        # Averages begin with values of variables that must be there, whatever runs first.
+        # Averages need their variables to be initialized first.
         self.session.run(first)
         self.session.run(init)
         self._step = self.session.make_callable(step)
@@ -44,13 +44,13 @@ class Model:
             self._step()
 
     def snapshot(self, folder: Path) -> Callable[[], None]:
-        """Make the folder and a snapshot, and return what writes it."""
+        """Create the directory and a snapshot, and return the function that writes it."""
         folder.mkdir()
         with self.graph.as_default():
             return self.files.snapshot(self.session, folder, 7)
 
     def save(self, folder: Path) -> dict[str, bytes]:
-        """Let TensorFlow save, and return the files."""
+        """Save with TensorFlow, and return the files."""
         folder.mkdir()
         path = str(folder / "model.ckpt-7")
         with self.graph.as_default():
@@ -59,7 +59,7 @@ class Model:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The files with tensors of a folder."""
+    """Return the files with tensors in a directory."""
     return {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if ".ckpt" in p.name}
 
 
@@ -68,7 +68,7 @@ def without_meta(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def embeddings(*, use_resource: bool) -> Callable[[], tuple[Any, Any]]:
-    """Sparse and dense gradients, parts of variables, a moving mean, averages, many types."""
+    """Build sparse and dense gradients, variable partitions, averages and many types."""
 
     def build() -> tuple[Any, Any]:
         with tf1.variable_scope("", use_resource=use_resource):
@@ -92,7 +92,7 @@ def embeddings(*, use_resource: bool) -> Callable[[], tuple[Any, Any]]:
 
 
 def changes_of_all_types() -> list[Any]:
-    """Variables of many types that change by operations of many kinds."""
+    """Build variables of many types that different operations change."""
     changes = []
     for name in ("int64", "uint8", "float16", "bfloat16", "float64", "complex64"):
         kind = tf.as_dtype(name)
@@ -129,13 +129,13 @@ def test_copy_equals_the_saver_files(tmp_path: Path, use_resource: bool) -> None
         assert sorted(copied) == sorted([*expected, "model.ckpt-7.meta"])
         assert without_meta(copied) == expected
         later = model.save(tmp_path / f"later-{number}")
-        assert later != expected  # training did go on
+        assert later != expected  # training continued
         check_tensors(model, folder)
         check_tensors(model, folder)
 
 
 def check_tensors(model: Model, folder: Path) -> None:
-    """Compare what is told of the tensors with what is in the files."""
+    """Compare the descriptions of the tensors with the files."""
     reader = tf.train.load_checkpoint(str(folder / "model.ckpt-7"))
     types = reader.get_variable_to_dtype_map()
     shapes = reader.get_variable_to_shape_map()
@@ -151,7 +151,7 @@ def check_tensors(model: Model, folder: Path) -> None:
 
 
 def saving(make_saver: Callable[..., Any]) -> Callable[[], tuple[Any, Any]]:
-    """Return what builds two variables, a step that changes them, and their saver."""
+    """Return a function that builds two variables, their training step and their saver."""
 
     def build() -> tuple[Any, Any]:
         first = tf1.get_variable("first", initializer=tf.ones([3, 2]))
@@ -172,7 +172,7 @@ def on_two_devices(**arguments: Any) -> tuple[Any, Any]:
 
 
 class Doubled(SaveableObject):  # type: ignore[misc]  # TensorFlow has no types
-    """Saves twice a variable's value: a tensor that is computed."""
+    """Saves a computed tensor: the doubled value of a variable."""
 
     def __init__(self, variable: Any) -> None:
         self._variable = variable
@@ -184,7 +184,7 @@ class Doubled(SaveableObject):  # type: ignore[misc]  # TensorFlow has no types
 
 
 class OwnSave(tf1.train.Saver):  # type: ignore[misc]  # TensorFlow has no types
-    """Does more than its graph."""
+    """A saver that does more than its graph."""
 
     def save(self, *args: Any, **kwargs: Any) -> Any:
         path = super().save(*args, **kwargs)
@@ -193,7 +193,7 @@ class OwnSave(tf1.train.Saver):  # type: ignore[misc]  # TensorFlow has no types
 
 
 class Telling(BulkSaverBuilder):  # type: ignore[misc]  # TensorFlow has no types
-    """Adds an operation to the saving that a copy would leave out."""
+    """A saver that adds an operation to its saves, which a copy would omit."""
 
     def save_op(self, filename_tensor: Any, saveables: Any) -> Any:
         operation = tf1.py_func(lambda: np.int64(0), [], tf.int64)
@@ -215,9 +215,9 @@ def quantized(*variables: Any) -> Any:
 
 
 COPIED: dict[str, Callable[..., Any]] = {
-    "whole": lambda *variables: tf1.train.Saver(variables),
+    "all variables": lambda *variables: tf1.train.Saver(variables),
     "other names": lambda first, second: tf1.train.Saver({"a/b": second, "second": first}),
-    "one by one": lambda *variables: tf1.train.Saver(variables, restore_sequentially=True),
+    "sequential": lambda *variables: tf1.train.Saver(variables, restore_sequentially=True),
     "computed": lambda first, second: tf1.train.Saver([Doubled(first), second]),
     "table": with_a_table,
 }

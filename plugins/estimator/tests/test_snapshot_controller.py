@@ -1,4 +1,4 @@
-"""Snapshots of a whole trial: taken at a batch, written while training goes on, or after it."""
+"""Snapshots of a trial, written during training or afterwards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEM = "model.ckpt"
 
 
 class SnapshotClock(FakeClock):
-    """Takes snapshots where `FakeClock` saves, and writes each one boundary later."""
+    """Creates snapshots where `FakeClock` saves, and writes each one boundary later."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         self._write: Callable[[], None] | None = None
@@ -52,7 +52,7 @@ class SnapshotClock(FakeClock):
 
 
 def in_thread(write: Callable[[], None]) -> None:
-    """Call it on another thread and raise what it raises."""
+    """Call a function on another thread, and raise its exception."""
     with ThreadPoolExecutor(1) as threads:
         threads.submit(write).result(120)
 
@@ -66,7 +66,7 @@ def run(
     until: int = 13,
     **settings: Any,
 ) -> Any:
-    """Train; what is not written when training ends is written when the controller is closed."""
+    """Train. Pending snapshots are written when the controller is closed."""
     np.random.seed(5)
     trained = train(
         trial_class, tmp_path, directory, clock=clock, until=until, unit=2, save_every=4, **settings
@@ -77,10 +77,10 @@ def run(
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    """All files by name, with the content of those that are the same in every run.
+    """Return all files by name, with the content of files that are the same in every run.
 
-    Graphs name the functions of a process. The position in the data holds what was read ahead,
-    which is more or less as threads happen to run (that it resumes exactly is tested elsewhere).
+    Graphs contain function names of the process. The position in the data contains records that
+    threads read ahead, and their number varies. Other tests check that it resumes exactly.
     """
     contents = {}
     for path in sorted(folder.iterdir()):

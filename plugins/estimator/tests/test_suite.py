@@ -1,4 +1,4 @@
-"""Estimators keep the contract of a framework plugin."""
+"""Estimator trials fulfill the contract of a framework plugin."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ class TestEstimator(FrameworkSuite):
         *("validation_begin", "validation_end", "train_end"),
     )
     worker_tolerance = 1e-5
-    # TensorFlow's own reader and the users of an export read these.
+    # TensorFlow's reader and users of exports read these.
     unread_files = ("answers/*", "checkpoint", "graph.pbtxt", "model.ckpt-*.meta")
-    declined = {} if HAS_HOROVOD else {"several-workers": "there is no Horovod for this TensorFlow"}
+    declined = (
+        {} if HAS_HOROVOD else {"several-workers": "Horovod does not support this TensorFlow"}
+    )
 
     def read_state(self, checkpoint: Path) -> Mapping[str, np.ndarray]:
         (index,) = checkpoint.glob("model.ckpt-*.index")

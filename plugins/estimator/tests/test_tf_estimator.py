@@ -1,4 +1,4 @@
-"""Estimators of ``tf.estimator`` itself (TensorFlow 2.15), trained as trials."""
+"""Train estimators of ``tf.estimator`` (TensorFlow 2.15) as trials."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from detcore.errors import InvalidExperimentError
 from detcore_estimator.tensorflow_versions import tf, tf1, tf_estimator
 
 estimator: Any = tf_estimator()
-# From TensorFlow 2.16 on there is nothing to test here.
+# TensorFlow 2.16 and later have no tf.estimator.
 pytestmark = [
     pytest.mark.skipif(estimator is None, reason="this TensorFlow has no tf.estimator"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -73,7 +73,7 @@ class Premade(detcore_estimator.EstimatorTrial):
 
 
 class PremadeV2(Premade):
-    """The same of TensorFlow 2, with a Keras optimizer."""
+    """A DNNClassifier of TensorFlow 2, with a Keras optimizer."""
 
     def build_estimator(self) -> Any:
         optimizer = self.context.wrap_optimizer(tf.keras.optimizers.legacy.Adam(0.01))
@@ -81,7 +81,7 @@ class PremadeV2(Premade):
 
 
 class Linear(Premade):
-    """A linear model, whose optimizer is made by its name."""
+    """A linear model with an optimizer that is created by name."""
 
     def build_estimator(self) -> Any:
         optimizer = self.context.wrap_optimizer("Ftrl")
@@ -89,7 +89,7 @@ class Linear(Premade):
 
 
 class KerasModel(Premade):
-    """A Keras model turned into an Estimator, whose saver is a ``tf.train.Checkpoint``."""
+    """A Keras model converted to an Estimator. Its saver is a ``tf.train.Checkpoint``."""
 
     format = "checkpoint"
 
@@ -154,7 +154,7 @@ def test_tf_estimator_exporters_run(tmp_path: Path) -> None:
     assert len(list((exports / "latest").iterdir())) == 2
     assert len(list((exports / "final").iterdir())) == 1
     assert (next((exports / "best").iterdir()) / "saved_model.pb").exists()
-    # The exports of the checkpoint itself.
+    # Exports of the checkpoint
     assert len(list((tmp_path / "c" / "20" / "parsing").glob("*/saved_model.pb"))) == 1
 
 
@@ -170,7 +170,7 @@ def test_distribution_strategy_is_rejected(tmp_path: Path) -> None:
 
 
 def test_losses_equal_plain_tf_estimator(tmp_path: Path) -> None:
-    """Without anything random in the step, the losses are those of a bare ``train``."""
+    """Without random operations, the losses equal those of a plain ``train``."""
     losses: list[float] = []
 
     class Watch(tf1.train.SessionRunHook):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""A worker process: V1 behaviour, and nothing that fixes TensorFlow's thread pools too early."""
+"""A worker process has V1 behaviour, and does not create TensorFlow's thread pools too early."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def test_sessions_use_the_configuration(tmp_path: Path) -> None:
     many = run(tmp_path / "many", threads=17)
 
     for result, count in ((few, 1), (many, 17)):
-        # Caches, the probe of the data's length, training, validation, the exported model.
+        # Sessions of caches, the data's length, training, validation and the exported model.
         assert len(result["threads"]) >= 4
         assert set(result["threads"]) == {count}
         assert result["eager"] is False
-    # TensorFlow's pools, too, have the size that the user set.
+    # TensorFlow's thread pools also have the user's size.
     assert many["tasks"] - few["tasks"] == 16
     assert many["loss"] == few["loss"]
     assert many["validations"] == few["validations"]

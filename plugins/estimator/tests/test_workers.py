@@ -1,4 +1,4 @@
-"""Training and validation on several workers: what the checks of `worker_jobs` found."""
+"""Train and validate on several workers, with the checks of `worker_jobs`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ TRAINING = (
 ALONE = ("check_adding_up", "check_sums_of_gradients", "check_exact_resume", "check_validation")
 CHECKS = {1: ALONE, 2: (*TRAINING, *SHARDS, *VALIDATION), 3: (*SHARDS, *VALIDATION), 4: VALIDATION}
 
-# Seen in turns: all of what one and three workers find, and of what two find the rest; the suite
-# of `test_suite` trains two workers as one on each commit.
+# Checks that run on each commit. The others run with the soak tests. `test_suite` also trains two
+# workers on each commit.
 ALWAYS = ("check_exact_resume", "check_other_number_of_workers")
 
 HAS_HOROVOD = importlib.util.find_spec("horovod") is not None
@@ -49,10 +49,7 @@ def marks_of(num_workers: int, name: str) -> list[pytest.MarkDecorator]:
 def run_job(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int], dict[str, str]]:
-    """Return a function that runs checks on so many workers, once: the problems by check.
-
-    Those of the tests that this session runs.
-    """
+    """Return a function that runs the session's checks on a number of workers, once."""
     calls = [item.callspec.params for item in request.session.items if item.path == request.path]
 
     @functools.cache
@@ -89,6 +86,6 @@ def run_job(
 )
 def test_on_workers(run_job: Callable[[int], dict[str, str]], num_workers: int, name: str) -> None:
     if num_workers > 1 and not HAS_HOROVOD:
-        pytest.skip("there is no Horovod for this TensorFlow")
+        pytest.skip("Horovod does not support this TensorFlow")
     problem = run_job(num_workers)[name]
     assert not problem, problem

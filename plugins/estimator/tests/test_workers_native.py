@@ -1,4 +1,4 @@
-"""A script that trains an estimator, on two workers."""
+"""Run a script that trains an estimator on two workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toy_command import Detcore
 __all__ = ["detcore"]  # a fixture
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("horovod") is None, reason="no Horovod for this TensorFlow"
+    importlib.util.find_spec("horovod") is None, reason="Horovod does not support this TensorFlow"
 )
 
 

@@ -1,4 +1,4 @@
-"""Estimator trials on two workers through the command line: killed, resumed, stopped."""
+"""Kill, resume and stop Estimator trials on two workers through the command line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from toy_command import Detcore
 __all__ = ["detcore"]  # a fixture
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("horovod") is None, reason="no Horovod for this TensorFlow"
+    importlib.util.find_spec("horovod") is None, reason="Horovod does not support this TensorFlow"
 )
 BATCHES = 120
 PERIODS: dict[str, Any] = {
@@ -46,7 +46,7 @@ PERIODS: dict[str, Any] = {
         ("Generated", KILL, {}),
         ("Premade", KILL, {}),
     ],
-    ids=["interrupted", "adding up", "generated", "premade"],
+    ids=["interrupted", "aggregation", "generated", "premade"],
 )
 def test_ended_run_resumes_exactly(
     detcore: Detcore, kind: str, sent: signal.Signals, settings: dict[str, Any]
@@ -92,7 +92,7 @@ def test_hook_ranks_and_stop_requests(detcore: Detcore) -> None:
     (trial,) = finished.summary["trials"]
     assert 60 <= trial["steps_completed"] < 4000
     events = journal.read_text(encoding="utf-8").split()
-    # The worker that is not the chief asked, and both ended at the same batch.
+    # Worker 1 requested the stop, and both ended at the same batch.
     assert [event for event in events if "asked" in event] == ["1:asked"]
     assert sorted(event for event in events if "end" in event) == [
         f"{rank}:end:{trial['steps_completed']}" for rank in range(2)

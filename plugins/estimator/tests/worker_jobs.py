@@ -1,7 +1,7 @@
-"""Runs in each of several worker processes: many checks in one start of TensorFlow.
+"""Run many checks in several worker processes, with one start of TensorFlow.
 
 ``python worker_jobs.py RESULTS FOLDER``, started by ``detcore launch --launcher horovod``. Each
-check is a function ``check_*(workers, folder)``; what came of it is written by each rank.
+check is a function ``check_*(workers, folder)``. Rank 0 writes the problems of all ranks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WORDS = RNG.integers(0, 5, size=96).astype("int64")
 
 @dataclasses.dataclass
 class Workers:
-    """The workers of this job, and what it takes to train with them or without them."""
+    """The workers of this job, with contexts for training on all workers or alone."""
 
     distributed: DistributedContext
     tmp_path: Path
@@ -63,7 +63,7 @@ class Workers:
 
 
 class WorkersClock(FakeClock):
-    """A clock that lays checkpoints out as a trial of several workers does."""
+    """A clock with the checkpoint layout of a trial on several workers."""
 
     def save(self, folder: Path) -> None:
         distributed = self.context.distributed
@@ -81,11 +81,11 @@ def zeros(name: str, *shape: int, **settings: Any) -> Any:
 
 
 class Linear(detcore_estimator.EstimatorTrial):
-    """A regression whose variables start at zero, so that only what is trained counts.
+    """A regression whose variables start at zero, to compare only the training.
 
     Attributes:
-        train_op: Makes the training operation from an optimizer's wrapper and the loss.
-        batch: Records in a worker's batch.
+        train_op: Creates the training operation from `wrap_optimizer` and the loss.
+        batch: Number of records in a worker's batch.
         settings: Other values of the attributes.
     """
 
@@ -159,7 +159,7 @@ class Linear(detcore_estimator.EstimatorTrial):
 
 @dataclasses.dataclass
 class Trained:
-    """What a run left behind."""
+    """The result of a training."""
 
     variables: dict[str, np.ndarray]
     local: dict[str, np.ndarray]
@@ -175,7 +175,7 @@ def train(
     clock: Mapping[str, Any] | None = None,
     **trial: Any,
 ) -> Trained:
-    """Train to a batch, with checkpoints in a folder; perhaps from one of them."""
+    """Train to a batch, with checkpoints in a directory, optionally from a checkpoint."""
     with contextlib.closing(EstimatorController(Linear(context, **trial), context)) as controller:
         controller.batches_per_epoch()
         if resume:
@@ -263,7 +263,7 @@ if IS_KERAS_2:
 def same(
     one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], *, within: float = 0.0
 ) -> None:
-    """Assert that all but what depends on a worker's own batches is equal."""
+    """Assert that all variables are equal, except those that depend on a worker's batches."""
     names, other_names = (
         {n for n in values if "moving" not in n and not n.startswith("local/")}
         for values in (one, other)
@@ -274,7 +274,7 @@ def same(
 
 
 def check_equals_one_worker(workers: Workers, folder: Path) -> None:
-    """N workers with a batch each train as one worker with all of them."""
+    """N workers with one batch each are equal to one worker with all batches."""
     for make, has_embedding in itertools.product(OPTIMIZERS, (False, True)):
         setting = {"train_op": make, "has_embedding": has_embedding, "until": 6}
         together = train(workers.context(), batch=4, **setting)
@@ -288,7 +288,7 @@ def check_equals_one_worker(workers: Workers, folder: Path) -> None:
 
 
 def check_adding_up(workers: Workers, folder: Path) -> None:
-    """Gradients of k batches make one step, and the step counts batches."""
+    """The gradients of k batches are one update, and the global step counts batches."""
     counts = {"global_step", "Adam/iterations", "iterations", "Adam/iter"}
 
     def state(trained: Trained) -> dict[str, np.ndarray]:
@@ -296,7 +296,7 @@ def check_adding_up(workers: Workers, folder: Path) -> None:
 
     for make, has_embedding in itertools.product(OPTIMIZERS, (False, True)):
         if has_embedding and make is clipped:
-            # TensorFlow's norm takes rows that occur twice apart; added up, they are one.
+            # TensorFlow's norm counts repeated rows separately, but summed gradients merge them.
             continue
         setting = {"train_op": make, "has_embedding": has_embedding}
         batch = 2 * workers.size
@@ -307,7 +307,7 @@ def check_adding_up(workers: Workers, folder: Path) -> None:
         try:
             for added in (small, one):
                 assert added.local["global_step"] == 6
-                # Adam of Keras corrects by its iterations, which count batches.
+                # Keras's Adam corrects by its iterations, which count batches.
                 if "legacy" not in make.__name__ and make is not new_keras:
                     same(state(added), state(large), within=1e-6)
             same(small.local, small.variables)
@@ -316,7 +316,7 @@ def check_adding_up(workers: Workers, folder: Path) -> None:
 
 
 def check_sums_of_gradients(workers: Workers, folder: Path) -> None:
-    """average_aggregated_gradients: false multiplies the step."""
+    """With average_aggregated_gradients: false, the update is multiplied."""
     sums, means = (
         train(
             workers.context(aggregation_frequency=2, average_aggregated_gradients=is_mean), until=2
@@ -327,7 +327,7 @@ def check_sums_of_gradients(workers: Workers, folder: Path) -> None:
 
 
 def check_compression(workers: Workers, folder: Path) -> None:
-    """Half precision is what travels: close to the full one, and not the same."""
+    """Gradients are sent in half precision, so results are close but not equal."""
     setting = {"until": 6, "batch": 4, "has_embedding": True}
     halves = train(workers.context(gradient_compression=True), **setting)
     full = train(workers.context(), **setting)
@@ -337,7 +337,7 @@ def check_compression(workers: Workers, folder: Path) -> None:
 
 
 def check_uneven_shards(workers: Workers, folder: Path) -> None:
-    """Workers whose pass ends earlier begin the next; each record counts when it is trained on."""
+    """Workers with smaller shards begin their next pass earlier. All records are counted."""
     num_records = 2 * workers.size + 3
     shard = len(range(workers.rank, num_records, workers.size))
     batches = [min(2, shard - start) for start in range(0, shard, 2)]
@@ -356,7 +356,7 @@ def check_uneven_shards(workers: Workers, folder: Path) -> None:
 
 
 def check_epoch_is_agreed(workers: Workers, folder: Path) -> None:
-    """All workers name the longest pass, and an empty shard is told to all."""
+    """All workers report the longest pass. An empty shard is an error on all workers."""
     with opened(workers, batch=1, num_records=2 * workers.size + 1) as controller:
         assert controller.batches_per_epoch() == 3
     if workers.size > 1:
@@ -368,7 +368,7 @@ def check_epoch_is_agreed(workers: Workers, folder: Path) -> None:
 
 
 def check_unwrapped_optimizer(workers: Workers, folder: Path) -> None:
-    """An optimizer that was not wrapped is an error before the first step."""
+    """An unwrapped optimizer is an error before the first step."""
 
     def one_of_two(wrap: Any, loss: Any) -> Any:
         kernel, bias = tf1.trainable_variables()
@@ -386,7 +386,7 @@ def check_unwrapped_optimizer(workers: Workers, folder: Path) -> None:
 
 
 def check_values_come_from_the_chief(workers: Workers, folder: Path) -> None:
-    """What a worker starts with is the chief's, whatever its own initializers or hooks gave."""
+    """All workers start with the chief's values, even if their hooks set other values."""
 
     class Disturbing(tf1.train.SessionRunHook):  # type: ignore[misc]
         def after_create_session(self, session: Any, coord: Any) -> None:
@@ -399,7 +399,7 @@ def check_values_come_from_the_chief(workers: Workers, folder: Path) -> None:
 
 
 def check_dropout_differs(workers: Workers, folder: Path) -> None:
-    """Each worker draws its own numbers: the keys of its random operations are its own."""
+    """Each worker draws different numbers: its random operations have different keys."""
     with opened(workers, dropout=0.5) as controller:
         operations = controller._graph.graph.get_operations()
     (draw,) = (op for op in operations if op.type == "StatelessRandomUniform")
@@ -408,7 +408,7 @@ def check_dropout_differs(workers: Workers, folder: Path) -> None:
 
 
 def check_exact_resume(workers: Workers, folder: Path) -> None:
-    """In the middle of an epoch and of adding up, training goes on bit for bit."""
+    """Training resumes exactly in the middle of an epoch and of a gradient sum."""
     setting = {
         "train_op": adam,
         "batch": 3,
@@ -444,7 +444,7 @@ def check_exact_resume(workers: Workers, folder: Path) -> None:
 
 
 def check_other_number_of_workers(workers: Workers, folder: Path) -> None:
-    """A checkpoint of N workers goes on with one, and one of one with N."""
+    """One worker resumes a checkpoint of N workers, and N workers one of one worker."""
     alone = {"train_op": clipped, "batch": 2 * workers.size, "until": 12}
     together = {**alone, "batch": 2}
     straight = train(workers.context(alone=True), **alone)
@@ -463,7 +463,7 @@ def check_other_number_of_workers(workers: Workers, folder: Path) -> None:
 
 
 def copied(source: Path, target: Path, workers: Workers | None = None) -> Path:
-    """Copy checkpoints, once for the workers that share them."""
+    """Copy checkpoints, once for all workers that share them."""
     if workers is None or workers.rank == 0:
         shutil.copytree(source, target)
     if workers is not None:
@@ -472,7 +472,7 @@ def copied(source: Path, target: Path, workers: Workers | None = None) -> Path:
 
 
 class Range(detcore_estimator.MetricReducer):
-    """Smallest and largest label; merged by the chief alone."""
+    """The smallest and the largest label. Only the chief merges them."""
 
     def __init__(self) -> None:
         self.seen: list[float] = []
@@ -524,7 +524,7 @@ def validated(context: Any, **trial: Any) -> Any:
 
 
 def check_validation(workers: Workers, folder: Path) -> None:
-    """Metrics over workers are those of one worker over the same data."""
+    """Metrics over all workers equal those of one worker with the same data."""
     cases = [(96, 8), (29, 4), (workers.size + 1, 2), (1, 3)]
     for num_records, batch in cases:
         trial = {"num_eval_records": num_records, "eval_batch": batch}
@@ -546,13 +546,13 @@ def check_validation(workers: Workers, folder: Path) -> None:
 
 
 def check_no_validation_data(workers: Workers, folder: Path) -> None:
-    """Without a record on any worker it is an error on all of them."""
+    """Without validation records, all workers raise an error."""
     with pytest.raises(DetcoreError, match="has no batch"):
         validated(workers.context(), num_eval_records=0)
 
 
 def check_metrics_that_cannot_be_added(workers: Workers, folder: Path) -> None:
-    """A largest value is averaged by records, with a warning; a text is refused."""
+    """The mean of a maximum over workers is weighted by records."""
 
     def largest(context: Any, labels: Any, predictions: Any) -> Mapping[str, Any]:
         collections = [tf1.GraphKeys.LOCAL_VARIABLES, tf1.GraphKeys.METRIC_VARIABLES]
@@ -587,7 +587,7 @@ def main(results: Path, folder: Path, names: list[str]) -> None:
         problem = ""
         try:
             globals()[name](workers, place)
-        except Exception:  # noqa: BLE001  (told to the test that asks)
+        except Exception:  # noqa: BLE001  (reported to the test)
             problem = traceback.format_exc()
         problems = distributed.allgather(problem)
         results_by_check[name] = "\n".join(

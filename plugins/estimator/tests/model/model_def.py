@@ -1,4 +1,4 @@
-"""One small problem behind several kinds of input pipelines and estimators."""
+"""A small problem with several kinds of input pipelines and estimators."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def dense(values: Any, units: int, name: str) -> Any:
 
 
 def normalized(values: Any, *, training: bool) -> Any:
-    """Subtract the batch's mean, or in evaluation a moving average of it."""
+    """Subtract the mean of the batch, or in evaluation its moving average."""
     moving = tf1.get_variable("moving_mean", [int(values.shape[-1])], trainable=False)
     if not training:
         return values - moving
@@ -59,7 +59,7 @@ def mean_of_batches(batches: list[np.ndarray]) -> float:
 
 
 class Journal(RunHook):
-    """Writes down which of its methods are called."""
+    """Records calls of its methods."""
 
     def __init__(self, name: str, path: str | None) -> None:
         self._name = name
@@ -99,7 +99,7 @@ class Journal(RunHook):
 
 
 class Base(EstimatorTrial):
-    """Dropout, moving averages, Adam, and two kinds of metrics; runs on every TensorFlow."""
+    """Dropout, moving averages, Adam, and two kinds of metrics, for all TensorFlow releases."""
 
     def __init__(self, context: EstimatorTrialContext) -> None:
         self.context = context
@@ -162,7 +162,7 @@ class Repeated(Base):
 
 
 class Heavy(Repeated):
-    """Takes a while to save: a variable of 32 MB, which each step changes."""
+    """A trial with slow saves: each step changes a variable of 32 MB."""
 
     def model_fn(self, features: Any, labels: Any, mode: str) -> EstimatorSpec:
         spec = super().model_fn(features, labels, mode)
@@ -175,7 +175,7 @@ class Heavy(Repeated):
 
 
 class Generated(Base):
-    """Records from Python code, random augmentation, and an epoch whose length nobody knows."""
+    """Records from Python code, random augmentation, and an unknown epoch length."""
 
     def wrapped_records(self) -> Any:
         x, y = records()
@@ -198,7 +198,7 @@ class Generated(Base):
 
 
 class Layers(Base):
-    """``tf.estimator.Estimator`` and the layers of TensorFlow 1; TensorFlow 2.15 only."""
+    """``tf.estimator.Estimator`` with layers of TensorFlow 1, for TensorFlow 2.15."""
 
     def build_estimator(self) -> Any:
         config = tf.estimator.RunConfig(save_checkpoints_steps=10, tf_random_seed=3)
@@ -227,7 +227,7 @@ class Layers(Base):
 
 
 class Premade(Layers):
-    """``DNNClassifier`` on numbers, and on words through a vocabulary and an embedding."""
+    """``DNNClassifier`` with numbers, and words in a vocabulary with an embedding."""
 
     def build_estimator(self) -> Any:
         words = tf.feature_column.categorical_column_with_vocabulary_list("word", ["a", "b", "c"])
@@ -269,7 +269,7 @@ class RaisesInReducer(Base):
 
 
 class ExportsAtTheEnd(Base):
-    """The first validation fails, as if the process had been killed in it."""
+    """A trial whose first validation fails, like a killed process."""
 
     def model_fn(self, features: Any, labels: Any, mode: str) -> Any:
         spec = super().model_fn(features, labels, mode)
@@ -292,7 +292,7 @@ class ExportsAtTheEnd(Base):
 
 
 class Exporting(Base):
-    """Everything of the specs that a trial honours or names."""
+    """Spec settings that a trial uses or logs."""
 
     def build_train_spec(self) -> Any:
         return TrainSpec(
@@ -311,7 +311,7 @@ class Exporting(Base):
 
 
 class Notes(RunHook):
-    """Notes what is called on which worker; that of rank 1 stops training after 60 batches."""
+    """Records calls with the worker's rank. Rank 1 stops training after 60 batches."""
 
     def __init__(self, context: EstimatorTrialContext, path: str) -> None:
         self._rank = context.distributed.get_rank()

@@ -1,4 +1,4 @@
-"""Trials of estimators for the suite of framework plugins; they run on every TensorFlow."""
+"""Estimator trials for the framework plugin suite, for all TensorFlow releases."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def records() -> tuple[np.ndarray, np.ndarray]:
 
 
 class Journal(RunHook):
-    """Writes down which of its methods are called."""
+    """Records calls of its methods."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -56,7 +56,7 @@ class Journal(RunHook):
 
 
 class EvaluationJournal(RunHook):
-    """Writes down when a validation begins and ends."""
+    """Records the begin and end of validations."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -71,7 +71,7 @@ class EvaluationJournal(RunHook):
 
 
 class AfterBatches(RunHook):
-    """Does something when so many batches are done."""
+    """Calls a function after a number of batches."""
 
     def __init__(self, count: int, action: Any) -> None:
         self._left = count
@@ -97,7 +97,7 @@ def receiver() -> Any:
 
 
 class SteadyTrial(EstimatorTrial):
-    """Draws no numbers but for its first weights, and takes the records as they come."""
+    """A trial with random initial weights only, and records in order."""
 
     drop_rate = 0.0
 
@@ -149,7 +149,7 @@ class SteadyTrial(EstimatorTrial):
 
 
 class LineTrial(SteadyTrial):
-    """Shuffles, drops out, and tells its hooks."""
+    """A trial with shuffled data, dropout and hooks."""
 
     drop_rate = 0.3
 
