@@ -211,7 +211,7 @@ def test_averages_are_validated(tmp_path: Path) -> None:
     assert plain.validations[0][1]["loss"] != averaged.validations[0][1]["loss"]
 
 
-class Rated(Classifier):
+class VariableRate(Classifier):
     """A trial with its learning rate in a variable, like Keras optimizers."""
 
     rate = 0.1
@@ -241,8 +241,10 @@ class Rated(Classifier):
 def test_new_learning_rate_is_used(tmp_path: Path, kind: str) -> None:
     """A rate of 0 changes no weights, although the source was trained with another rate."""
     source = tmp_path / "source" / str(UNTIL)
-    run(type("Source", (Rated,), {"kind": kind}), tmp_path, source.parent)
-    with opened(type("Started", (Rated,), {"kind": kind, "rate": 0.0}), tmp_path) as controller:
+    run(type("Source", (VariableRate,), {"kind": kind}), tmp_path, source.parent)
+    with opened(
+        type("Started", (VariableRate,), {"kind": kind, "rate": 0.0}), tmp_path
+    ) as controller:
         controller.start_from(source)
         controller.run(FakeClock(controller, until=3, directory=tmp_path / "started"))
     variables = variables_in(tmp_path / "started/3")

@@ -57,7 +57,7 @@ def test_averages_are_exported(tmp_path: Path) -> None:
     assert_predicts(checkpoint / "raw", averages)
 
 
-class Noting(detcore_estimator.Exporter):
+class RecordingExporter(detcore_estimator.Exporter):
     """Records its calls."""
 
     name = "noting"
@@ -81,7 +81,7 @@ class Noting(detcore_estimator.Exporter):
 
 
 def test_exporters_run_after_each_validation(tmp_path: Path) -> None:
-    noting = Noting()
+    noting = RecordingExporter()
 
     class Exporting(Classifier):
         exporters = noting

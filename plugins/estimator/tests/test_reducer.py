@@ -142,7 +142,7 @@ class OnlyAccumulate:
         return metric
 
 
-class Stuck(Mean):
+class Uncopyable(Mean):
     """A reducer that cannot be copied."""
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class Stuck(Mean):
         self.lock = threading.Lock()
 
 
-class Itself(Mean):
+class CopiesToItself(Mean):
     def __deepcopy__(self, memo: Any) -> Any:
         return self
 
@@ -171,8 +171,8 @@ class Itself(Mean):
         ("reducer", Mean, r"(?s)the class Mean, not an instance.*Mean\(\)"),
         ("reducer", lambda: 0, "cannot be called with one argument"),
         ("reducer", lambda a, b: 0, "cannot be called with one argument"),
-        ("reducer", Stuck(), r"(?s)cannot be copied \(TypeError.*__deepcopy__"),
-        ("reducer", Itself(), "the same object"),
+        ("reducer", Uncopyable(), r"(?s)cannot be copied \(TypeError.*__deepcopy__"),
+        ("reducer", CopiesToItself(), "the same object"),
         *(
             ("dtype", dtype, "numpy_dtype is")
             for dtype in (None, "float7", "datetime64[s]", [("a", "i4")], np.void, tf.resource, 3)
@@ -263,7 +263,7 @@ def test_reducer_keeps_its_initial_state() -> None:
     assert (reducer.sum, reducer.count) == (1e9, 3)
 
 
-class SharedByMistake(MetricReducer):
+class SharedState(MetricReducer):
     """A reducer with state in a class attribute, which copies share."""
 
     batches: list[Any] = []
@@ -280,7 +280,7 @@ class SharedByMistake(MetricReducer):
 
 
 def test_reset_clears_shared_state() -> None:
-    evaluation = Evaluation(metric_of(SharedByMistake()))
+    evaluation = Evaluation(metric_of(SharedState()))
     assert [evaluation.run() for _ in range(2)] == [4, 4]
 
 

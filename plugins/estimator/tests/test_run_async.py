@@ -31,7 +31,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
 def heavy(detcore: Detcore, is_async: bool) -> Path:
     return config(
         detcore,
-        "Heavy",
+        "SlowSaves",
         BATCHES,
         scheduling_unit=5,
         min_validation_period={"batches": BATCHES},

@@ -11,7 +11,7 @@ from detcore_estimator.graph.hooked_session import HookedSession
 from detcore_estimator.tensorflow_versions import tf, tf1
 
 
-class Asking(tf1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow has no types
+class RecordingHook(tf1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow has no types
     """A hook that requests its arguments and records the results."""
 
     def __init__(self, *requests: Any) -> None:
@@ -47,9 +47,9 @@ def tensor(graph: Any, name: str) -> Any:
 def test_hooks_get_their_fetches(graph: Any) -> None:
     arguments = tf1.train.SessionRunArgs
     fed = tensor(graph, "fed")
-    single = Asking(arguments(fed))
-    nested = Asking(arguments({"a": [fed, "fed:0"], "b": (fed,)}))
-    changing = Asking(arguments(fed), None, arguments([fed]), arguments("fed:0"))
+    single = RecordingHook(arguments(fed))
+    nested = RecordingHook(arguments({"a": [fed, "fed:0"], "b": (fed,)}))
+    changing = RecordingHook(arguments(fed), None, arguments([fed]), arguments("fed:0"))
     with open_session(graph, single, nested, changing) as session:
         step = session.make_step([tensor(graph, "step")])
         assert [step()[0] for _ in range(8)] == list(range(1, 9))
@@ -61,9 +61,9 @@ def test_hooks_get_their_fetches(graph: Any) -> None:
 
 def test_two_hooks_cannot_feed_one_tensor(graph: Any) -> None:
     fed = tensor(graph, "fed")
-    first = Asking(tf1.train.SessionRunArgs(None, {fed: 5}))
-    second = Asking(tf1.train.SessionRunArgs(None, {fed: 6}))
-    refused = pytest.raises(RuntimeError, match="the hook Asking feeds")
+    first = RecordingHook(tf1.train.SessionRunArgs(None, {fed: 5}))
+    second = RecordingHook(tf1.train.SessionRunArgs(None, {fed: 6}))
+    refused = pytest.raises(RuntimeError, match="the hook RecordingHook feeds")
     with open_session(graph, first, second) as session, refused:
         session.make_step(tensor(graph, "step"))()
 
@@ -71,8 +71,8 @@ def test_two_hooks_cannot_feed_one_tensor(graph: Any) -> None:
 def test_run_options_and_metadata(graph: Any) -> None:
     traced = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
     slow = tf1.RunOptions(timeout_in_ms=60_000)
-    tracing = Asking(tf1.train.SessionRunArgs(None, options=traced))
-    waiting = Asking(tf1.train.SessionRunArgs(None, options=slow))
+    tracing = RecordingHook(tf1.train.SessionRunArgs(None, options=traced))
+    waiting = RecordingHook(tf1.train.SessionRunArgs(None, options=slow))
     with open_session(graph, tracing, waiting) as session:
         session.make_step(tensor(graph, "step"))()
     assert tracing.metadata[0].step_stats.dev_stats

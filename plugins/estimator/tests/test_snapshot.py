@@ -183,7 +183,7 @@ class Doubled(SaveableObject):  # type: ignore[misc]  # TensorFlow has no types
         return self._variable.assign(restored_tensors[0] / 2.0)
 
 
-class OwnSave(tf1.train.Saver):  # type: ignore[misc]  # TensorFlow has no types
+class CustomSaver(tf1.train.Saver):  # type: ignore[misc]  # TensorFlow has no types
     """A saver that does more than its graph."""
 
     def save(self, *args: Any, **kwargs: Any) -> Any:
@@ -192,7 +192,7 @@ class OwnSave(tf1.train.Saver):  # type: ignore[misc]  # TensorFlow has no types
         return path
 
 
-class Telling(BulkSaverBuilder):  # type: ignore[misc]  # TensorFlow has no types
+class ExtraOperation(BulkSaverBuilder):  # type: ignore[misc]  # TensorFlow has no types
     """A saver that adds an operation to its saves, which a copy would omit."""
 
     def save_op(self, filename_tensor: Any, saveables: Any) -> Any:
@@ -222,8 +222,8 @@ COPIED: dict[str, Callable[..., Any]] = {
     "table": with_a_table,
 }
 WRITTEN: dict[str, Callable[..., Any]] = {
-    "own class": lambda *variables: OwnSave(variables),
-    "own builder": lambda *variables: tf1.train.Saver(variables, builder=Telling()),
+    "own class": lambda *variables: CustomSaver(variables),
+    "own builder": lambda *variables: tf1.train.Saver(variables, builder=ExtraOperation()),
     "quantized": quantized,
 }
 

@@ -471,7 +471,7 @@ def copied(source: Path, target: Path, workers: Workers | None = None) -> Path:
     return target
 
 
-class Range(detcore_estimator.MetricReducer):
+class LabelRange(detcore_estimator.MetricReducer):
     """The smallest and the largest label. Only the chief merges them."""
 
     def __init__(self) -> None:
@@ -505,7 +505,7 @@ def all_metrics(context: Any, labels: Any, predictions: Any) -> Mapping[str, Any
         "mean_tensor": tf1.metrics.mean(labels),
         **of_keras,
         "exact": context.make_metric([labels, predictions], ordered_mean, np.float64),
-        "range": context.make_metric({"labels": labels}, Range(), np.float64),
+        "range": context.make_metric({"labels": labels}, LabelRange(), np.float64),
         "auroc": context.make_metric(
             {"labels": is_high, "predictions": labels * 0.5}, AUROC(), np.float64
         ),

@@ -161,7 +161,7 @@ class Repeated(Base):
         return dataset.shuffle(RECORDS, seed=5).repeat().batch(self.size)
 
 
-class Heavy(Repeated):
+class SlowSaves(Repeated):
     """A trial with slow saves: each step changes a variable of 32 MB."""
 
     def model_fn(self, features: Any, labels: Any, mode: str) -> EstimatorSpec:
@@ -310,7 +310,7 @@ class Exporting(Base):
         )
 
 
-class Notes(RunHook):
+class CallRecorder(RunHook):
     """Records calls with the worker's rank. Rank 1 stops training after 60 batches."""
 
     def __init__(self, context: EstimatorTrialContext, path: str) -> None:
@@ -338,16 +338,16 @@ class Notes(RunHook):
         self.note("close")
 
 
-class ChiefNotes(tf1.train.SessionRunHook):
-    def __init__(self, notes: Notes) -> None:
+class ChiefRecorder(tf1.train.SessionRunHook):
+    def __init__(self, notes: CallRecorder) -> None:
         self._notes = notes
 
     def begin(self) -> None:
         self._notes.note("chief")
 
 
-class NotesSaves(tf1.train.CheckpointSaverListener):
-    def __init__(self, notes: Notes) -> None:
+class SaveRecorder(tf1.train.CheckpointSaverListener):
+    def __init__(self, notes: CallRecorder) -> None:
         self._notes = notes
 
     def after_save(self, session: Any, global_step_value: int) -> None:
@@ -357,17 +357,17 @@ class NotesSaves(tf1.train.CheckpointSaverListener):
 class StoppedByAWorker(Base):
     def __init__(self, context: EstimatorTrialContext) -> None:
         super().__init__(context)
-        self.notes = Notes(context, context.get_data_config()["journal"])
+        self.notes = CallRecorder(context, context.get_data_config()["journal"])
 
     def model_fn(self, features: Any, labels: Any, mode: str) -> Any:
         spec = super().model_fn(features, labels, mode)
-        return spec._replace(training_chief_hooks=[ChiefNotes(self.notes)])
+        return spec._replace(training_chief_hooks=[ChiefRecorder(self.notes)])
 
     def build_train_spec(self) -> Any:
         return TrainSpec(
             lambda: self.pipeline(self.wrapped_records()),
             hooks=[self.notes],
-            saving_listeners=[NotesSaves(self.notes)],
+            saving_listeners=[SaveRecorder(self.notes)],
         )
 
 
