@@ -70,7 +70,7 @@ def write_saved_model(
     words.unlink()
 
 
-def write(folder: Path, step: int, value: float = 1.0, size: int = 3) -> None:
+def write_checkpoint(folder: Path, step: int, value: float = 1.0, size: int = 3) -> None:
     """Save a numeric and a string variable as ``model.ckpt-step``."""
     folder.mkdir(parents=True, exist_ok=True)
     with tf1.Graph().as_default(), tf1.Session() as session:
@@ -80,11 +80,11 @@ def write(folder: Path, step: int, value: float = 1.0, size: int = 3) -> None:
         tf1.train.Saver().save(session, str(folder / "model.ckpt"), global_step=step)
 
 
-def cut(path: Path, size: int) -> None:
+def truncate_file(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:-size])
 
 
-def restore(folder: Path, name: str = "w", size: int = 3) -> list[float]:
+def restore_variable(folder: Path, name: str = "w", size: int = 3) -> list[float]:
     """Restore one variable from the checkpoint in a directory, as the plugin does."""
     prefix = find_tensorflow_checkpoint(folder)
     with tf1.Graph().as_default(), tf1.Session() as session:
@@ -101,7 +101,7 @@ def write_determined(
     described: str | None = "load_data.json",
 ) -> Path:
     """Write a checkpoint like Determined 0.17 for an ``EstimatorTrial``."""
-    write(folder, 64)
+    write_checkpoint(folder, 64)
     (folder / "checkpoint").write_text(
         f'model_checkpoint_path: "{ELSEWHERE}/model.ckpt-64"\n'
         f'all_model_checkpoint_paths: "{ELSEWHERE}/model.ckpt-0"\n'
@@ -125,7 +125,7 @@ def write_determined(
     return folder
 
 
-def serve(loaded: Any) -> list[float]:
+def call_signature(loaded: Any) -> list[float]:
     """Call the signature with 1 and "b"."""
     signature = loaded.signatures["serving_default"]
     outputs = signature(x=tf.constant([[1.0]]), word=tf.constant(["b"]))

@@ -98,7 +98,7 @@ class FakeClock:
         return min(self.stop_at, (now // self.unit + 1) * self.unit)
 
 
-def gradients(**changes: Any) -> TrialSettings:
+def gradient_settings(**changes: Any) -> TrialSettings:
     """Return the settings of a trial with changed gradient aggregation."""
     return TrialSettings(gradients=GradientSettings(**changes))
 
@@ -127,7 +127,9 @@ def make_context(tmp_path: Path, **changes: Any) -> EstimatorTrialContext:
 
 
 @contextlib.contextmanager
-def opened(trial_class: Any, tmp_path: Path, **changes: Any) -> Iterator[EstimatorController]:
+def open_controller(
+    trial_class: Any, tmp_path: Path, **changes: Any
+) -> Iterator[EstimatorController]:
     """Yield the controller of a new trial, and close it. See `make_context`."""
     context = make_context(tmp_path, **changes)
     with contextlib.closing(EstimatorController(trial_class(context), context)) as controller:
@@ -144,7 +146,7 @@ def train(
     **settings: Any,
 ) -> FakeClock:
     """Train a trial, optionally from a checkpoint. `settings` are arguments of the clock."""
-    with opened(trial_class, tmp_path) as controller:
+    with open_controller(trial_class, tmp_path) as controller:
         if resume:
             assert directory is not None
             controller.restore(directory / str(resume))

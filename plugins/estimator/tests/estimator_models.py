@@ -52,7 +52,7 @@ def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
     )
 
 
-def changed(change: Callable[[Any], dict[str, Any]]) -> Any:
+def replace_fields(change: Callable[[Any], dict[str, Any]]) -> Any:
     """Return `model_fn` with fields of its spec replaced by the result of a function."""
 
     def changed_model_fn(features: Any, labels: Any, mode: str) -> Any:
@@ -62,7 +62,7 @@ def changed(change: Callable[[Any], dict[str, Any]]) -> Any:
     return changed_model_fn
 
 
-def make(model_dir: Any, function: Any = model_fn, **config: Any) -> de.Estimator:
+def make_estimator(model_dir: Any, function: Any = model_fn, **config: Any) -> de.Estimator:
     """Return an estimator that saves only at the beginning and at the end."""
     config = {"tf_random_seed": 1, "save_checkpoints_steps": 10_000, **config}
     params = {} if function is model_fn else None
@@ -76,7 +76,7 @@ def serving_input() -> Any:
     )()
 
 
-def serve(path: Any, signature: str = "serving_default", **inputs: Any) -> dict[str, Any]:
+def run_signature(path: Any, signature: str = "serving_default", **inputs: Any) -> dict[str, Any]:
     """Run a signature in a TensorFlow 1 session, as a server would."""
     with tf.Graph().as_default(), tf1.Session() as session:
         loaded = tf1.saved_model.load(session, ["serve"], str(path))

@@ -8,20 +8,20 @@ from pathlib import Path
 
 from tensorflow.core.protobuf import tensor_bundle_pb2
 
-__all__ = ["FLOAT", "STRING", "entry", "header", "write_bundle"]
+__all__ = ["FLOAT", "STRING", "index_entry", "index_header", "write_bundle"]
 
 FLOAT, STRING = 1, 7
 _MAGIC = 0xDB4775248B80FB57
 
 
-def header(num_shards: int = 1) -> bytes:
+def index_header(num_shards: int = 1) -> bytes:
     """Return the entry that every index begins with."""
     message = tensor_bundle_pb2.BundleHeaderProto(num_shards=num_shards)
     message.version.producer = 1
     return bytes(message.SerializeToString())
 
 
-def entry(
+def index_entry(
     shape: list[int], *, dtype: int = FLOAT, size: int, offset: int = 0, data: bytes = b""
 ) -> bytes:
     """Return an index's entry for a tensor. The checksum is that of `data`."""
@@ -41,7 +41,7 @@ def write_bundle(prefix: Path, entries: Mapping[str, bytes], data: bytes) -> Non
         entries: Entries of the index by tensor. `header` is added if it is missing.
         data: Content of the data file.
     """
-    table = {"": header(), **entries}
+    table = {"": index_header(), **entries}
     content = _block([(name.encode(), table[name]) for name in sorted(table)])
     nothing = _block([])
     first = (0, len(content) - 5)

@@ -11,7 +11,7 @@ from estimator_fakes import (
     LABELS,
     Classifier,
     assert_same,
-    gradients,
+    gradient_settings,
     make_context,
     train,
     variables_in,
@@ -126,6 +126,6 @@ def test_keras_layers_resume_exactly(tmp_path: Path) -> None:
 
 
 def test_aggregation_needs_an_optimizer(tmp_path: Path) -> None:
-    context = make_context(tmp_path, settings=gradients(aggregation_frequency=2))
+    context = make_context(tmp_path, settings=gradient_settings(aggregation_frequency=2))
     with pytest.raises(CheckFailedError, match=r"given None.*with 1 worker\(s\).*frequency 2"):
         context.wrap_optimizer(None)

@@ -18,7 +18,7 @@ from estimator_fakes import (
     train,
     variables_in,
 )
-from test_context import Worker, elements
+from test_context import Worker, read_elements
 
 from detcore.errors import (
     CheckFailedError,
@@ -43,15 +43,15 @@ class Source:
         return self.make()
 
 
-def ready(tmp_path: Path, **changes: Any) -> EstimatorTrialContext:
+def ready_context(tmp_path: Path, **changes: Any) -> EstimatorTrialContext:
     """Return a context whose session configuration is known."""
     context = make_context(tmp_path, **changes)
     context.session_config = tf1.ConfigProto(inter_op_parallelism_threads=1)
     return context
 
 
-def read(dataset_fn: Callable[[], Any]) -> list[int]:
-    return [int(value) for value in elements(dataset_fn)]
+def read_numbers(dataset_fn: Callable[[], Any]) -> list[int]:
+    return [int(value) for value in read_elements(dataset_fn)]
 
 
 def cache_numbers(context: EstimatorTrialContext, source: Any = None, **settings: Any) -> Any:
@@ -63,12 +63,12 @@ def cache_numbers(context: EstimatorTrialContext, source: Any = None, **settings
 def test_dataset_is_written_once(tmp_path: Path) -> None:
     source = Source()
     for _ in range(2):
-        context = ready(tmp_path)
-        assert read(cache_numbers(context, source)) == list(range(20))
+        context = ready_context(tmp_path)
+        assert read_numbers(cache_numbers(context, source)) == list(range(20))
         assert context.wrapped_datasets
     assert source.calls == 1
-    context = ready(tmp_path)
-    assert read(context.experimental.cache_validation_dataset("numbers", "1")(source))
+    context = ready_context(tmp_path)
+    assert read_numbers(context.experimental.cache_validation_dataset("numbers", "1")(source))
     assert source.calls == 2
     folders = sorted(p.name for p in (tmp_path / "cache" / "datasets" / "numbers").iterdir())
     assert folders == ["1_train", "1_val"]
@@ -105,12 +105,12 @@ def test_record_keys_keep_their_order(tmp_path: Path) -> None:
     names = [f"key{number}" for number in (7, 3, 9, 1, 8, 2, 6, 4, 5, 0)]
     make = Source(lambda: tf.data.Dataset.from_tensors(({name: name for name in names}, 1)))
     for _ in range(3):
-        cached = ready(tmp_path).experimental.cache_train_dataset("keys", "1")(make)
+        cached = ready_context(tmp_path).experimental.cache_train_dataset("keys", "1")(make)
         with tf.Graph().as_default():
             features, label = cached().element_spec
         assert list(features) == names
         assert label.dtype == tf.int32
-        assert elements(cached)[0][0]["key9"] == b"key9"
+        assert read_elements(cached)[0][0]["key9"] == b"key9"
 
 
 def test_dataset_with_table_and_generator(tmp_path: Path) -> None:
@@ -123,24 +123,26 @@ def test_dataset_with_table_and_generator(tmp_path: Path) -> None:
         )
         return words.map(table.lookup).filter(lambda number: number > 0)
 
-    cached = ready(tmp_path).experimental.cache_train_dataset("words", "1")(make)
-    assert read(cached) == [1, 2, 1, 2]
+    cached = ready_context(tmp_path).experimental.cache_train_dataset("words", "1")(make)
+    assert read_numbers(cached) == [1, 2, 1, 2]
 
 
 def test_shuffle_depends_on_the_seed(tmp_path: Path) -> None:
     orders = []
     for skip in (False, False, True):
-        cache = ready(tmp_path).experimental.cache_train_dataset("numbers", "1", True, skip)
+        cache = ready_context(tmp_path).experimental.cache_train_dataset("numbers", "1", True, skip)
         cached = cache(Source())
-        order = read(lambda cached=cached: cached().repeat(2))
+        order = read_numbers(lambda cached=cached: cached().repeat(2))
         orders.append((order[:20], order[20:]))
     assert orders[0] == orders[1]
     assert orders[0][0] != list(range(20))
     assert sorted(orders[0][0]) == sorted(orders[0][1]) == list(range(20))
     assert orders[0][0] != orders[0][1]
     assert orders[2][0] == orders[2][1]
-    other = ready(tmp_path, seed=12).experimental.cache_validation_dataset("numbers", "1", True)
-    assert read(lambda: other(Source())()) != orders[0][0]
+    other = ready_context(tmp_path, seed=12).experimental.cache_validation_dataset(
+        "numbers", "1", True
+    )
+    assert read_numbers(lambda: other(Source())()) != orders[0][0]
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
@@ -148,9 +150,11 @@ def test_shards(tmp_path: Path, is_kept: bool) -> None:
     changes = {} if is_kept else {"cache_dir": None}
     train, validation = [], []
     for rank in range(3):
-        context = ready(tmp_path, distributed=Worker(rank, 3), **changes)
-        train.append(read(context.experimental.cache_train_dataset("n", "1")(Source())))
-        validation.append(read(context.experimental.cache_validation_dataset("n", "1")(Source())))
+        context = ready_context(tmp_path, distributed=Worker(rank, 3), **changes)
+        train.append(read_numbers(context.experimental.cache_train_dataset("n", "1")(Source())))
+        validation.append(
+            read_numbers(context.experimental.cache_validation_dataset("n", "1")(Source()))
+        )
     assert train == [list(range(18))[rank::3] for rank in range(3)]  # shards of equal size
     assert validation == [list(range(20))[rank::3] for rank in range(3)]
 
@@ -160,7 +164,7 @@ def test_without_cache_directory_opens_no_session(
 ) -> None:
     context = EstimatorTrialContext.from_config({})
     cached = cache_numbers(context, shuffle=True)
-    order = read(cached)
+    order = read_numbers(cached)
     assert order != list(range(20))
     assert sorted(order) == list(range(20))
     monkeypatch.setattr(tf1, "Session", None)
@@ -180,16 +184,16 @@ def test_random_numbers_ignore_the_cache(tmp_path: Path) -> None:
     for folder in ("a", "a", "b"):  # written, read, written to another directory
         random.seed(3)
         np.random.seed(3)
-        context = ready(tmp_path, cache_dir=tmp_path / folder)
+        context = ready_context(tmp_path, cache_dir=tmp_path / folder)
         cached = context.experimental.cache_train_dataset("random", "1")(make)
-        records.append(elements(cached))
+        records.append(read_elements(cached))
         numbers.append((random.random(), np.random.normal()))
     assert numbers[0] == numbers[1] == numbers[2]
     assert records[0] == records[1] == records[2]
 
 
 def test_errors(tmp_path: Path) -> None:
-    context = ready(tmp_path)
+    context = ready_context(tmp_path)
     for name in ("../up", "", ".hidden", "a/b", "a b"):
         with pytest.raises(UnsafePathError, match="dataset_id is"):
             context.experimental.cache_train_dataset(name, "1")
@@ -212,7 +216,7 @@ def test_errors(tmp_path: Path) -> None:
         context.experimental.cache_train_dataset("numbers", "2")
     with pytest.raises(CheckFailedError, match="both used"):
         context.wrap_dataset(tf.data.Dataset.range(3))
-    context = ready(tmp_path)
+    context = ready_context(tmp_path)
     context.wrap_dataset(tf.data.Dataset.range(3))
     with pytest.raises(CheckFailedError, match=r"after context\.wrap_dataset"):
         cache_numbers(context)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _determined import cut, restore, write
+from _determined import restore_variable, truncate_file, write_checkpoint
 
 from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError, UnsafePathError
 from detcore_estimator.checkpoint.tensorflow_files import (
@@ -21,15 +21,15 @@ from detcore_estimator.tensorflow_versions import tf, tf1
 
 def test_newest_step_is_compared_as_a_number(tmp_path: Path) -> None:
     for step in (9, 100, 20):
-        write(tmp_path, step, float(step))
+        write_checkpoint(tmp_path, step, float(step))
     assert find_tensorflow_checkpoint(tmp_path) == tmp_path / "model.ckpt-100"
-    assert restore(tmp_path) == [100.0] * 3
+    assert restore_variable(tmp_path) == [100.0] * 3
 
 
 def test_state_file_is_ignored(tmp_path: Path) -> None:
     other = tmp_path / "other"
-    write(other, 500, 5.0)
-    write(tmp_path / "here", 7, 7.0)
+    write_checkpoint(other, 500, 5.0)
+    write_checkpoint(tmp_path / "here", 7, 7.0)
     (tmp_path / "here" / "checkpoint").write_text(
         f'model_checkpoint_path: "{other}/model.ckpt-500"\n'
     )
@@ -43,8 +43,8 @@ def data_file(folder: Path, step: int) -> Path:
 
 
 FAULTS: dict[str, Callable[[Path], Any]] = {
-    "truncated data": lambda folder: cut(data_file(folder, 2), 9),
-    "truncated index": lambda folder: cut(folder / "model.ckpt-2.index", 8),
+    "truncated data": lambda folder: truncate_file(data_file(folder, 2), 9),
+    "truncated index": lambda folder: truncate_file(folder / "model.ckpt-2.index", 8),
     "empty index": lambda folder: (folder / "model.ckpt-2.index").write_bytes(b""),
     "missing data": lambda folder: data_file(folder, 2).unlink(),
     "missing shard": lambda folder: data_file(folder, 2).rename(
@@ -60,8 +60,8 @@ FAULTS: dict[str, Callable[[Path], Any]] = {
 def test_incomplete_checkpoint_is_skipped(
     fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write(tmp_path, 1)
-    write(tmp_path, 2, 2.0, size=100)
+    write_checkpoint(tmp_path, 1)
+    write_checkpoint(tmp_path, 2, 2.0, size=100)
     with caplog.at_level(logging.WARNING, "detcore.estimator"):
         assert find_tensorflow_checkpoint(tmp_path).name == "model.ckpt-2"
         assert not caplog.records
@@ -85,7 +85,7 @@ def test_directory_without_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".index", ".data-00000-of-00001"])
 def test_link_outside_the_directory_is_rejected(suffix: str, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
-    write(folder, 2)
+    write_checkpoint(folder, 2)
     moved = tmp_path / f"secret{suffix}"
     shutil.move(folder / f"model.ckpt-2{suffix}", moved)
     (folder / f"model.ckpt-2{suffix}").symlink_to(moved)
@@ -95,17 +95,17 @@ def test_link_outside_the_directory_is_rejected(suffix: str, tmp_path: Path) -> 
 
 def test_directory_can_be_a_link(tmp_path: Path) -> None:
     folder = tmp_path / "run [1] *?"
-    write(tmp_path / "plain", 3, 3.0)
+    write_checkpoint(tmp_path / "plain", 3, 3.0)
     (tmp_path / "plain").rename(folder)
     (tmp_path / "link").symlink_to(folder)
-    assert restore(folder) == restore(tmp_path / "link") == [3.0, 3.0, 3.0]
+    assert restore_variable(folder) == restore_variable(tmp_path / "link") == [3.0, 3.0, 3.0]
 
 
 @pytest.mark.parametrize(("name", "size"), [("v", 3), ("w", 4)])
 def test_different_variables_are_rejected(name: str, size: int, tmp_path: Path) -> None:
-    write(tmp_path, 3)
+    write_checkpoint(tmp_path, 3)
     with pytest.raises(InvalidCheckpointError, match="the same variables"):
-        restore(tmp_path, name, size)
+        restore_variable(tmp_path, name, size)
 
 
 def test_renamed_and_partitioned_variables(tmp_path: Path) -> None:
@@ -127,10 +127,10 @@ def test_renamed_and_partitioned_variables(tmp_path: Path) -> None:
 
 
 def test_damaged_data_is_rejected(tmp_path: Path) -> None:
-    write(tmp_path, 3)
+    write_checkpoint(tmp_path, 3)
     path = data_file(tmp_path, 3)
     content = bytearray(path.read_bytes())
     content[-1] ^= 255
     path.write_bytes(content)
     with pytest.raises(InvalidCheckpointError):
-        restore(tmp_path)
+        restore_variable(tmp_path)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from estimator_fakes import gradients, make_context
+from estimator_fakes import gradient_settings, make_context
 from estimator_models import run_python
 
 import detcore_estimator
@@ -32,7 +32,7 @@ class Worker:
         return self.size
 
 
-def elements(make: Any) -> list[Any]:
+def read_elements(make: Any) -> list[Any]:
     """Return the elements of a dataset that a function creates in a graph."""
     with tf.Graph().as_default():
         iterator = tf1.data.make_initializable_iterator(make())
@@ -87,7 +87,7 @@ def test_non_optimizers_are_rejected(tmp_path: Path, value: Any) -> None:
 
 
 def test_aggregating_optimizer_keeps_its_class(tmp_path: Path) -> None:
-    context = make_context(tmp_path, settings=gradients(aggregation_frequency=4))
+    context = make_context(tmp_path, settings=gradient_settings(aggregation_frequency=4))
     optimizer = tf1.train.AdamOptimizer()
     assert context.wrap_optimizer(optimizer) is optimizer
     assert isinstance(optimizer, tf1.train.AdamOptimizer)
@@ -121,7 +121,7 @@ def test_optimizers_of_several_workers(tmp_path: Path) -> None:
 def test_shards_partition_the_data(tmp_path: Path, size: int) -> None:
     def read(rank: int, size: int, **settings: Any) -> list[int]:
         context = make_context(tmp_path, distributed=Worker(rank, size))
-        values = elements(lambda: context.wrap_dataset(tf.data.Dataset.range(7), **settings))
+        values = read_elements(lambda: context.wrap_dataset(tf.data.Dataset.range(7), **settings))
         assert len(context.wrapped_datasets) == 1
         return [int(value) for value in values]
 

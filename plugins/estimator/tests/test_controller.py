@@ -15,7 +15,7 @@ from estimator_fakes import (
     FakeClock,
     dense,
     make_context,
-    opened,
+    open_controller,
     raw_input,
     train,
 )
@@ -167,7 +167,7 @@ def test_on_checkpoint_load_is_called_first(tmp_path: Path) -> None:
     run(Hooked, tmp_path, until=2)
     assert "hook.on_checkpoint_load" not in hook.calls
     hook.calls.clear()
-    with opened(Hooked, tmp_path) as controller:
+    with open_controller(Hooked, tmp_path) as controller:
         controller.restore(tmp_path / "checkpoints" / "2")
     methods = ("on_checkpoint_load", "begin", "after_create_session", "on_trial_close")
     assert hook.calls == [f"hook.{method}" for method in methods]
@@ -309,7 +309,7 @@ def test_ignored_settings_are_logged_once(tmp_path: Path, caplog: pytest.LogCapt
         def build_validation_spec(self) -> Any:
             return detcore_estimator.EvalSpec(self.validation_data, throttle_secs=30)
 
-    with opened(Classifier, tmp_path):
+    with open_controller(Classifier, tmp_path):
         assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
     assert run(Much, tmp_path, until=14).steps_completed == 14
     [record] = [r for r in caplog.records if r.levelno == logging.WARNING]
@@ -323,10 +323,10 @@ def test_ignored_settings_are_logged_once(tmp_path: Path, caplog: pytest.LogCapt
         assert part in record.getMessage()
 
 
-def refuse(tmp_path: Path, error: type[Exception], match: str, **attributes: Any) -> None:
+def assert_rejected(tmp_path: Path, error: type[Exception], match: str, **attributes: Any) -> None:
     """Check that the controller rejects a trial with other attributes."""
     trial_class = type("Wrong", (Classifier,), attributes)
-    with pytest.raises(error, match=match), opened(trial_class, tmp_path):
+    with pytest.raises(error, match=match), open_controller(trial_class, tmp_path):
         pass
 
 
@@ -346,7 +346,7 @@ def test_wrong_return_types(tmp_path: Path, method: str, value: Any, text: str) 
         raise AssertionError("the model was built")
 
     attributes = {method: lambda self: value, "model_fn": model_fn}
-    refuse(tmp_path, InvalidModelError, text, **attributes)
+    assert_rejected(tmp_path, InvalidModelError, text, **attributes)
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "", ".hidden", "-x"])
@@ -355,7 +355,7 @@ def test_unsafe_serving_names_are_rejected(tmp_path: Path, name: str) -> None:
         return {name: raw_input}
 
     message = "cannot be the name of a directory"
-    refuse(tmp_path, UnsafePathError, message, build_serving_input_receiver_fns=serving)
+    assert_rejected(tmp_path, UnsafePathError, message, build_serving_input_receiver_fns=serving)
 
 
 def test_unwrapped_optimizer_is_rejected(tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_unwrapped_optimizer_is_rejected(tmp_path: Path) -> None:
         return detcore_estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
     message = r"self\.context\.wrap_optimizer"
-    refuse(tmp_path, InvalidExperimentError, message, make_spec=make_spec)
+    assert_rejected(tmp_path, InvalidExperimentError, message, make_spec=make_spec)
 
 
 @pytest.mark.parametrize("method", ["train_data", "validation_data"])
@@ -391,7 +391,7 @@ def test_empty_or_endless_validation_data(tmp_path: Path) -> None:
 
     for trial_class, message in ((Empty, "has no batch"), (Endless, r"EvalSpec\.steps")):
         with (
-            opened(trial_class, tmp_path) as controller,
+            open_controller(trial_class, tmp_path) as controller,
             pytest.raises(DataError, match=f"validation dataset .*{message}"),
         ):
             controller.validate()
@@ -449,7 +449,7 @@ def test_run_config_is_kept(tmp_path: Path) -> None:
 
             return detcore_estimator.Estimator(model_fn, config=config)
 
-    with opened(Configured, tmp_path) as controller:
+    with open_controller(Configured, tmp_path) as controller:
         of_the_context = controller._context.session_config
     [(config, seed)] = configs
     assert config.tf_random_seed == seed == 77
@@ -462,7 +462,7 @@ def test_test_mode_evaluates_one_batch(tmp_path: Path) -> None:
     class Hooked(Classifier):
         eval_hooks = (Recorder(),)
 
-    with opened(Hooked, tmp_path, test_mode=True) as controller:
+    with open_controller(Hooked, tmp_path, test_mode=True) as controller:
         controller.validate()
     assert Hooked.eval_hooks[0].runs == 1
 

@@ -13,10 +13,10 @@ from estimator_models import (
     LABELS,
     RECORDS,
     Recorder,
-    changed,
     eval_input,
-    make,
+    make_estimator,
     model_fn,
+    replace_fields,
     serving_input,
     train_input,
 )
@@ -28,7 +28,7 @@ from detcore_estimator.tensorflow_versions import tf, tf1
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> de.Estimator:
-    return make(tmp_path_factory.mktemp("model"), save_checkpoints_steps=2).train(
+    return make_estimator(tmp_path_factory.mktemp("model"), save_checkpoints_steps=2).train(
         train_input, steps=4
     )
 
@@ -45,7 +45,9 @@ def squared_error(value: Any) -> Any:
 
 def evaluate(trained: de.Estimator, change: Any, **arguments: Any) -> Any:
     """Evaluate the trained model with other fields in its spec."""
-    return make(trained.model_dir, changed(change)).evaluate(eval_input, **arguments)
+    return make_estimator(trained.model_dir, replace_fields(change)).evaluate(
+        eval_input, **arguments
+    )
 
 
 # -- evaluate -------------------------------------------------------------------------------------
@@ -94,7 +96,7 @@ def test_no_data_is_an_error(trained: de.Estimator) -> None:
 
 
 def test_untrained_model_is_evaluated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    results = make(tmp_path).evaluate(eval_input)
+    results = make_estimator(tmp_path).evaluate(eval_input)
     assert results["global_step"] == 0
     assert "has no checkpoint" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == ["eval"]
@@ -188,7 +190,7 @@ def test_wrong_predict_keys(trained: de.Estimator) -> None:
     def single(features: Any, mode: str) -> Any:
         return de.EstimatorSpec(mode, predictions=features["x"])
 
-    estimator = make(trained.model_dir, single)
+    estimator = make_estimator(trained.model_dir, single)
     with pytest.raises(ValueError, match="a single tensor without keys"):
         next(estimator.predict(eval_input, predict_keys=["value"]))
     np.testing.assert_array_equal(np.stack(list(estimator.predict(eval_input))), FEATURES)
@@ -199,7 +201,7 @@ def test_predictions_with_different_lengths(trained: de.Estimator) -> None:
         x = features["x"]
         return de.EstimatorSpec(mode, predictions={"all": x, "half": x[:4], "one": tf.size(x)})
 
-    estimator = make(trained.model_dir, uneven)
+    estimator = make_estimator(trained.model_dir, uneven)
     with pytest.raises(ValueError, match=r"\{'all': 8, 'half': 4\}"):
         next(estimator.predict(eval_input, predict_keys=["all", "half"]))
     with pytest.raises(ValueError, match=r"'one'.* is a single value"):
@@ -265,7 +267,7 @@ def test_variables(trained: de.Estimator) -> None:
 
 
 def test_model_without_checkpoint(tmp_path: Path) -> None:
-    estimator = make(tmp_path)
+    estimator = make_estimator(tmp_path)
     assert estimator.latest_checkpoint() is None
     for call in (
         estimator.get_variable_names,
@@ -360,7 +362,7 @@ def keras_model_fn(features: Any, labels: Any, mode: str) -> Any:
 
 def test_keras_layer_names_are_stable(tmp_path: Path) -> None:
     before = tf.keras.layers.Dense(1).name
-    estimator = make(tmp_path, keras_model_fn).train(train_input, steps=2)
+    estimator = make_estimator(tmp_path, keras_model_fn).train(train_input, steps=2)
     first = estimator.evaluate(eval_input)
     predicted = np.concatenate([row["value"] for row in estimator.predict(eval_input)])
     assert first["loss"] == squared_error(predicted[:, np.newaxis])
@@ -379,7 +381,7 @@ def test_keras_metric(trained: de.Estimator) -> None:
         metric.update_state(labels, tf.zeros_like(labels))
         return spec._replace(eval_metric_ops={"keras": metric})
 
-    estimator = make(trained.model_dir, function)
+    estimator = make_estimator(trained.model_dir, function)
     if tf.__version__.startswith("2.15."):
         results = estimator.evaluate(eval_input)
         assert results["keras"] == pytest.approx(np.mean(np.abs(LABELS)), rel=1e-5)

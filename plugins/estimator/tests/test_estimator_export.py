@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from estimator_models import (
     FEATURES,
-    changed,
     eval_input,
-    make,
+    make_estimator,
     model_fn,
-    serve,
+    replace_fields,
+    run_signature,
     serving_input,
     train_input,
 )
@@ -27,17 +27,17 @@ from detcore_estimator.tensorflow_versions import tf, tf1
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> de.Estimator:
-    return make(tmp_path_factory.mktemp("model")).train(train_input, steps=3)
+    return make_estimator(tmp_path_factory.mktemp("model")).train(train_input, steps=3)
 
 
 def signatures_of(path: str) -> set[str]:
     return set(tf.saved_model.load(path).signatures)
 
 
-def exported(trained: de.Estimator, tmp_path: Path, outputs: Any, receiver: Any) -> str:
+def export_model(trained: de.Estimator, tmp_path: Path, outputs: Any, receiver: Any) -> str:
     """Export the model with outputs that a function creates from its prediction."""
-    function = changed(lambda spec: {"export_outputs": outputs(spec.predictions["value"])})
-    return make(trained.model_dir, function).export_saved_model(tmp_path, receiver)
+    function = replace_fields(lambda spec: {"export_outputs": outputs(spec.predictions["value"])})
+    return make_estimator(trained.model_dir, function).export_saved_model(tmp_path, receiver)
 
 
 # -- the whole ------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def test_exported_model_predicts_the_same(
     assert (Path(path).parent, Path(path).name.isdigit()) == (tmp_path, True)
     assert (Path(path) / f"saved_model.{'pbtxt' if as_text else 'pb'}").is_file()
     expected = np.stack([row["value"] for row in trained.predict(eval_input)])
-    served = serve(path, x=FEATURES)
+    served = run_signature(path, x=FEATURES)
     assert served.keys() == {"value", "twice"}
     np.testing.assert_allclose(served["value"], expected, rtol=1e-5)
     loaded = tf.saved_model.load(path).signatures["serving_default"]
@@ -101,13 +101,13 @@ def test_extra_assets_and_vocabularies(trained: de.Estimator, tmp_path: Path) ->
         features = {"word": word, **serving_input().features}
         return export.ServingInputReceiver(features, features)
 
-    path = make(trained.model_dir, function).export_saved_model(
+    path = make_estimator(trained.model_dir, function).export_saved_model(
         tmp_path / "out", receiver, assets_extra={"a/b.txt": str(words)}
     )
     assert (Path(path) / "assets.extra/a/b.txt").read_text() == "a\nb\n"
     words.unlink()
     moved = Path(path).rename(tmp_path / "moved")
-    served = serve(str(moved), word=["b", "c"], x=FEATURES[:2])
+    served = run_signature(str(moved), word=["b", "c"], x=FEATURES[:2])
     assert served["id"].tolist() == [1, -1]
 
 
@@ -118,7 +118,7 @@ def test_export_errors(trained: de.Estimator, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="serving_input_receiver_fn must be a function"):
         trained.export_savedmodel(tmp_path, None)
     with pytest.raises(ValueError, match="could not find a trained model"):
-        make(tmp_path / "new").export_savedmodel(tmp_path, serving_input)
+        make_estimator(tmp_path / "new").export_savedmodel(tmp_path, serving_input)
     with pytest.raises(ValueError, match="must be a ServingInputReceiver"):
         trained.export_savedmodel(tmp_path, lambda: {"x": 1})
     assert not list(tmp_path.iterdir())
@@ -165,7 +165,7 @@ parsing_receiver = export.build_parsing_serving_input_receiver_fn(
 )
 
 
-def examples(rows: Any) -> list[bytes]:
+def serialize_examples(rows: Any) -> list[bytes]:
     messages = [tf.train.Example() for _ in rows]
     for message, row in zip(messages, rows, strict=True):
         message.features.feature["x"].float_list.value.extend(row)
@@ -173,7 +173,7 @@ def examples(rows: Any) -> list[bytes]:
 
 
 def test_signature_kinds(trained: de.Estimator, tmp_path: Path) -> None:
-    path = exported(
+    path = export_model(
         trained,
         tmp_path,
         lambda value: {
@@ -185,24 +185,26 @@ def test_signature_kinds(trained: de.Estimator, tmp_path: Path) -> None:
         },
         parsing_receiver,
     )
-    inputs = {"inputs": examples(FEATURES[:3])}
-    served = serve(path, **inputs)
+    inputs = {"inputs": serialize_examples(FEATURES[:3])}
+    served = run_signature(path, **inputs)
     assert served.keys() == {"outputs"}
-    np.testing.assert_allclose(serve(path, "scores", **inputs)["scores"], served["outputs"])
-    assert serve(path, "classes", **inputs).keys() == {"classes", "scores"}
-    assert serve(path, "plain", examples=inputs["inputs"]).keys() == {"output"}
-    assert serve(path, "named", examples=inputs["inputs"]).keys() == {"head/value"}
+    np.testing.assert_allclose(run_signature(path, "scores", **inputs)["scores"], served["outputs"])
+    assert run_signature(path, "classes", **inputs).keys() == {"classes", "scores"}
+    assert run_signature(path, "plain", examples=inputs["inputs"]).keys() == {"output"}
+    assert run_signature(path, "named", examples=inputs["inputs"]).keys() == {"head/value"}
 
 
 def test_single_output_is_the_default(trained: de.Estimator, tmp_path: Path) -> None:
-    path = exported(trained, tmp_path, lambda v: {"mine": export.PredictOutput(v)}, serving_input)
+    path = export_model(
+        trained, tmp_path, lambda v: {"mine": export.PredictOutput(v)}, serving_input
+    )
     assert signatures_of(path) == {"mine", "serving_default"}
 
 
 def test_unservable_outputs_are_skipped(
     trained: de.Estimator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = exported(
+    path = export_model(
         trained,
         tmp_path,
         lambda v: {"serving_default": export.RegressionOutput(v), "p": export.PredictOutput(v)},
@@ -224,7 +226,7 @@ def test_unsupported_outputs_are_rejected(
     trained: de.Estimator, tmp_path: Path, outputs: Any, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        exported(trained, tmp_path, outputs, serving_input)
+        export_model(trained, tmp_path, outputs, serving_input)
     assert not list(tmp_path.iterdir())
 
 
@@ -237,13 +239,13 @@ def test_alternative_inputs_add_signatures(trained: de.Estimator, tmp_path: Path
             {"raw": base.features, "half": base.features},
         )
 
-    path = exported(trained, tmp_path, lambda v: {"p": export.PredictOutput(v)}, receiver)
+    path = export_model(trained, tmp_path, lambda v: {"p": export.PredictOutput(v)}, receiver)
     assert signatures_of(path) == {
         name + output for name in ("", "raw:", "half:") for output in ("p", "serving_default")
     }
     np.testing.assert_allclose(
-        serve(path, "raw:p", x=FEATURES)["output"],
-        serve(path, "p", examples=examples(FEATURES))["output"],
+        run_signature(path, "raw:p", x=FEATURES)["output"],
+        run_signature(path, "p", examples=serialize_examples(FEATURES))["output"],
     )
 
 
@@ -339,7 +341,7 @@ def test_serving_graph_is_built_once(trained: de.Estimator, tmp_path: Path) -> N
 # -- exporters ------------------------------------------------------------------------------------
 
 
-def run(
+def run_exporter(
     exporter: Any, estimator: de.Estimator, folder: Path, loss: float, final: bool = False
 ) -> Any:
     checkpoint = f"{estimator.model_dir}/model.ckpt-3"
@@ -349,13 +351,13 @@ def run(
 def test_final_exporter(trained: de.Estimator, tmp_path: Path) -> None:
     exporter = de.FinalExporter("final", serving_input)
     assert exporter.name == "final"
-    assert run(exporter, trained, tmp_path, 1.0) is None
-    assert Path(run(exporter, trained, tmp_path, 1.0, final=True)).is_dir()
+    assert run_exporter(exporter, trained, tmp_path, 1.0) is None
+    assert Path(run_exporter(exporter, trained, tmp_path, 1.0, final=True)).is_dir()
 
 
 def test_latest_exporter_limits_its_exports(trained: de.Estimator, tmp_path: Path) -> None:
     exporter = de.LatestExporter("latest", serving_input, exports_to_keep=2)
-    paths = [run(exporter, trained, tmp_path, 1.0) for _ in range(4)]
+    paths = [run_exporter(exporter, trained, tmp_path, 1.0) for _ in range(4)]
     assert sorted(map(str, tmp_path.iterdir())) == paths[2:]
 
 
@@ -363,22 +365,24 @@ def test_best_exporter_exports_improvements(trained: de.Estimator, tmp_path: Pat
     exporter = de.BestExporter(
         serving_input_receiver_fn=serving_input, event_file_pattern=None, exports_to_keep=None
     )
-    exported = [run(exporter, trained, tmp_path, loss) is not None for loss in (3, 4, 2, 2, 1)]
+    exported = [
+        run_exporter(exporter, trained, tmp_path, loss) is not None for loss in (3, 4, 2, 2, 1)
+    ]
     assert exported == [True, False, True, False, True]
 
 
 def test_best_exporter_keeps_its_best_value(tmp_path: Path) -> None:
-    estimator = make(tmp_path / "model").train(train_input, steps=3)
+    estimator = make_estimator(tmp_path / "model").train(train_input, steps=3)
     best = estimator.evaluate(eval_input)["loss"]
     first = de.BestExporter(serving_input_receiver_fn=serving_input)
-    assert run(first, estimator, tmp_path, best)
+    assert run_exporter(first, estimator, tmp_path, best)
     # A new process has a worse result, then a better result.
     start = f"{estimator.model_dir}/model.ckpt-0"
     worse = estimator.evaluate(eval_input, checkpoint_path=start)["loss"]
     assert worse > best
     second = de.BestExporter(serving_input_receiver_fn=serving_input)
     losses = (worse, best, best / 2)
-    exported = [run(second, estimator, tmp_path, loss) is not None for loss in losses]
+    exported = [run_exporter(second, estimator, tmp_path, loss) is not None for loss in losses]
     assert exported == [False, False, True]
 
 
@@ -387,7 +391,7 @@ def test_custom_compare_function(trained: de.Estimator, tmp_path: Path) -> None:
         return bool(current_eval_result["loss"] > best_eval_result["loss"])
 
     exporter = de.BestExporter("up", serving_input, event_file_pattern=None, compare_fn=is_higher)
-    exported = [run(exporter, trained, tmp_path, loss) is not None for loss in (1, 2, 0)]
+    exported = [run_exporter(exporter, trained, tmp_path, loss) is not None for loss in (1, 2, 0)]
     assert exported == [True, True, False]
 
 

@@ -11,10 +11,10 @@ import pytest
 from estimator_models import (
     FEATURES,
     eval_input,
-    make,
+    make_estimator,
     model_fn,
     run_python,
-    serve,
+    run_signature,
     train_input,
 )
 
@@ -26,7 +26,7 @@ needs_tf_estimator = pytest.mark.skipif(
 )
 
 
-def theirs(model_dir: Path, **config: Any) -> Any:
+def make_tf_estimator(model_dir: Path, **config: Any) -> Any:
     module: Any = tf_estimator()
     config = {"tf_random_seed": 1, "save_checkpoints_steps": 10_000, **config}
     params = {"spec": module.EstimatorSpec}
@@ -41,7 +41,7 @@ def files_in(folder: Path) -> tuple[set[str], str]:
 
 @needs_tf_estimator
 def test_results_equal_tf_estimator(tmp_path: Path) -> None:
-    ours, other = make(tmp_path / "a"), theirs(tmp_path / "b")
+    ours, other = make_estimator(tmp_path / "a"), make_tf_estimator(tmp_path / "b")
     for estimator in (ours, other):
         estimator.train(train_input, steps=12)
         estimator.train(train_input, max_steps=20)
@@ -58,11 +58,11 @@ def test_results_equal_tf_estimator(tmp_path: Path) -> None:
 
 @needs_tf_estimator
 def test_checkpoints_are_interchangeable(tmp_path: Path) -> None:
-    make(tmp_path).train(train_input, steps=4)
-    theirs(tmp_path).train(train_input, steps=4)
-    estimator = make(tmp_path).train(train_input, steps=4)
+    make_estimator(tmp_path).train(train_input, steps=4)
+    make_tf_estimator(tmp_path).train(train_input, steps=4)
+    estimator = make_estimator(tmp_path).train(train_input, steps=4)
     assert estimator.get_variable_value("global_step") == 12
-    assert theirs(tmp_path).evaluate(eval_input)["global_step"] == 12
+    assert make_tf_estimator(tmp_path).evaluate(eval_input)["global_step"] == 12
 
 
 @needs_tf_estimator
@@ -81,13 +81,13 @@ def test_tf_estimator_objects_are_accepted(tmp_path: Path) -> None:
     assert estimator.evaluate(eval_input)["global_step"] == 3
     receiver = module.export.build_raw_serving_input_receiver_fn({"x": tf.constant(FEATURES)})
     path = estimator.export_saved_model(tmp_path / "out", receiver)
-    assert serve(path, x=FEATURES)["value"].shape == (len(FEATURES), 1)
+    assert run_signature(path, x=FEATURES)["value"].shape == (len(FEATURES), 1)
 
 
 @needs_tf_estimator
 def test_exporters_accept_a_tf_estimator(tmp_path: Path) -> None:
     module: Any = tf_estimator()
-    other = theirs(tmp_path / "m").train(train_input, steps=1)
+    other = make_tf_estimator(tmp_path / "m").train(train_input, steps=1)
     raw = module.export.build_raw_serving_input_receiver_fn({"x": tf.constant(FEATURES)})
     for exporter in (de.LatestExporter("a", raw), de.BestExporter("b", raw)):
         path = exporter.export(
@@ -101,7 +101,7 @@ def test_numpy_input_fn_queues(tmp_path: Path) -> None:
     inputs = tf.compat.v1.estimator.inputs.numpy_input_fn(
         {"x": FEATURES}, FEATURES.sum(1, keepdims=True), batch_size=8, num_epochs=2, shuffle=False
     )
-    estimator = make(tmp_path).train(inputs)
+    estimator = make_estimator(tmp_path).train(inputs)
     assert estimator.get_variable_value("global_step") == 12
     assert len(list(estimator.predict(inputs))) == 2 * len(FEATURES)
 
@@ -111,8 +111,8 @@ import sys
 import tensorflow as tf
 tf.compat.v1.disable_v2_behavior()
 tf.compat.v1.enable_resource_variables()
-from estimator_models import eval_input, make, serving_input, train_input
-estimator = make(sys.argv[1], save_checkpoints_steps=2).train(train_input, steps=3)
+from estimator_models import eval_input, make_estimator, serving_input, train_input
+estimator = make_estimator(sys.argv[1], save_checkpoints_steps=2).train(train_input, steps=3)
 estimator.train(train_input, max_steps=5)
 assert estimator.evaluate(eval_input)["global_step"] == 5
 assert len(list(estimator.predict(eval_input))) == 48
@@ -122,6 +122,6 @@ estimator.export_saved_model(sys.argv[1] + "/out", serving_input)
 
 def test_v2_behavior_disabled(tmp_path: Path) -> None:
     run_python("-c", V1_SCRIPT, tmp_path)
-    assert make(tmp_path).evaluate(eval_input)["global_step"] == 5
+    assert make_estimator(tmp_path).evaluate(eval_input)["global_step"] == 5
     [path] = (tmp_path / "out").iterdir()
     assert "serving_default" in tf.saved_model.load(str(path)).signatures

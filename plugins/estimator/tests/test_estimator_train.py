@@ -18,10 +18,10 @@ from estimator_models import (
     LABELS,
     Listener,
     Recorder,
-    changed,
     eval_input,
-    make,
+    make_estimator,
     model_fn,
+    replace_fields,
     train_input,
 )
 
@@ -51,7 +51,7 @@ def test_steps_and_max_steps(tmp_path: Path) -> None:
     def never() -> Any:
         raise AssertionError("input_fn was called")
 
-    estimator = make(tmp_path)
+    estimator = make_estimator(tmp_path)
     assert estimator.train(train_input, steps=3) is estimator
     estimator.train(train_input, steps=3)
     assert step_of(estimator) == 6
@@ -80,27 +80,27 @@ def test_global_generator_is_restored(tmp_path: Path) -> None:
     def same() -> Any:
         return tf.data.Dataset.from_tensors(({"x": FEATURES}, LABELS)).repeat()
 
-    parts = make(tmp_path / "parts", noisy)
+    parts = make_estimator(tmp_path / "parts", noisy)
     parts.train(same, steps=2)
     parts.evaluate(eval_input, steps=1)  # another graph, which also draws numbers
-    parts = make(tmp_path / "parts", noisy).train(same, steps=2)
-    uninterrupted = make(tmp_path / "whole", noisy).train(same, steps=4)
+    parts = make_estimator(tmp_path / "parts", noisy).train(same, steps=2)
+    uninterrupted = make_estimator(tmp_path / "whole", noisy).train(same, steps=4)
     names = parts.get_variable_names()
     assert names == ["global_step", "random_generator/StateVar", "weights"]
     for name in names:
         np.testing.assert_array_equal(
             parts.get_variable_value(name), uninterrupted.get_variable_value(name)
         )
-    other = make(tmp_path / "other").train(train_input, steps=1)
+    other = make_estimator(tmp_path / "other").train(train_input, steps=1)
     assert "random_generator/StateVar" not in other.get_variable_names()
 
 
 def test_third_argument_is_hooks(tmp_path: Path) -> None:
     hook = Recorder()
-    make(tmp_path).train(train_input, 2, [hook], None)
+    make_estimator(tmp_path).train(train_input, 2, [hook], None)
     assert hook.end_step == 2
     with pytest.raises(TypeError, match="steps must be an integer"):
-        make(tmp_path).train(train_input, [hook])
+        make_estimator(tmp_path).train(train_input, [hook])
 
 
 @pytest.mark.parametrize(
@@ -119,24 +119,24 @@ def test_third_argument_is_hooks(tmp_path: Path) -> None:
 )
 def test_wrong_arguments(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make(tmp_path).train(**{"input_fn": train_input, **arguments})
+        make_estimator(tmp_path).train(**{"input_fn": train_input, **arguments})
     assert not list(tmp_path.iterdir())
 
 
 def test_training_ends_with_the_data(tmp_path: Path) -> None:
-    estimator = make(tmp_path).train(eval_input)
+    estimator = make_estimator(tmp_path).train(eval_input)
     assert step_of(estimator) == 6
     assert steps_saved(tmp_path) == [0, 6]
 
 
 def test_no_data_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    make(tmp_path).train(lambda: eval_input().take(0))
+    make_estimator(tmp_path).train(lambda: eval_input().take(0))
     assert "training ran no step" in caplog.text
 
 
 def test_seed_determines_the_result(tmp_path: Path) -> None:
     values = [
-        make(tmp_path / name, tf_random_seed=seed)
+        make_estimator(tmp_path / name, tf_random_seed=seed)
         .train(train_input, steps=7)
         .get_variable_value("second")
         for name, seed in (("a", 3), ("b", 3), ("c", 4))
@@ -146,8 +146,8 @@ def test_seed_determines_the_result(tmp_path: Path) -> None:
 
 
 def test_hooks_do_not_change_training(tmp_path: Path) -> None:
-    plain = make(tmp_path / "a", save_summary_steps=0, log_step_count_steps=None)
-    hooked = make(tmp_path / "b", save_summary_steps=2, log_step_count_steps=1)
+    plain = make_estimator(tmp_path / "a", save_summary_steps=0, log_step_count_steps=None)
+    hooked = make_estimator(tmp_path / "b", save_summary_steps=2, log_step_count_steps=1)
     plain.train(train_input, steps=6)
     hooked.train(train_input, steps=6, hooks=[Recorder()])
     np.testing.assert_array_equal(
@@ -159,7 +159,7 @@ def test_hooks_do_not_change_training(tmp_path: Path) -> None:
 
 
 def test_checkpoint_schedule(tmp_path: Path) -> None:
-    make(tmp_path, save_checkpoints_steps=3).train(train_input, steps=8)
+    make_estimator(tmp_path, save_checkpoints_steps=3).train(train_input, steps=8)
     assert steps_saved(tmp_path) == [0, 3, 6, 8]
     names = {path.name for path in tmp_path.iterdir()}
     assert {"checkpoint", "graph.pbtxt", "model.ckpt-8.meta"} <= names
@@ -167,7 +167,7 @@ def test_checkpoint_schedule(tmp_path: Path) -> None:
 
 
 def test_old_checkpoints_are_deleted(tmp_path: Path) -> None:
-    estimator = make(tmp_path, save_checkpoints_steps=1, keep_checkpoint_max=2)
+    estimator = make_estimator(tmp_path, save_checkpoints_steps=1, keep_checkpoint_max=2)
     estimator.train(train_input, steps=3)
     assert steps_saved(tmp_path) == [2, 3]
     # The next call knows the files of the previous call.
@@ -176,7 +176,7 @@ def test_old_checkpoints_are_deleted(tmp_path: Path) -> None:
 
 
 def test_restored_checkpoint_is_not_rewritten(tmp_path: Path) -> None:
-    estimator = make(tmp_path).train(train_input, steps=2)
+    estimator = make_estimator(tmp_path).train(train_input, steps=2)
     index = tmp_path / "model.ckpt-2.index"
     os.utime(index, ns=(1, 1))
     estimator.train(train_input, steps=2)
@@ -188,14 +188,14 @@ def test_checkpoint_period_in_seconds(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         "detcore_estimator.engine.checkpoint_writer.time.monotonic", lambda: float(next(clock))
     )
-    estimator = make(tmp_path, save_checkpoints_steps=None, save_checkpoints_secs=10)
+    estimator = make_estimator(tmp_path, save_checkpoints_steps=None, save_checkpoints_secs=10)
     estimator.train(train_input, steps=8)
     # The clock advances by 4 s at each call: one call at a save, one after each step.
     assert steps_saved(tmp_path) == [0, 3, 6, 8]
 
 
 def test_failed_save_keeps_old_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    estimator = make(tmp_path, keep_checkpoint_max=1).train(train_input, steps=2)
+    estimator = make_estimator(tmp_path, keep_checkpoint_max=1).train(train_input, steps=2)
     good = estimator.get_variable_value("first")
 
     class Broken(tf1.train.Saver):  # type: ignore[misc]
@@ -208,7 +208,7 @@ def test_failed_save_keeps_old_checkpoints(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(OSError, match="disk is gone"):
         estimator.train(train_input, steps=3)
     monkeypatch.undo()
-    again = make(tmp_path, keep_checkpoint_max=1)
+    again = make_estimator(tmp_path, keep_checkpoint_max=1)
     assert again.latest_checkpoint() == str(tmp_path / "model.ckpt-2")
     np.testing.assert_array_equal(again.get_variable_value("first"), good)
     again.train(train_input, steps=3)
@@ -217,13 +217,13 @@ def test_failed_save_keeps_old_checkpoints(tmp_path: Path, monkeypatch: pytest.M
 
 KILLED = """
 import sys
-from estimator_models import make, tf1, train_input
+from estimator_models import make_estimator, tf1, train_input
 
 class Tell(tf1.train.CheckpointSaverListener):
     def after_save(self, session, global_step_value):
         print(global_step_value, flush=True)
 
-estimator = make(sys.argv[1], save_checkpoints_steps=1, keep_checkpoint_max=1)
+estimator = make_estimator(sys.argv[1], save_checkpoints_steps=1, keep_checkpoint_max=1)
 estimator.train(train_input, saving_listeners=[Tell()])
 """
 
@@ -242,7 +242,7 @@ def test_kill_during_saves(tmp_path: Path) -> None:
             if saved_step == 5:
                 process.kill()
     assert saved_step >= 5
-    estimator = make(tmp_path, save_checkpoints_steps=1, keep_checkpoint_max=1)
+    estimator = make_estimator(tmp_path, save_checkpoints_steps=1, keep_checkpoint_max=1)
     step = step_of(estimator)
     # The last reported checkpoint or a later one exists.
     assert step >= saved_step
@@ -251,7 +251,7 @@ def test_kill_during_saves(tmp_path: Path) -> None:
 
 
 def test_state_file_with_lost_checkpoint(tmp_path: Path) -> None:
-    estimator = make(tmp_path).train(train_input, steps=2)
+    estimator = make_estimator(tmp_path).train(train_input, steps=2)
     (tmp_path / "model.ckpt-2.index").unlink()
     for call in (
         lambda: estimator.train(train_input, steps=1),
@@ -263,7 +263,7 @@ def test_state_file_with_lost_checkpoint(tmp_path: Path) -> None:
 
 
 def test_checkpoint_of_another_model_is_rejected(tmp_path: Path) -> None:
-    make(tmp_path).train(train_input, steps=1)
+    make_estimator(tmp_path).train(train_input, steps=1)
 
     def wider(features: Any, labels: Any, mode: str) -> Any:
         weights = tf1.get_variable("first", [4, 1])
@@ -271,12 +271,12 @@ def test_checkpoint_of_another_model_is_rejected(tmp_path: Path) -> None:
 
     before = sorted(path.name for path in tmp_path.glob("model*"))
     with pytest.raises(InvalidCheckpointError, match=r"first is \(4, 1\) in the model"):
-        make(tmp_path, wider).train(train_input, steps=1)
+        make_estimator(tmp_path, wider).train(train_input, steps=1)
     assert sorted(path.name for path in tmp_path.glob("model*")) == before
 
 
 def test_directories_with_pattern_characters(tmp_path: Path) -> None:
-    estimator = make(tmp_path / "lr[0.1]*").train(train_input, steps=2)
+    estimator = make_estimator(tmp_path / "lr[0.1]*").train(train_input, steps=2)
     estimator.train(train_input, steps=1)
     assert step_of(estimator) == 3
     assert estimator.evaluate(eval_input)["global_step"] == 3
@@ -290,8 +290,10 @@ def test_user_and_model_hooks(tmp_path: Path) -> None:
     calls: list[str] = []
     hooks = [Recorder(calls, name) for name in ("chief", "user", "model")]
     chief, user, model = hooks
-    function = changed(lambda spec: {"training_hooks": [model], "training_chief_hooks": [chief]})
-    make(tmp_path, function).train(train_input, steps=2, hooks=[user])
+    function = replace_fields(
+        lambda spec: {"training_hooks": [model], "training_chief_hooks": [chief]}
+    )
+    make_estimator(tmp_path, function).train(train_input, steps=2, hooks=[user])
     runs = ["before_run", "after_run"] * 2
     assert calls == [
         f"{hook.name}.{method}"
@@ -302,7 +304,7 @@ def test_user_and_model_hooks(tmp_path: Path) -> None:
 
 
 def test_hook_can_stop_training(tmp_path: Path) -> None:
-    estimator = make(tmp_path)
+    estimator = make_estimator(tmp_path)
     estimator.train(train_input, steps=50, hooks=[Recorder(stop_at=4)])
     assert step_of(estimator) == 4
 
@@ -313,13 +315,13 @@ def test_hook_error_saves_no_checkpoint(tmp_path: Path) -> None:
             raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        make(tmp_path).train(train_input, steps=3, hooks=[Fails()])
+        make_estimator(tmp_path).train(train_input, steps=3, hooks=[Fails()])
     assert steps_saved(tmp_path) == [0]
 
 
 def test_listeners_are_called_for_each_save(tmp_path: Path) -> None:
     listener = Listener()
-    make(tmp_path, save_checkpoints_steps=2).train(
+    make_estimator(tmp_path, save_checkpoints_steps=2).train(
         train_input, steps=3, saving_listeners=[listener]
     )
     saves = [f"{when} {step}" for step in (0, 2, 3) for when in ("before", "after")]
@@ -328,7 +330,7 @@ def test_listeners_are_called_for_each_save(tmp_path: Path) -> None:
 
 def test_listener_can_stop_training(tmp_path: Path) -> None:
     listeners = [Listener(stop_at=4), Listener()]
-    estimator = make(tmp_path, save_checkpoints_steps=2)
+    estimator = make_estimator(tmp_path, save_checkpoints_steps=2)
     estimator.train(train_input, steps=50, saving_listeners=listeners)
     assert step_of(estimator) == 4
     assert listeners[1].calls.count("after 4") == 1
@@ -337,7 +339,7 @@ def test_listener_can_stop_training(tmp_path: Path) -> None:
 def test_custom_saver_hook_replaces_the_default(tmp_path: Path) -> None:
     listener = Listener()
     hook = tf1.train.CheckpointSaverHook(str(tmp_path), save_steps=4)
-    make(tmp_path, save_checkpoints_steps=1).train(
+    make_estimator(tmp_path, save_checkpoints_steps=1).train(
         train_input, steps=6, hooks=[hook], saving_listeners=[listener]
     )
     assert steps_saved(tmp_path) == [0, 4, 6]
@@ -353,7 +355,7 @@ def test_nan_loss(tmp_path: Path, hooks: int) -> None:
         step = tf1.train.get_global_step().read_value()
         return {"loss": tf.where(step >= 5, np.nan, 1.0) * spec.loss}
 
-    estimator = make(tmp_path, changed(nan_from_5), save_checkpoints_steps=1)
+    estimator = make_estimator(tmp_path, replace_fields(nan_from_5), save_checkpoints_steps=1)
     with pytest.raises(de.NanLossDuringTrainingError, match=r"at global step [56]") as caught:
         estimator.train(train_input, steps=50, hooks=[Recorder()] * hooks)
     assert isinstance(caught.value, tf1.train.NanLossDuringTrainingError)
@@ -370,13 +372,15 @@ def test_train_op_without_global_step(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("detcore_estimator.engine.train_loop._MAX_RUNS_WITHOUT_STEP", 20)
     for input_fn, runs in ((eval_input, 6), (train_input, 20)):
         with pytest.raises(InvalidModelError, match=f"train_op ran {runs} times"):
-            make(tmp_path / str(runs), forgetful).train(input_fn, steps=1)
+            make_estimator(tmp_path / str(runs), forgetful).train(input_fn, steps=1)
 
 
 @pytest.mark.parametrize("value", [None, 3, {"loss": 1}])
 def test_model_fn_with_wrong_result(tmp_path: Path, value: Any) -> None:
     with pytest.raises(ValueError, match="model_fn returned"):
-        make(tmp_path, lambda features: value).train(lambda: eval_input().map(lambda x, y: x))
+        make_estimator(tmp_path, lambda features: value).train(
+            lambda: eval_input().map(lambda x, y: x)
+        )
 
 
 def test_model_fn_that_reuses_its_spec(tmp_path: Path) -> None:
@@ -386,7 +390,7 @@ def test_model_fn_that_reuses_its_spec(tmp_path: Path) -> None:
         specs.append(model_fn(features, labels, mode, {}))
         return specs[0]
 
-    estimator = make(tmp_path, keeps).train(train_input, steps=1)
+    estimator = make_estimator(tmp_path, keeps).train(train_input, steps=1)
     with pytest.raises(ValueError, match="not part of the graph"):
         estimator.train(train_input, steps=1)
 
@@ -396,7 +400,7 @@ def test_model_fn_that_ignores_the_mode(tmp_path: Path) -> None:
         return de.EstimatorSpec("infer", predictions=features["x"])
 
     with pytest.raises(ValueError, match=r"mode 'train'.*without loss"):
-        make(tmp_path, predicts).train(train_input, steps=1)
+        make_estimator(tmp_path, predicts).train(train_input, steps=1)
 
 
 @pytest.mark.parametrize(
@@ -457,7 +461,7 @@ def test_model_fn_signatures(tmp_path: Path) -> None:
 
 def test_model_fn_without_labels(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no argument labels"):
-        make(tmp_path, lambda features, mode: None).train(train_input, steps=1)
+        make_estimator(tmp_path, lambda features, mode: None).train(train_input, steps=1)
 
 
 def test_params_and_config_are_copies(tmp_path: Path) -> None:
@@ -480,7 +484,7 @@ def test_input_fn_arguments(tmp_path: Path) -> None:
         calls.append((mode, params, config.model_dir, count))
         return eval_input()
 
-    estimator = make(tmp_path)
+    estimator = make_estimator(tmp_path)
     estimator.train(input_fn, steps=1)
     estimator.evaluate(functools.partial(input_fn, params="mine"))
     next(estimator.predict(input_fn))
@@ -499,8 +503,8 @@ def test_input_fn_with_tensors(tmp_path: Path) -> None:
     def of_iterator() -> Any:
         return tf1.data.make_one_shot_iterator(eval_input()).get_next()
 
-    assert step_of(make(tmp_path / "a").train(tensors, steps=2)) == 2
-    assert step_of(make(tmp_path / "b").train(of_iterator)) == 6
+    assert step_of(make_estimator(tmp_path / "a").train(tensors, steps=2)) == 2
+    assert step_of(make_estimator(tmp_path / "b").train(of_iterator)) == 6
 
 
 @pytest.mark.parametrize(
@@ -513,14 +517,14 @@ def test_input_fn_with_tensors(tmp_path: Path) -> None:
 )
 def test_input_fn_with_wrong_result(tmp_path: Path, input_fn: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        make(tmp_path).train(input_fn, steps=1)
+        make_estimator(tmp_path).train(input_fn, steps=1)
 
 
 def test_dataset_created_outside_input_fn(tmp_path: Path) -> None:
     with tf.Graph().as_default():
         dataset = eval_input()
     with pytest.raises(DataError, match="Create the dataset inside input_fn"):
-        make(tmp_path).train(lambda: dataset, steps=1)
+        make_estimator(tmp_path).train(lambda: dataset, steps=1)
 
 
 def test_lookup_tables_in_the_data(tmp_path: Path) -> None:
@@ -531,7 +535,7 @@ def test_lookup_tables_in_the_data(tmp_path: Path) -> None:
         names = tf.data.Dataset.from_tensor_slices(["a", "b"] * 4).batch(4)
         return names.map(lambda name: ({"x": tf.fill([4, 4], 1.0)}, table.lookup(name)[:, None]))
 
-    assert step_of(make(tmp_path).train(input_fn)) == 2
+    assert step_of(make_estimator(tmp_path).train(input_fn)) == 2
 
 
 # -- summaries and logs ---------------------------------------------------------------------------
@@ -557,7 +561,9 @@ def with_summary(tag: str) -> Any:
 
 
 def test_summaries(tmp_path: Path) -> None:
-    make(tmp_path, with_summary("double"), save_summary_steps=3).train(train_input, steps=7)
+    make_estimator(tmp_path, with_summary("double"), save_summary_steps=3).train(
+        train_input, steps=7
+    )
     summaries = {
         event.step: {value.tag: value.simple_value for value in event.summary.value}
         for event in events_of(tmp_path)
@@ -569,13 +575,13 @@ def test_summaries(tmp_path: Path) -> None:
 
 
 def test_custom_loss_summary_is_not_repeated(tmp_path: Path) -> None:
-    make(tmp_path, with_summary("loss")).train(train_input, steps=1)
+    make_estimator(tmp_path, with_summary("loss")).train(train_input, steps=1)
     tags = [value.tag for event in events_of(tmp_path) for value in event.summary.value]
     assert tags == ["loss"]
 
 
 def test_nothing_is_written_by_default(tmp_path: Path) -> None:
-    estimator = make(
+    estimator = make_estimator(
         tmp_path,
         save_summary_steps=0,
         save_checkpoints_steps=None,
@@ -589,7 +595,7 @@ def test_nothing_is_written_by_default(tmp_path: Path) -> None:
 
 def test_loss_and_step_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="detcore.estimator")
-    make(tmp_path, log_step_count_steps=2).train(train_input, steps=5)
+    make_estimator(tmp_path, log_step_count_steps=2).train(train_input, steps=5)
     logged = [r.getMessage() for r in caplog.records if r.getMessage().startswith("global step")]
     assert [text.split(":")[0] for text in logged] == [f"global step {step}" for step in (1, 3, 5)]
 
@@ -598,7 +604,7 @@ def test_loss_and_step_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 
 def test_warm_start(tmp_path: Path) -> None:
-    first = make(tmp_path / "a").train(train_input, steps=3)
+    first = make_estimator(tmp_path / "a").train(train_input, steps=3)
     for start in (
         str(tmp_path / "a"),
         de.WarmStartSettings(str(tmp_path / "a" / "model.ckpt-3"), vars_to_warm_start="first"),
@@ -623,14 +629,14 @@ def test_wrong_configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ValueError, match="cannot both be set"):
         de.RunConfig(save_checkpoints_steps=1, save_checkpoints_secs=1)
     with pytest.raises(ConfigError, match="train_distribute"):
-        make(tmp_path, train_distribute=object())
+        make_estimator(tmp_path, train_distribute=object())
     with pytest.raises(ValueError, match="model_dir="):
         de.Estimator(model_fn, "a", de.RunConfig("b"), params={})
     with pytest.raises(ValueError, match="a RunConfig"):
         de.Estimator(model_fn, "a", {"model_dir": "b"}, params={})
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
     with pytest.raises(ConfigError, match="TF_CONFIG describes a cluster"):
-        make(tmp_path)
+        make_estimator(tmp_path)
 
 
 def test_run_config() -> None:
@@ -658,7 +664,7 @@ def test_session_configuration_is_used(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(tf1, "Session", spy)
     config = tf1.ConfigProto(inter_op_parallelism_threads=3)
-    estimator = make(tmp_path, session_config=config).train(train_input, steps=1)
+    estimator = make_estimator(tmp_path, session_config=config).train(train_input, steps=1)
     estimator.evaluate(eval_input)
     next(estimator.predict(eval_input))
     assert [session_config.inter_op_parallelism_threads for session_config in configs] == [3, 3, 3]

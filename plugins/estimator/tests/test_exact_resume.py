@@ -13,7 +13,7 @@ from estimator_fakes import (
     FakeClock,
     assert_same,
     dense,
-    opened,
+    open_controller,
     train,
     variables_in,
 )
@@ -242,7 +242,7 @@ def test_new_learning_rate_is_used(tmp_path: Path, kind: str) -> None:
     """A rate of 0 changes no weights, although the source was trained with another rate."""
     source = tmp_path / "source" / str(UNTIL)
     run(type("Source", (VariableRate,), {"kind": kind}), tmp_path, source.parent)
-    with opened(
+    with open_controller(
         type("Started", (VariableRate,), {"kind": kind, "rate": 0.0}), tmp_path
     ) as controller:
         controller.start_from(source)
@@ -276,7 +276,7 @@ def test_warm_start_sets_named_variables(tmp_path: Path) -> None:
 
     folder = tmp_path / "warm"
     folder.mkdir()
-    with opened(WarmStarted, tmp_path) as controller:
+    with open_controller(WarmStarted, tmp_path) as controller:
         controller.save(folder)
     variables = variables_in(folder)
     np.testing.assert_array_equal(variables["hidden/kernel"], source["hidden/kernel"])
@@ -284,5 +284,5 @@ def test_warm_start_sets_named_variables(tmp_path: Path) -> None:
     assert variables["global_step"] == 0
 
     WarmStarted.source = tmp_path / "gone"
-    with opened(WarmStarted, tmp_path) as controller:
+    with open_controller(WarmStarted, tmp_path) as controller:
         controller.restore(folder)

@@ -7,8 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from estimator_fakes import FEATURES, Classifier, FakeClock, opened, raw_input, train, variables_in
-from estimator_models import serve
+from estimator_fakes import (
+    FEATURES,
+    Classifier,
+    FakeClock,
+    open_controller,
+    raw_input,
+    train,
+    variables_in,
+)
+from estimator_models import run_signature
 from test_exact_resume import Averaged
 
 import detcore_estimator
@@ -30,7 +38,7 @@ def assert_predicts(folder: Path, variables: dict[str, np.ndarray], factor: int 
     assert exported.name.isdigit()
     hidden = factor * FEATURES @ variables["hidden/kernel"] + variables["hidden/bias"]
     expected = np.maximum(hidden, 0) @ variables["logits/kernel"] + variables["logits/bias"]
-    logits = serve(exported, x=FEATURES)["logits"]
+    logits = run_signature(exported, x=FEATURES)["logits"]
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -102,7 +110,7 @@ def test_best_exporter_survives_a_restart(tmp_path: Path) -> None:
     assert len(list(folder.iterdir())) == 2
 
     # A later process of the trial has a worse model than the best.
-    with opened(Exporting, tmp_path) as controller:
+    with open_controller(Exporting, tmp_path) as controller:
         assert controller.validate().metrics["loss"] > clock.validations[1][1]["loss"]
     assert len(list(folder.iterdir())) == 2
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _determined import Trap, restore, write, write_saved_model
-from forged_bundles import STRING, entry, header, write_bundle
+from _determined import Trap, restore_variable, write_checkpoint, write_saved_model
+from forged_bundles import STRING, index_entry, index_header, write_bundle
 from test_load import write_ours
 
 from detcore.errors import InvalidCheckpointError, UnsafePathError
@@ -22,25 +22,25 @@ DATA = struct.pack("<3f", 1, 2, 3)
 
 # Index entries for ``w``, a variable of three floats in a data file of 12 bytes.
 REFUSED_UNREAD: dict[str, tuple[dict[str, bytes], str]] = {
-    "10 GB": ({"w": entry([2_500_000_000], size=10**10)}, "12 bytes, .* need 10000000000"),
-    "shape overflows": ({"w": entry([2**40, 2**40], size=12)}, r"shape \[1099511627776, "),
-    "overflow without bytes": ({"w": entry([2**62, 2**62, 0], size=0)}, "impossible shape"),
-    "negative shape": ({"w": entry([-3], size=12)}, r"shape \[-3\]"),
-    "unknown size": ({"w": entry([-1], size=12)}, r"shape \[-1\]"),
-    "300 axes": ({"w": entry([1] * 300, size=4)}, "dimensions: 300"),
-    "unknown type": ({"w": entry([3], dtype=99, size=12)}, "type number 99"),
-    "negative size": ({"w": entry([3], size=-12)}, "-12 bytes at offset 0"),
-    "negative offset": ({"w": entry([3], size=12, offset=-8)}, "12 bytes at offset -8"),
+    "10 GB": ({"w": index_entry([2_500_000_000], size=10**10)}, "12 bytes, .* need 10000000000"),
+    "shape overflows": ({"w": index_entry([2**40, 2**40], size=12)}, r"shape \[1099511627776, "),
+    "overflow without bytes": ({"w": index_entry([2**62, 2**62, 0], size=0)}, "impossible shape"),
+    "negative shape": ({"w": index_entry([-3], size=12)}, r"shape \[-3\]"),
+    "unknown size": ({"w": index_entry([-1], size=12)}, r"shape \[-1\]"),
+    "300 axes": ({"w": index_entry([1] * 300, size=4)}, "dimensions: 300"),
+    "unknown type": ({"w": index_entry([3], dtype=99, size=12)}, "type number 99"),
+    "negative size": ({"w": index_entry([3], size=-12)}, "-12 bytes at offset 0"),
+    "negative offset": ({"w": index_entry([3], size=12, offset=-8)}, "12 bytes at offset -8"),
     "malformed entry": ({"w": b"\xff\xfe\xfd"}, "cannot be read"),
 }
-GOOD = entry([3], size=12, data=DATA)
+GOOD = index_entry([3], size=12, data=DATA)
 REFUSED_READING: dict[str, dict[str, bytes]] = {
-    "size of 10 GB": {"w": entry([3], size=10**10, data=DATA)},
-    "small size": {"w": entry([3], size=1, data=DATA)},
-    "offset beyond the end": {"w": entry([3], size=12, offset=10**12, data=DATA)},
-    "string type": {"w": entry([3], dtype=STRING, size=12, data=DATA)},
-    "wrong checksum": {"w": entry([3], size=12, data=b"another")},
-    "many data files": {"": header(2**30), "w": GOOD},
+    "size of 10 GB": {"w": index_entry([3], size=10**10, data=DATA)},
+    "small size": {"w": index_entry([3], size=1, data=DATA)},
+    "offset beyond the end": {"w": index_entry([3], size=12, offset=10**12, data=DATA)},
+    "string type": {"w": index_entry([3], dtype=STRING, size=12, data=DATA)},
+    "wrong checksum": {"w": index_entry([3], size=12, data=b"another")},
+    "many data files": {"": index_header(2**30), "w": GOOD},
 }
 
 
@@ -56,17 +56,17 @@ def test_forged_index_is_rejected_unread(tmp_path: Path, case: str) -> None:
 def test_forged_tensor_is_rejected_when_read(tmp_path: Path, case: str) -> None:
     write_bundle(tmp_path / "model.ckpt-2", REFUSED_READING[case], DATA)
     with pytest.raises(InvalidCheckpointError, match="cannot be read from") as refused:
-        restore(tmp_path)
+        restore_variable(tmp_path)
     assert "Graph execution error" not in str(refused.value)
 
 
 def test_correct_forged_index_is_read(tmp_path: Path) -> None:
     write_bundle(tmp_path / "model.ckpt-2", {"w": GOOD}, DATA)
-    assert restore(tmp_path) == [1.0, 2.0, 3.0]
+    assert restore_variable(tmp_path) == [1.0, 2.0, 3.0]
 
 
 def test_tensorflow_indexes_are_accepted(tmp_path: Path) -> None:
-    write(tmp_path, 3)
+    write_checkpoint(tmp_path, 3)
     assert find_index_fault(tmp_path / "model.ckpt-3.index") is None
     content = (tmp_path / "model.ckpt-3.index").read_bytes()
     for size in range(len(content)):
@@ -86,9 +86,9 @@ def test_pickles_are_not_loaded(tmp_path: Path) -> None:
 
 
 def test_state_file_with_parent_path_is_ignored(tmp_path: Path) -> None:
-    write(tmp_path / "secret", 9, 9.0)
+    write_checkpoint(tmp_path / "secret", 9, 9.0)
     folder = tmp_path / "checkpoint"
-    write(folder, 2, 2.0)
+    write_checkpoint(folder, 2, 2.0)
     (folder / "checkpoint").write_text('model_checkpoint_path: "../secret/model.ckpt-9"\n')
     assert find_tensorflow_checkpoint(folder) == folder / "model.ckpt-2"
     for path in folder.glob("model.ckpt-*"):
@@ -118,7 +118,7 @@ def test_saved_model_with_impossible_shapes(tmp_path: Path) -> None:
     folder = write_ours(tmp_path / "c")
     export = folder / "serving" / "1"
     write_saved_model(export)
-    write_bundle(export / "variables" / "variables", {"w": entry([-1], size=12)}, DATA)
+    write_bundle(export / "variables" / "variables", {"w": index_entry([-1], size=12)}, DATA)
     with pytest.raises(InvalidCheckpointError, match=r"shape \[-1\]"):
         load_estimator_from_checkpoint_path(folder)
 
@@ -133,7 +133,7 @@ def test_malformed_descriptions_are_rejected(tmp_path: Path, content: Any) -> No
 
 def test_link_to_a_system_file_is_rejected(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
-    write(folder, 2)
+    write_checkpoint(folder, 2)
     path = folder / "model.ckpt-2.data-00000-of-00001"
     path.unlink()
     path.symlink_to("/etc/hostname")

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _determined import LARGE, PICKLES, cut, serve, write_determined, write_saved_model
+from _determined import (
+    LARGE,
+    PICKLES,
+    call_signature,
+    truncate_file,
+    write_determined,
+    write_saved_model,
+)
 from estimator_models import run_python
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
@@ -30,15 +37,15 @@ def write_ours(folder: Path, *names: str, framework: str = "estimator") -> Path:
 
 def test_single_serving_function_is_loaded(tmp_path: Path) -> None:
     folder = write_ours(tmp_path / "c", "serving")
-    assert serve(load_estimator_from_checkpoint_path(folder)) == [2.0, 1.0]
-    assert serve(load_estimator_from_checkpoint_path(str(folder), ["serve"])) == [2.0, 1.0]
-    assert serve(load_estimator_from_checkpoint_path(folder, name="serving")) == [2.0, 1.0]
+    assert call_signature(load_estimator_from_checkpoint_path(folder)) == [2.0, 1.0]
+    assert call_signature(load_estimator_from_checkpoint_path(str(folder), ["serve"])) == [2.0, 1.0]
+    assert call_signature(load_estimator_from_checkpoint_path(folder, name="serving")) == [2.0, 1.0]
 
 
 def test_name_selects_a_serving_function(tmp_path: Path) -> None:
     folder = write_ours(tmp_path, "a", "b", "deep/c")
-    assert serve(load_estimator_from_checkpoint_path(folder, name="b")) == [3.0, 1.0]
-    assert serve(load_estimator_from_checkpoint_path(folder, name="deep/c")) == [4.0, 1.0]
+    assert call_signature(load_estimator_from_checkpoint_path(folder, name="b")) == [3.0, 1.0]
+    assert call_signature(load_estimator_from_checkpoint_path(folder, name="deep/c")) == [4.0, 1.0]
     with pytest.raises(InvalidCheckpointError, match=r"3 serving functions: 'a', 'b', 'deep/c'"):
         load_estimator_from_checkpoint_path(folder)
     with pytest.raises(InvalidCheckpointError, match=r"'x'; it has: 'a', 'b', 'deep/c'"):
@@ -54,26 +61,26 @@ def test_checkpoint_without_serving_function(tmp_path: Path) -> None:
     with pytest.raises(InvalidCheckpointError, match=r"(?s)no serving function.*def build_"):
         load_estimator_from_checkpoint_path(folder)
     write_saved_model(folder / "export" / "1700000000", weight=1)
-    assert serve(load_estimator_from_checkpoint_path(folder, name="export")) == [2.0, 1.0]
+    assert call_signature(load_estimator_from_checkpoint_path(folder, name="export")) == [2.0, 1.0]
 
 
 def test_newest_export_is_loaded(tmp_path: Path) -> None:
     folder = write_ours(tmp_path, "s")
     for seconds, weight in (("999", 5), ("1700000100", 6)):
         write_saved_model(folder / "s" / seconds, weight=weight)
-    assert serve(load_estimator_from_checkpoint_path(folder)) == [7.0, 1.0]
+    assert call_signature(load_estimator_from_checkpoint_path(folder)) == [7.0, 1.0]
 
 
 def test_text_export_is_loaded(tmp_path: Path) -> None:
     folder = write_ours(tmp_path)
     write_saved_model(folder / "s" / "17", weight=4, as_text=True)
     assert (folder / "s" / "17" / "saved_model.pbtxt").exists()
-    assert serve(load_estimator_from_checkpoint_path(folder)) == [5.0, 1.0]
+    assert call_signature(load_estimator_from_checkpoint_path(folder)) == [5.0, 1.0]
 
 
 def test_directory_with_pattern_characters(tmp_path: Path) -> None:
     folder = write_ours(tmp_path / "run [1] *", "serving")
-    assert serve(load_estimator_from_checkpoint_path(folder)) == [2.0, 1.0]
+    assert call_signature(load_estimator_from_checkpoint_path(folder)) == [2.0, 1.0]
 
 
 @pytest.mark.parametrize("framework", ["keras", None])
@@ -94,7 +101,10 @@ def test_wrong_paths(tmp_path: Path) -> None:
 def test_tags(tmp_path: Path) -> None:
     folder = write_ours(tmp_path)
     write_saved_model(folder / "s" / "1", tags=["serve", "gpu"])
-    assert serve(load_estimator_from_checkpoint_path(folder, ["gpu", "serve"])) == [2.0, 1.0]
+    assert call_signature(load_estimator_from_checkpoint_path(folder, ["gpu", "serve"])) == [
+        2.0,
+        1.0,
+    ]
     with pytest.raises(InvalidCheckpointError, match=r"tags \['serve'\]; .*\['gpu', 'serve'\]"):
         load_estimator_from_checkpoint_path(folder)
 
@@ -102,8 +112,8 @@ def test_tags(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        lambda export: cut(export / "saved_model.pb", 20),
-        lambda export: cut(export / "variables" / "variables.data-00000-of-00001", 2),
+        lambda export: truncate_file(export / "saved_model.pb", 20),
+        lambda export: truncate_file(export / "variables" / "variables.data-00000-of-00001", 2),
         lambda export: shutil.rmtree(export / "variables"),
         lambda export: (export / "assets" / "words.txt").unlink(),
     ],
@@ -151,7 +161,7 @@ def test_assets_outside_are_rejected(tmp_path: Path, name: str) -> None:
 def test_determined_checkpoints(tmp_path: Path, described: str | None) -> None:
     folder = write_determined(tmp_path / "c", described=described)
     loaded = load_estimator_from_checkpoint_path(folder)
-    assert serve(loaded) == [LARGE + 1.0, 1.0]
+    assert call_signature(loaded) == [LARGE + 1.0, 1.0]
     assert not (tmp_path / "pickle-was-loaded").exists()
 
 
@@ -184,14 +194,18 @@ def test_determined_checkpoint_with_two_functions(tmp_path: Path) -> None:
     write_saved_model(folder / "other" / "1600000000", weight=5)
     with pytest.raises(InvalidCheckpointError, match="'other', 'serving'"):
         load_estimator_from_checkpoint_path(folder)
-    assert serve(load_estimator_from_checkpoint_path(folder, name="other")) == [6.0, 1.0]
+    assert call_signature(load_estimator_from_checkpoint_path(folder, name="other")) == [6.0, 1.0]
 
 
 def test_two_checkpoints_are_independent(tmp_path: Path) -> None:
     """Both hold a reference variable of the same name."""
     first = load_estimator_from_checkpoint_path(write_determined(tmp_path / "a", weight=10.0))
     second = load_estimator_from_checkpoint_path(write_determined(tmp_path / "b", weight=20.0))
-    assert [serve(first), serve(second), serve(first)] == [[11.0, 1.0], [21.0, 1.0], [11.0, 1.0]]
+    assert [call_signature(first), call_signature(second), call_signature(first)] == [
+        [11.0, 1.0],
+        [21.0, 1.0],
+        [11.0, 1.0],
+    ]
 
 
 V1_SCRIPT = """

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_run import detcore, folder_of, validations, variables_of
+from test_run import detcore, folder_of, read_validations, variables_of
 from toy_command import Detcore
 
 import detcore_estimator
@@ -258,7 +258,7 @@ def test_script_resumes_exactly_as_a_trial(detcore: Detcore) -> None:
     finished = detcore("run", "--resume", 2, "--json")
     assert finished.code == 0, finished.stdout + finished.stderr
     assert_same(variables_of(folder_of(detcore, finished.summary)), expected)
-    assert validations(detcore, 2) == validations(detcore, 1)
+    assert read_validations(detcore, 2) == read_validations(detcore, 1)
 
 
 def test_script_starts_from_a_checkpoint(detcore: Detcore) -> None:

@@ -38,7 +38,7 @@ def detcore(tmp_path: Path) -> Iterator[Detcore]:
         yield command
 
 
-def config(detcore: Detcore, kind: str, batches: int = BATCHES, **changes: Any) -> Path:
+def write_config(detcore: Detcore, kind: str, batches: int = BATCHES, **changes: Any) -> Path:
     settings: dict[str, Any] = {
         "entrypoint": f"model_def:{kind}",
         "hyperparameters": {"global_batch_size": 10},
@@ -72,15 +72,15 @@ def has_committed(detcore: Detcore, count: int) -> bool:
     return len(detcore.committed()) >= count
 
 
-def described(detcore: Detcore, trial_id: int) -> dict[str, Any]:
+def describe_trial(detcore: Detcore, trial_id: int) -> dict[str, Any]:
     finished = detcore("trial", "describe", trial_id, "--json")
     assert finished.code == 0, finished.stderr
     facts: dict[str, Any] = json.loads(finished.stdout)
     return facts
 
 
-def validations(detcore: Detcore, trial_id: int) -> dict[int, dict[str, float]]:
-    rows = described(detcore, trial_id)["validations"]
+def read_validations(detcore: Detcore, trial_id: int) -> dict[int, dict[str, float]]:
+    rows = describe_trial(detcore, trial_id)["validations"]
     return {row["steps_completed"]: row["metrics"] for row in rows}
 
 
@@ -90,7 +90,7 @@ def validations(detcore: Detcore, trial_id: int) -> dict[int, dict[str, float]]:
 def test_killed_run_resumes_exactly(
     detcore: Detcore, kind: str, signals: list[signal.Signals]
 ) -> None:
-    straight = detcore("run", config(detcore, kind), MODEL_DIR, "--json")
+    straight = detcore("run", write_config(detcore, kind), MODEL_DIR, "--json")
     assert straight.code == 0, straight.stderr
     expected = variables_of(folder_of(detcore, straight.summary))
     assert expected["global_step"] == BATCHES
@@ -98,7 +98,7 @@ def test_killed_run_resumes_exactly(
 
     dice = random.Random(kind)
     has_ledger = kind == "Shuffled"  # the other kinds have no epochs with comparable records
-    process = detcore.start("run", config(detcore, kind, data_ledger=has_ledger), MODEL_DIR)
+    process = detcore.start("run", write_config(detcore, kind, data_ledger=has_ledger), MODEL_DIR)
     for sent_signal in signals:
         before = len(detcore.committed())
         detcore.wait_for(functools.partial(has_committed, detcore, before + 1), 120)
@@ -114,8 +114,8 @@ def test_killed_run_resumes_exactly(
     assert resumed.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(resumed[name], array, err_msg=name, strict=True)
-    assert validations(detcore, 2) == validations(detcore, 1)
-    assert len(validations(detcore, 1)) == 4
+    assert read_validations(detcore, 2) == read_validations(detcore, 1)
+    assert len(read_validations(detcore, 1)) == 4
     if has_ledger:
         verified = detcore("data", "verify", 2)
         assert verified.code == 0, verified.stdout + verified.stderr
@@ -124,7 +124,7 @@ def test_killed_run_resumes_exactly(
 def test_hook_order_and_files(detcore: Detcore) -> None:
     journal = detcore.tmp_path / "journal.txt"
     settings = {"data": {"journal": str(journal)}, "min_checkpoint_period": {"batches": 2}}
-    process = detcore.start("run", config(detcore, "Shuffled", 4000, **settings), MODEL_DIR)
+    process = detcore.start("run", write_config(detcore, "Shuffled", 4000, **settings), MODEL_DIR)
     detcore.wait_for(functools.partial(has_committed, detcore, 2), 120)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
@@ -148,7 +148,7 @@ def test_hook_order_and_files(detcore: Detcore) -> None:
 
 def test_spec_settings_are_used_or_logged(detcore: Detcore) -> None:
     journal = detcore.tmp_path / "journal.txt"
-    settings = config(detcore, "Exporting", 150, data={"journal": str(journal)})
+    settings = write_config(detcore, "Exporting", 150, data={"journal": str(journal)})
     finished = detcore("run", settings, MODEL_DIR, "--json")
     assert finished.code == 0, finished.stderr
     output = finished.stdout + finished.stderr
@@ -158,13 +158,13 @@ def test_spec_settings_are_used_or_logged(detcore: Detcore) -> None:
     assert finished.summary["trials"][0]["steps_completed"] == 150  # not 7
     assert journal.read_text().splitlines() == ["saved at 75", "saved at 150"]
     exported = list(detcore.home.rglob("export/latest/*/saved_model.pb"))
-    assert len(exported) == len(validations(detcore, 1)) == 1
+    assert len(exported) == len(read_validations(detcore, 1)) == 1
     assert str(exported[0].parent) in output
 
 
 def test_final_export_after_resume(detcore: Detcore) -> None:
     journal = detcore.tmp_path / "journal.txt"
-    settings = config(detcore, "ExportsAtTheEnd", 20, data={"journal": str(journal)})
+    settings = write_config(detcore, "ExportsAtTheEnd", 20, data={"journal": str(journal)})
     failed = detcore("run", settings, MODEL_DIR)
     assert (failed.code, len(detcore.committed())) == (1, 1), failed.stdout
     assert list(detcore.home.rglob("export/final/*/saved_model.pb")) == []
@@ -175,7 +175,7 @@ def test_final_export_after_resume(detcore: Detcore) -> None:
 
 @pytest.mark.cold
 def test_smoke_run(detcore: Detcore) -> None:
-    finished = detcore("run", config(detcore, "Shuffled"), MODEL_DIR, "--test", "--json")
+    finished = detcore("run", write_config(detcore, "Shuffled"), MODEL_DIR, "--test", "--json")
     assert finished.code == 0, finished.stderr
     assert finished.summary["trials"][0]["steps_completed"] == 1
     (manifest,) = detcore.committed()
@@ -190,9 +190,9 @@ def test_smoke_run(detcore: Detcore) -> None:
     ],
 )
 def test_errors_show_the_user_code(detcore: Detcore, kind: str, said: list[str]) -> None:
-    finished = detcore("run", config(detcore, kind, 10), MODEL_DIR)
+    finished = detcore("run", write_config(detcore, kind, 10), MODEL_DIR)
     assert finished.code == 1
     for text in said:
         assert text in finished.stdout, finished.stdout
     assert "_controller.py" not in finished.stdout
-    assert described(detcore, 1)["validations"] == []
+    assert describe_trial(detcore, 1)["validations"] == []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_run import MODEL_DIR, config, detcore, folder_of, variables_of
+from test_run import MODEL_DIR, detcore, folder_of, variables_of, write_config
 from toy_command import Detcore
 
 __all__ = ["detcore"]  # a fixture
@@ -23,13 +23,13 @@ _TRIES = 8
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     """Return the final variables of an uninterrupted run."""
     detcore = Detcore(tmp_path_factory.mktemp("straight"))
-    straight = detcore("run", heavy(detcore, True), MODEL_DIR, "--json", timeout_s=300)
+    straight = detcore("run", heavy_config(detcore, True), MODEL_DIR, "--json", timeout_s=300)
     assert straight.code == 0, straight.stderr
     return variables_of(folder_of(detcore, straight.summary))
 
 
-def heavy(detcore: Detcore, is_async: bool) -> Path:
-    return config(
+def heavy_config(detcore: Detcore, is_async: bool) -> Path:
+    return write_config(
         detcore,
         "SlowSaves",
         BATCHES,
@@ -50,7 +50,7 @@ def half_written(detcore: Detcore) -> list[Path]:
     ]
 
 
-def kill(detcore: Detcore, *, in_a_write: bool) -> bool:
+def kill_command(detcore: Detcore, *, in_a_write: bool) -> bool:
     """Kill the command started last, right after a commit or in the middle of a save.
 
     Returns:
@@ -82,9 +82,9 @@ def test_kill_during_save_resumes_exactly(
 ) -> None:
     assert expected["ballast"].any()
 
-    process = detcore.start("run", heavy(detcore, is_async), MODEL_DIR)
+    process = detcore.start("run", heavy_config(detcore, is_async), MODEL_DIR)
     for _ in range(_TRIES):
-        was_there = kill(detcore, in_a_write=in_a_write)
+        was_there = kill_command(detcore, in_a_write=in_a_write)
         process = detcore.start("run", "--resume", 1, "--json")
         if was_there:
             break
@@ -103,7 +103,7 @@ def test_kill_during_save_resumes_exactly(
 
 
 def test_manifest_lists_the_tensors(detcore: Detcore) -> None:
-    finished = detcore("run", config(detcore, "Repeated", 5), MODEL_DIR, "--json")
+    finished = detcore("run", write_config(detcore, "Repeated", 5), MODEL_DIR, "--json")
     assert finished.code == 0, finished.stderr
     folder = folder_of(detcore, finished.summary)
     manifest = json.loads((folder / "manifest.json").read_text())

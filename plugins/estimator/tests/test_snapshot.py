@@ -55,10 +55,10 @@ class Model:
         path = str(folder / "model.ckpt-7")
         with self.graph.as_default():
             self.saver.save(self.session, path, write_meta_graph=False, write_state=False)
-        return contents(folder)
+        return read_tensor_files(folder)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def read_tensor_files(folder: Path) -> dict[str, bytes]:
     """Return the files with tensors in a directory."""
     return {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if ".ckpt" in p.name}
 
@@ -125,7 +125,7 @@ def test_copy_equals_the_saver_files(tmp_path: Path, use_resource: bool) -> None
         assert list(folder.iterdir()) == []
         model.train(dice.randint(1, 9))
         write()
-        copied = contents(folder)
+        copied = read_tensor_files(folder)
         assert sorted(copied) == sorted([*expected, "model.ckpt-7.meta"])
         assert without_meta(copied) == expected
         later = model.save(tmp_path / f"later-{number}")
@@ -150,7 +150,7 @@ def check_tensors(model: Model, folder: Path) -> None:
 # -- savers of other forms -------------------------------------------------------------------------
 
 
-def saving(make_saver: Callable[..., Any]) -> Callable[[], tuple[Any, Any]]:
+def build_with_saver(make_saver: Callable[..., Any]) -> Callable[[], tuple[Any, Any]]:
     """Return a function that builds two variables, their training step and their saver."""
 
     def build() -> tuple[Any, Any]:
@@ -167,7 +167,7 @@ def on_two_devices(**arguments: Any) -> tuple[Any, Any]:
     with tf.device("/cpu:1"):
         third = tf1.get_variable("third", initializer=tf.zeros([5]))
         step = tf1.assign_add(third, tf.ones([5]))
-    other, saver = saving(lambda *_: tf1.train.Saver(sharded=True, **arguments))()
+    other, saver = build_with_saver(lambda *_: tf1.train.Saver(sharded=True, **arguments))()
     return tf.group(step, other), saver
 
 
@@ -230,15 +230,15 @@ WRITTEN: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("form", [*COPIED, *WRITTEN])
 def test_saver_kinds(tmp_path: Path, form: str) -> None:
-    model = Model(saving({**COPIED, **WRITTEN}[form]))
+    model = Model(build_with_saver({**COPIED, **WRITTEN}[form]))
     model.train(2)
     expected = model.save(tmp_path / "saved")
     copied = tmp_path / "copied"
     write = model.snapshot(copied)
-    assert contents(copied) == ({} if form in COPIED else expected)
+    assert read_tensor_files(copied) == ({} if form in COPIED else expected)
     model.train(3)
     write()
-    assert without_meta(contents(copied)) == expected
+    assert without_meta(read_tensor_files(copied)) == expected
     check_tensors(model, copied)
     assert form in COPIED or (copied / "checkpoint").exists()
 
@@ -250,7 +250,7 @@ TWO_DEVICES = tf1.ConfigProto(device_count={"CPU": 2})
 @pytest.mark.parametrize(
     "build",
     [
-        saving(lambda *variables: tf1.train.Saver(variables, **V1)),
+        build_with_saver(lambda *variables: tf1.train.Saver(variables, **V1)),
         on_two_devices,
         lambda: on_two_devices(**V1),
     ],

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from estimator_fakes import Classifier, FakeClock, opened, train, variables_in
+from estimator_fakes import Classifier, FakeClock, open_controller, train, variables_in
 from estimator_models import Listener, Recorder
 from test_exact_resume import Averaged, NormalizedBatches, PartialSaver, StreamingMetric
 from test_exports import Serving, assert_predicts
@@ -57,7 +57,7 @@ def in_thread(write: Callable[[], None]) -> None:
         threads.submit(write).result(120)
 
 
-def run(
+def train_with_snapshots(
     trial_class: type[Classifier],
     tmp_path: Path,
     directory: Path,
@@ -94,7 +94,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 
 def test_controller_capabilities(tmp_path: Path) -> None:
-    with opened(Classifier, tmp_path) as controller:
+    with open_controller(Classifier, tmp_path) as controller:
         assert isinstance(controller, SupportsSnapshot)
         assert isinstance(controller, SupportsTensors)
 
@@ -104,8 +104,8 @@ CASES = [Classifier, Averaged, PartialSaver, NormalizedBatches, StreamingMetric]
 
 @pytest.mark.parametrize("trial_class", CASES, ids=lambda case: case.__name__)
 def test_snapshot_equals_save(tmp_path: Path, trial_class: type[Classifier]) -> None:
-    plain = run(trial_class, tmp_path, tmp_path / "saved", clock=FakeClock)
-    copied = run(trial_class, tmp_path, tmp_path / "copied")
+    plain = train_with_snapshots(trial_class, tmp_path, tmp_path / "saved", clock=FakeClock)
+    copied = train_with_snapshots(trial_class, tmp_path, tmp_path / "copied")
 
     assert copied.batches == plain.batches
     assert [folder.name for folder in copied.pending] == ["4", "8", "12", "13"]
@@ -116,7 +116,7 @@ def test_snapshot_equals_save(tmp_path: Path, trial_class: type[Classifier]) -> 
 
 
 def test_exported_models_match_the_checkpoint(tmp_path: Path) -> None:
-    run(Serving, tmp_path, tmp_path / "copied")
+    train_with_snapshots(Serving, tmp_path, tmp_path / "copied")
 
     for step in ("4", "13"):
         checkpoint = tmp_path / "copied" / step
@@ -128,7 +128,9 @@ def test_hooks_and_listeners_see_all_files(tmp_path: Path) -> None:
     hook = Recorder()
     for kind, value in (("hooks", hook), ("listeners", Listener())):
         folder = tmp_path / kind
-        clock = run(type("Hooked", (Serving,), {kind: (value,)}), tmp_path, folder, until=4)
+        clock = train_with_snapshots(
+            type("Hooked", (Serving,), {kind: (value,)}), tmp_path, folder, until=4
+        )
         assert clock.pending == []
         assert (folder / "4" / "raw").is_dir()
     assert hook.calls.count("hook.on_checkpoint_end") == 1
@@ -138,12 +140,12 @@ def test_other_hooks_do_not_block_training(tmp_path: Path) -> None:
     class Hooked(Classifier):
         hooks = (tf1.train.SessionRunHook(),)
 
-    clock = run(Hooked, tmp_path, tmp_path / "copied", until=4)
+    clock = train_with_snapshots(Hooked, tmp_path, tmp_path / "copied", until=4)
     assert [folder.name for folder in clock.pending] == ["4"]
 
 
 def test_tensors_name_their_files(tmp_path: Path) -> None:
-    with opened(StreamingMetric, tmp_path) as controller:
+    with open_controller(StreamingMetric, tmp_path) as controller:
         write = controller.snapshot(tmp_path)
         infos = {(info.name, info.file): info for info in controller.tensors()}
     in_thread(write)
@@ -166,7 +168,7 @@ def test_failed_write_raises(tmp_path: Path) -> None:
     missing, good = tmp_path / "gone", tmp_path / "good"
     missing.mkdir()
     good.mkdir()
-    with opened(Classifier, tmp_path) as controller:
+    with open_controller(Classifier, tmp_path) as controller:
         write = controller.snapshot(missing)
         shutil.rmtree(missing)
         missing.write_text("a file in its place")
@@ -180,7 +182,7 @@ def test_first_and_dropped_snapshots(tmp_path: Path) -> None:
     dropped, committed = tmp_path / "given-up", tmp_path / "written"
     dropped.mkdir()
     committed.mkdir()
-    with opened(Classifier, tmp_path) as controller:
+    with open_controller(Classifier, tmp_path) as controller:
         controller.snapshot(dropped)
         write = controller.snapshot(committed)
     in_thread(write)
@@ -190,7 +192,7 @@ def test_first_and_dropped_snapshots(tmp_path: Path) -> None:
 
 def test_snapshot_path_with_pattern_characters(tmp_path: Path) -> None:
     folder = tmp_path / "run [1] *" / "4"
-    run(Serving, tmp_path, folder.parent, until=4)
+    train_with_snapshots(Serving, tmp_path, folder.parent, until=4)
     names = {path.name for path in folder.glob("model.ckpt-4.*")}
     assert names == {f"model.ckpt-4.{end}" for end in ("data-00000-of-00001", "index", "meta")}
     assert len(list((folder / "raw").iterdir())) == 1

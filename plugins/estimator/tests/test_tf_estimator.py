@@ -12,7 +12,7 @@ from estimator_fakes import (
     LABELS,
     assert_same,
     make_context,
-    opened,
+    open_controller,
     train,
     variables_in,
 )
@@ -165,7 +165,7 @@ def test_distribution_strategy_is_rejected(tmp_path: Path) -> None:
             return tf1.estimator.DNNClassifier([8], self.columns(), config=config)
 
     refused = pytest.raises(InvalidExperimentError, match="slots_per_trial")
-    with refused, opened(Mirrored, tmp_path):
+    with refused, open_controller(Mirrored, tmp_path):
         pass
 
 

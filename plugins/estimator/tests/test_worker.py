@@ -32,7 +32,7 @@ def noting(self, target="", graph=None, config=None):
 tf1.Session.__init__ = noting
 
 import detcore_estimator
-from estimator_fakes import Classifier, opened, raw_input, train
+from estimator_fakes import Classifier, open_controller, raw_input, train
 
 
 class Trial(Classifier):
@@ -55,7 +55,7 @@ class Trial(Classifier):
 
 
 folder = Path(sys.argv[1])
-with opened(Trial, folder) as controller:
+with open_controller(Trial, folder) as controller:
     assert controller.batches_per_epoch() == 7
 clock = train(Trial, folder, folder / "c", until=10, validate_every=5)
 result = {
@@ -69,7 +69,7 @@ print("RESULT" + json.dumps(result))
 """
 
 
-def run(tmp_path: Path, *, threads: int) -> dict[str, Any]:
+def run_program(tmp_path: Path, *, threads: int) -> dict[str, Any]:
     stdout = run_python("-c", PROGRAM, tmp_path, threads)
     [line] = [line for line in stdout.splitlines() if line.startswith("RESULT")]
     result: dict[str, Any] = json.loads(line.removeprefix("RESULT"))
@@ -77,8 +77,8 @@ def run(tmp_path: Path, *, threads: int) -> dict[str, Any]:
 
 
 def test_sessions_use_the_configuration(tmp_path: Path) -> None:
-    few = run(tmp_path / "few", threads=1)
-    many = run(tmp_path / "many", threads=17)
+    few = run_program(tmp_path / "few", threads=1)
+    many = run_program(tmp_path / "many", threads=17)
 
     for result, count in ((few, 1), (many, 17)):
         # Sessions of caches, the data's length, training, validation and the exported model.

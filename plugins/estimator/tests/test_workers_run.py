@@ -15,12 +15,12 @@ from test_run import (
     INTERRUPT,
     KILL,
     MODEL_DIR,
-    config,
-    described,
+    describe_trial,
     detcore,
     folder_of,
-    validations,
+    read_validations,
     variables_of,
+    write_config,
 )
 from toy_command import Detcore
 
@@ -51,7 +51,7 @@ PERIODS: dict[str, Any] = {
 def test_ended_run_resumes_exactly(
     detcore: Detcore, kind: str, sent: signal.Signals, settings: dict[str, Any]
 ) -> None:
-    file = config(detcore, kind, BATCHES, **PERIODS, **settings)
+    file = write_config(detcore, kind, BATCHES, **PERIODS, **settings)
     straight = detcore("run", file, MODEL_DIR, "--slots", 2, "--json")
     assert straight.code == 0, straight.stdout + straight.stderr
     expected = variables_of(folder_of(detcore, straight.summary))
@@ -72,9 +72,9 @@ def test_ended_run_resumes_exactly(
     assert variables.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(variables[name], array, err_msg=name, strict=True)
-    assert validations(detcore, 2) == validations(detcore, 1)
-    assert len(validations(detcore, 1)) == 3
-    assert {row["n_records"] for row in described(detcore, 1)["validations"]} == {203}
+    assert read_validations(detcore, 2) == read_validations(detcore, 1)
+    assert len(read_validations(detcore, 1)) == 3
+    assert {row["n_records"] for row in describe_trial(detcore, 1)["validations"]} == {203}
 
 
 def test_hook_ranks_and_stop_requests(detcore: Detcore) -> None:
@@ -82,7 +82,7 @@ def test_hook_ranks_and_stop_requests(detcore: Detcore) -> None:
     settings = {"data": {"journal": str(journal)}, **PERIODS}
     finished = detcore(
         "run",
-        config(detcore, "StoppedByAWorker", 4000, **settings),
+        write_config(detcore, "StoppedByAWorker", 4000, **settings),
         MODEL_DIR,
         "--slots",
         2,

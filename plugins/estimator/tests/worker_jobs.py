@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from estimator_fakes import FakeClock, assert_same, gradients, make_context
+from estimator_fakes import FakeClock, assert_same, gradient_settings, make_context
 
 import detcore_estimator
 from detcore.distributed import DistributedContext
@@ -57,7 +57,7 @@ class Workers:
     def context(self, *, alone: bool = False, **optimizations: Any) -> EstimatorTrialContext:
         return make_context(
             self.tmp_path / str(self.rank),
-            settings=gradients(**optimizations),
+            settings=gradient_settings(**optimizations),
             distributed=DistributedContext() if alone else self.distributed,
         )
 
@@ -196,7 +196,7 @@ def train(
     return Trained(variables, local, ticking)
 
 
-def opened(workers: Workers, **trial: Any) -> contextlib.closing[EstimatorController]:
+def open_controller(workers: Workers, **trial: Any) -> contextlib.closing[EstimatorController]:
     context = workers.context()
     return contextlib.closing(EstimatorController(Linear(context, **trial), context))
 
@@ -260,7 +260,7 @@ if IS_KERAS_2:
     OPTIMIZERS = (*OPTIMIZERS, legacy_updates, legacy_minimize, new_keras)
 
 
-def same(
+def assert_close(
     one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], *, within: float = 0.0
 ) -> None:
     """Assert that all variables are equal, except those that depend on a worker's batches."""
@@ -281,8 +281,8 @@ def check_equals_one_worker(workers: Workers, folder: Path) -> None:
         alone = train(workers.context(alone=True), batch=4 * workers.size, **setting)
         try:
             assert np.all(alone.local["kernel"] != 0)
-            same(together.local, alone.local, within=1e-6)
-            same(together.local, together.variables)
+            assert_close(together.local, alone.local, within=1e-6)
+            assert_close(together.local, together.variables)
         except AssertionError as error:
             raise AssertionError(f"{make.__name__} embedding={has_embedding}") from error
 
@@ -309,8 +309,8 @@ def check_adding_up(workers: Workers, folder: Path) -> None:
                 assert added.local["global_step"] == 6
                 # Keras's Adam corrects by its iterations, which count batches.
                 if "legacy" not in make.__name__ and make is not new_keras:
-                    same(state(added), state(large), within=1e-6)
-            same(small.local, small.variables)
+                    assert_close(state(added), state(large), within=1e-6)
+            assert_close(small.local, small.variables)
         except AssertionError as error:
             raise AssertionError(f"{make.__name__} embedding={has_embedding}") from error
 
@@ -331,9 +331,9 @@ def check_compression(workers: Workers, folder: Path) -> None:
     setting = {"until": 6, "batch": 4, "has_embedding": True}
     halves = train(workers.context(gradient_compression=True), **setting)
     full = train(workers.context(), **setting)
-    same(halves.local, full.local, within=5e-3)
+    assert_close(halves.local, full.local, within=5e-3)
     assert np.any(halves.local["kernel"] != full.local["kernel"])
-    same(halves.local, halves.variables)
+    assert_close(halves.local, halves.variables)
 
 
 def check_uneven_shards(workers: Workers, folder: Path) -> None:
@@ -352,16 +352,16 @@ def check_uneven_shards(workers: Workers, folder: Path) -> None:
         )
         assert [batch["records"] for batch in trained.clock.batches] == expected
         assert trained.clock.records == [sum(expected[:4]), sum(expected[4:8]), sum(expected[8:])]
-        same(trained.local, trained.variables)
+        assert_close(trained.local, trained.variables)
 
 
 def check_epoch_is_agreed(workers: Workers, folder: Path) -> None:
     """All workers report the longest pass. An empty shard is an error on all workers."""
-    with opened(workers, batch=1, num_records=2 * workers.size + 1) as controller:
+    with open_controller(workers, batch=1, num_records=2 * workers.size + 1) as controller:
         assert controller.batches_per_epoch() == 3
     if workers.size > 1:
         with (
-            opened(workers, batch=1, num_records=workers.size - 1) as controller,
+            open_controller(workers, batch=1, num_records=workers.size - 1) as controller,
             pytest.raises(DetcoreError, match=rf"(?s)1 of.*rank {workers.size - 1} says"),
         ):
             controller.batches_per_epoch()
@@ -382,7 +382,7 @@ def check_unwrapped_optimizer(workers: Workers, folder: Path) -> None:
 
     for make, names in ((one_of_two, "bias"), (keras, "kernel, bias")):
         with pytest.raises(DetcoreError, match=f"would have a different model.*: {names}[.]"):
-            opened(workers, train_op=make)
+            open_controller(workers, train_op=make)
 
 
 def check_values_come_from_the_chief(workers: Workers, folder: Path) -> None:
@@ -394,13 +394,13 @@ def check_values_come_from_the_chief(workers: Workers, folder: Path) -> None:
             kernel.load(np.full(3, workers.rank + 1.0, "float32"), session)
 
     trained = train(workers.context(), until=1, hooks=[Disturbing()])
-    same(trained.local, trained.variables)
+    assert_close(trained.local, trained.variables)
     assert abs(trained.local["kernel"][0] - 1.0) < 1.0
 
 
 def check_dropout_differs(workers: Workers, folder: Path) -> None:
     """Each worker draws different numbers: its random operations have different keys."""
-    with opened(workers, dropout=0.5) as controller:
+    with open_controller(workers, dropout=0.5) as controller:
         operations = controller._graph.graph.get_operations()
     (draw,) = (op for op in operations if op.type == "StatelessRandomUniform")
     key = int(tf.get_static_value(draw.inputs[1].op.inputs[0]))
@@ -449,20 +449,20 @@ def check_other_number_of_workers(workers: Workers, folder: Path) -> None:
     together = {**alone, "batch": 2}
     straight = train(workers.context(alone=True), **alone)
     train(workers.context(), folder / "n", clock={"stop_at": 7}, **together)
-    checkpoints = copied(folder / "n", folder / f"n-{workers.rank}")
+    checkpoints = copy_checkpoints(folder / "n", folder / f"n-{workers.rank}")
     one = train(workers.context(alone=True), checkpoints, resume=7, **alone)
-    same(one.local, straight.local, within=1e-6)
+    assert_close(one.local, straight.local, within=1e-6)
     if workers.rank == 0:
         train(workers.context(alone=True), folder / "one", clock={"stop_at": 7}, **alone)
     workers.distributed.barrier()
     for is_length_known in (True, False):
-        checkpoints = copied(folder / "one", folder / f"one-{is_length_known}", workers)
+        checkpoints = copy_checkpoints(folder / "one", folder / f"one-{is_length_known}", workers)
         setting = {**together, "is_length_known": is_length_known}
         many = train(workers.context(), checkpoints, resume=7, **setting)
-        same(many.local, straight.local, within=1e-6)
+        assert_close(many.local, straight.local, within=1e-6)
 
 
-def copied(source: Path, target: Path, workers: Workers | None = None) -> Path:
+def copy_checkpoints(source: Path, target: Path, workers: Workers | None = None) -> Path:
     """Copy checkpoints, once for all workers that share them."""
     if workers is None or workers.rank == 0:
         shutil.copytree(source, target)
@@ -517,7 +517,7 @@ def ordered_mean(batches: Any) -> Any:
     return np.sort(labels).sum() / len(labels)
 
 
-def validated(context: Any, **trial: Any) -> Any:
+def run_validation(context: Any, **trial: Any) -> Any:
     linear = Linear(context, **{"batch": 4, "metrics": all_metrics, **trial})
     with contextlib.closing(EstimatorController(linear, context)) as controller:
         return controller.validate()
@@ -528,8 +528,8 @@ def check_validation(workers: Workers, folder: Path) -> None:
     cases = [(96, 8), (29, 4), (workers.size + 1, 2), (1, 3)]
     for num_records, batch in cases:
         trial = {"num_eval_records": num_records, "eval_batch": batch}
-        together = validated(workers.context(), **trial)
-        alone = validated(workers.context(alone=True), **trial)
+        together = run_validation(workers.context(), **trial)
+        alone = run_validation(workers.context(alone=True), **trial)
         assert together.n_records == alone.n_records == num_records
         assert together.metrics.keys() == alone.metrics.keys()
         for name, value in alone.metrics.items():
@@ -548,7 +548,7 @@ def check_validation(workers: Workers, folder: Path) -> None:
 def check_no_validation_data(workers: Workers, folder: Path) -> None:
     """Without validation records, all workers raise an error."""
     with pytest.raises(DetcoreError, match="has no batch"):
-        validated(workers.context(), num_eval_records=0)
+        run_validation(workers.context(), num_eval_records=0)
 
 
 def check_metrics_that_cannot_be_added(workers: Workers, folder: Path) -> None:
@@ -560,7 +560,7 @@ def check_metrics_that_cannot_be_added(workers: Workers, folder: Path) -> None:
         update = variable.assign(tf.maximum(variable, tf.reduce_max(labels)))
         return {"largest": (variable.read_value(), update)}
 
-    result = validated(workers.context(), metrics=largest, num_eval_records=29)
+    result = run_validation(workers.context(), metrics=largest, num_eval_records=29)
     shards = [Y[:29][rank :: workers.size] for rank in range(workers.size)]
     expected = sum(len(shard) * max(shard.max(), 0) for shard in shards) / 29
     np.testing.assert_allclose(result.metrics["largest"], expected, rtol=1e-6)
