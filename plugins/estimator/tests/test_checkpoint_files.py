@@ -70,7 +70,7 @@ def test_incomplete_checkpoint_is_skipped(
     assert "model.ckpt-2" in caplog.text
     for path in tmp_path.glob("model.ckpt-1.*"):
         path.unlink()
-    with pytest.raises(InvalidCheckpointError, match=r"model\.ckpt-2: .*\n.*download"):
+    with pytest.raises(InvalidCheckpointError, match=r"model\.ckpt-2: .*\n.*Download"):
         find_tensorflow_checkpoint(tmp_path)
 
 

@@ -212,7 +212,7 @@ def test_predictions_with_different_lengths(trained: de.Estimator) -> None:
 
 def test_missing_checkpoint(trained: de.Estimator) -> None:
     for call in (trained.predict, trained.evaluate):
-        with pytest.raises(InvalidCheckpointError, match=r"no checkpoint .*model\.ckpt-99"):
+        with pytest.raises(InvalidCheckpointError, match=r"model\.ckpt-99 does not exist"):
             call(eval_input, checkpoint_path=f"{trained.model_dir}/model.ckpt-99")
 
 
