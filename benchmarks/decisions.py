@@ -9,7 +9,7 @@ after the other. The table gives medians per report:
 - "decision": the search alone (`detcore.search.Search.apply`), with the hyperparameters of a new
   trial if it starts one;
 - "resumed": the same after the search was restored from its log;
-- "fate": the actions that the runner derives for the trials (two calls of `decide`, without I/O);
+- "fate": the actions that the runner derives for the trials (two calls of `decide_actions`, without I/O);
 - "recorded": the decision and its transaction in an SQLite file.
 
 The peer is Optuna with `SuccessiveHalvingPruner` in memory: `should_prune` of one trial among as
@@ -39,7 +39,7 @@ from detcore.records import Database
 from detcore.records.queries import now
 from detcore.records.schema import search_events, trials
 from detcore.run.search_log import SearchLog
-from detcore.run.supervisor import Advanced, Reported, State, decide, resume
+from detcore.run.supervisor import Advanced, Reported, State, decide_actions, resume_run
 from detcore.search import (
     Create,
     Event,
@@ -145,12 +145,12 @@ def _measure(folder: Path, size: int, count: int) -> dict[str, list[float]]:
     plugins = PluginManager(read_environment({"DETCORE_PLUGINS": "core"}))
     log = SearchLog(database, experiment, _config(), plugins, trials_dir=folder)
     records = dict(enumerate(database.list_trials(experiment)))
-    state, _ = resume(log.entries, records, max_restarts=0, num_places=16)
+    state, _ = resume_run(log.entries, records, max_restarts=0, num_places=16)
     durations["resume, whole"] = [time.process_time() - began]
     for _ in range(count):
         event = reports.next()
         reports.follow(_timed(durations, "resumed", lambda e=event: search.apply(e)))  # type: ignore[misc]
-        operations = _timed(durations, "recorded", lambda e=event: log.record(e))  # type: ignore[misc]
+        operations = _timed(durations, "recorded", lambda e=event: log.record_event(e))  # type: ignore[misc]
         state = _fate(state, event, operations or (), log, durations)
     database.close()
     return durations
@@ -164,7 +164,7 @@ def _fate(
 
     def both() -> State:
         advanced = Advanced(event, None, operations, created)
-        return decide(decide(state, report)[0], advanced)[0]
+        return decide_actions(decide_actions(state, report)[0], advanced)[0]
 
     return _timed(durations, "fate", both)  # type: ignore[no-any-return]
 

@@ -76,7 +76,7 @@ from detcore.run.search_log import SearchLog
 def record(*_, **__):
     raise {error}("the connection broke")
 
-SearchLog.record = record
+SearchLog.record_event = record
 sys.exit(submission_runner.main())
 """
 
