@@ -9,7 +9,7 @@ after the other. The table gives medians per report:
 - "decision": the search alone (`detcore.search.Search.apply`), with the hyperparameters of a new
   trial if it starts one;
 - "resumed": the same after the search was restored from its log;
-- "fate": the actions that the runner derives for the trials (two calls of `decide_actions`, no I/O);
+- "fate": the actions that the runner derives for trials (two calls of `decide_actions`, no I/O);
 - "recorded": the decision and its transaction in an SQLite file.
 
 The peer is Optuna with `SuccessiveHalvingPruner` in memory: `should_prune` of one trial among as
