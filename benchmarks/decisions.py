@@ -205,7 +205,7 @@ def _record(database: Database, search: Search) -> int:
     row = {"experiment_id": experiment, "state": "PAUSED", "seed": 1, "num_restarts": 0,
            "labels": [], "notes": "", "created_at": now()}  # fmt: skip
     logged: Iterator[Event | None] = itertools.chain([None], search.events)
-    with database._write() as connection:
+    with database._begin_write() as connection:
         connection.execute(
             trials.insert(),
             [{**row, "search_index": index, "hparams": trial.hparams,

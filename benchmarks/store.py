@@ -153,7 +153,7 @@ def _fill(url: str, num_trials: int, num_long: int) -> Place:
                "ended_at": now()}  # fmt: skip
         for start in range(0, num_trials, TRIALS_AT_ONCE):
             count = min(TRIALS_AT_ONCE, num_trials - start)
-            with database._write() as connection:
+            with database._begin_write() as connection:
                 connection.execute(insert(trials), [row] * count)
                 last = connection.execute(select(func.max(trials.c.id))).scalar() or 0
                 values = {
@@ -170,7 +170,7 @@ def _fill(url: str, num_trials: int, num_long: int) -> Place:
         database.set_experiment_state(experiment, ExperimentState.COMPLETED)
         long_trial = _fill_long(database, {"searcher": searcher}, num_long)
         if not url.startswith("sqlite"):  # SQLite does not do this automatically
-            with database._write() as connection:
+            with database._begin_write() as connection:
                 connection.execute(text("ANALYZE"))
     return Place(url, experiment, num_trials, last - num_trials // 2, long_trial)
 
@@ -184,7 +184,7 @@ def _fill_long(database: Any, config: dict[str, Any], num_reports: int) -> int:
     )
     trial = database.create_trial(experiment_id=experiment, hparams={}, seed=1)
     database.start_run(trial)
-    with database._write() as connection:
+    with database._begin_write() as connection:
         for kind, count, every in (
             ("training", num_reports, 1),
             ("validation", num_reports // VALIDATION_EVERY, VALIDATION_EVERY),
@@ -210,7 +210,7 @@ def _register(place: Place, count: int) -> None:
     from detcore.records.queries import now
     from detcore.records.schema import model_versions, models
 
-    with Database.open(place.url) as database, database._write() as connection:
+    with Database.open(place.url) as database, database._begin_write() as connection:
         num_models = len(connection.execute(models.select()).fetchall())
         best = database.top_checkpoints(
             experiment_id=place.experiment_id, metric=METRIC, smaller_is_better=True, limit=10

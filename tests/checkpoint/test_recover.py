@@ -27,7 +27,7 @@ def test_unrecorded_commit_becomes_complete(desk: Any, uuid: str) -> None:
     before = desk.database.get_checkpoint(uuid)
     from sqlalchemy import text
 
-    with desk.database._write() as connection:
+    with desk.database._begin_write() as connection:
         connection.execute(text("UPDATE checkpoints SET state = 'ACTIVE', resources = '{}'"))
     assert recover_checkpoints(desk.database, desk.storage, desk.trial_id) == [uuid]
     after = desk.database.get_checkpoint(uuid)

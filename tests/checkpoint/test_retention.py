@@ -345,7 +345,7 @@ def test_retention_finishes_started_deletions(
     active, damaged, part, begun = (experiment.save(step) for step in (10, 20, 30, 40))
     from sqlalchemy import text
 
-    with database._write() as connection:
+    with database._begin_write() as connection:
         connection.execute(
             text("UPDATE checkpoints SET state = 'ACTIVE' WHERE uuid = :uuid"), {"uuid": active}
         )

@@ -79,7 +79,7 @@ def test_models_are_sorted_and_chosen(records: Records) -> None:
         (("describe", "nothing"), NotFoundError, "nothing"),
         (("register-version", "m", "ffff"), NotFoundError, "no checkpoint 'ffff'"),
         (("register-version", "m", "active"), CheckpointStateError, "active"),
-        (("create", "m"), DatabaseError, "there is a model 'm' already"),
+        (("create", "m"), DatabaseError, "a model named 'm' already exists"),
     ],
 )
 def test_mistakes_are_told(

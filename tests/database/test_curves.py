@@ -74,7 +74,7 @@ def test_reading_a_long_trial_walks_no_reports(sqlite_store: Store) -> None:
     database, trial = sqlite_store.database, sqlite_store.trial_id
     experiment = sqlite_store.experiment_id
     work: list[int] = []
-    with database._read() as connection:
+    with database._begin_read() as connection:
         # Called after each 50 instructions of SQLite; the pool keeps the connection.
         link: Any = connection.connection.driver_connection
         link.set_progress_handler(lambda: work.append(1), 50)

@@ -21,7 +21,7 @@ from sqlalchemy import event
 from detcore.errors import DatabaseError, StorageFullError
 from detcore.log.writing import EventLog
 from detcore.records import Database, LogFollower, ingest_event_logs
-from detcore.records.log_follower import _take_in
+from detcore.records.log_follower import _ingest_or_warn
 from detcore.records.log_ingestion import LogPosition
 
 if TYPE_CHECKING:
@@ -387,7 +387,7 @@ def test_a_full_disk_under_the_database_is_survived(store: Store, small_disk: Pa
         ballast = fill_disk(small_disk)
         for step in range(500):
             log.append("training", metrics(step))
-        with pytest.raises(StorageFullError, match="no room for records"):
+        with pytest.raises(StorageFullError, match="no space left for records"):
             ingest_event_logs(database, store.home)
         ballast.unlink()
         follower.stop(10)
@@ -408,6 +408,6 @@ def test_an_event_log_that_cannot_be_read_does_not_hide_the_others(
     damaged.parent.mkdir(parents=True)
     damaged.write_bytes(b"no event log\n" * 100)
     assert ingest_event_logs(store.database, store.home) == 1
-    assert f"reports are left out: {damaged}" in caplog.text
-    assert _take_in(store.database, damaged.with_name("removed.jsonl"), LogPosition()) == 0
+    assert f"reports were skipped: {damaged}" in caplog.text
+    assert _ingest_or_warn(store.database, damaged.with_name("removed.jsonl"), LogPosition()) == 0
     assert "removed.jsonl" in caplog.text

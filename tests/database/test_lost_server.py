@@ -41,12 +41,12 @@ def test_a_transaction_whose_connection_is_ended_fails_and_leaves_nothing(
     database = postgresql_store.database
 
     def write() -> None:
-        with database._write() as connection:
+        with database._begin_write() as connection:
             connection.execute(text("UPDATE experiments SET name = 'half'"))
             end_connections(postgresql, postgresql_store)
             connection.execute(text("UPDATE experiments SET name = 'whole'"))
 
-    with pytest.raises(DatabaseError, match=r"cannot be used: [\s\S]*The next use connects again"):
+    with pytest.raises(DatabaseError, match=r"cannot be used: [\s\S]*or correct DETCORE_DB"):
         write()
     assert database.get_experiment(1).name == "n"
     assert database.start_run(postgresql_store.trial_id) == 2  # the lock is free as well
@@ -58,7 +58,7 @@ def test_reports_wait_for_the_server(postgresql_store: Store, postgresql: Postgr
     postgresql.stop()
     try:
         log.append("validation", {"steps_completed": 1, "metrics": {"loss": 0.5}})
-        with pytest.raises(DatabaseError, match=r"Start the server, or correct the URL"):
+        with pytest.raises(DatabaseError, match=r"Start the server, or correct DETCORE_DB"):
             ingest_event_logs(store.database, store.home)
     finally:
         postgresql.start()

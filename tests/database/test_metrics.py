@@ -107,7 +107,7 @@ def test_reports_are_added_all_or_none(store: Store) -> None:
         )
     ]
     store.database.add_metrics(numbered)
-    with pytest.raises(DatabaseError, match="recorded already"):
+    with pytest.raises(DatabaseError, match="already recorded"):
         store.database.add_metrics([report(1, loss=1), *numbered])
     assert store.database.metrics(1, "validation") == []
 
@@ -124,7 +124,7 @@ def test_the_best_is_looked_up_not_searched_for(
     event.listen(sqlite_store.database._engine, "before_cursor_execute", note)
     sqlite_store.database.best_validation(1, "loss", smaller_is_better=smaller_is_better)
     (sql, values) = statements[-1]
-    with sqlite_store.database._read() as connection:
+    with sqlite_store.database._begin_read() as connection:
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values).fetchall()
     assert "USING INDEX ix_validation_values_experiment_id_name_value" in str(plan)
     assert "SCAN" not in str(plan)

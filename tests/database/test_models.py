@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 def test_models_keep_names_that_are_unique(store: Store) -> None:
     store.database.create_model("m")
     store.database.create_model("n")
-    with pytest.raises(DatabaseError, match="there is a model 'm' already"):
+    with pytest.raises(DatabaseError, match="a model named 'm' already exists"):
         store.database.update_model("n", name="m")
     with pytest.raises(
-        NotFoundError, match=r"no model 'o' is registered\.\nModels there: 'n', 'm'"
+        NotFoundError, match=r"no model 'o' is registered\.\nRegistered models: 'n', 'm'"
     ):
         store.database.get_model("o")
 

@@ -72,7 +72,7 @@ def test_new_database_needs_no_alembic(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_database_of_a_newer_release_is_refused(store: Store) -> None:
-    with store.database._write() as connection:
+    with store.database._begin_write() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999_9_9'")
     with pytest.raises(DatabaseError, match="has schema 9999_9_9, which is newer than detcore"):
         Database.open(store.url)
@@ -111,7 +111,7 @@ def write_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
 
 def describe_tables(store: Store) -> tuple[str, list[str]]:
     """Return the version of the tables, and the columns of one of them."""
-    with store.database._read() as connection:
+    with store.database._begin_read() as connection:
         version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
         return str(version), list(connection.exec_driver_sql("SELECT * FROM models").keys())
 
@@ -138,7 +138,7 @@ def test_a_migration_that_fails_leaves_the_tables_as_they_were(
 
 
 def test_a_database_that_is_refused_is_closed(sqlite_store: Store) -> None:
-    with sqlite_store.database._write() as connection:
+    with sqlite_store.database._begin_write() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999_9_9'")
     sqlite_store.database.close()
     with pytest.raises(DatabaseError, match="newer than detcore") as refused:
@@ -238,14 +238,14 @@ def test_a_read_only_place_is_named(mounted: Path) -> None:
 
 
 def test_a_database_that_may_only_be_read_now_is_named(sqlite_store: Store) -> None:
-    with sqlite_store.database._read() as connection:
+    with sqlite_store.database._begin_read() as connection:
         connection.exec_driver_sql("PRAGMA query_only = ON")
     with pytest.raises(DatabaseError, match="cannot be opened or written"):
         sqlite_store.database.start_run(sqlite_store.trial_id)
 
 
 def test_a_database_that_stays_locked_is_named(sqlite_store: Store) -> None:
-    with sqlite_store.database._read() as connection:
+    with sqlite_store.database._begin_read() as connection:
         connection.exec_driver_sql("PRAGMA busy_timeout = 100")
     holder = subprocess.Popen(
         [sys.executable, str(PROGRAMS / "hold_lock.py"), sqlite_store.url],
@@ -265,14 +265,14 @@ def test_a_database_that_stays_locked_is_named(sqlite_store: Store) -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("sqlite://", "is not a file of its own"),
-        ("sqlite:///:memory:", "is not a file of its own"),
-        ("sqlite:////tmp", "is a folder"),
+        ("sqlite://", "is not a file"),
+        ("sqlite:///:memory:", "is not a file"),
+        ("sqlite:////tmp", "is a directory"),
         ("sqlite:////dev/null/x.db", "cannot create the directory"),
         ("nonsense", "cannot be used"),
         ("nonsense://user:secret@host/x", "cannot be used"),
         ("user:secret@host", "cannot be used"),
-        ("mysql://user:secret@host/x", "detcore knows SQLite and PostgreSQL, not mysql"),
+        ("mysql://user:secret@host/x", "detcore supports SQLite and PostgreSQL, not mysql"),
     ],
 )
 def test_a_url_that_cannot_be_used_is_told_without_its_password(url: str, says: str) -> None:
@@ -313,5 +313,5 @@ def test_a_text_that_is_not_utf_8_is_damage(sqlite_store: Store) -> None:
 def test_a_database_of_a_development_version_is_refused(store: Store) -> None:
     with store.database.transaction(write=True) as connection:
         connection.exec_driver_sql("ALTER TABLE experiments DROP COLUMN script_start")
-    with pytest.raises(DatabaseError, match="was made by a development version of detcore"):
+    with pytest.raises(DatabaseError, match="was created by a development version of detcore"):
         store.database.get_experiment(store.experiment_id)

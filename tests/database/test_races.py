@@ -19,8 +19,8 @@ def test_eight_processes_may_open_a_new_database_at_once(places: Places, crowd: 
 
 def test_one_of_those_that_create_a_model_of_one_name_does(store: Store, crowd: Crowd) -> None:
     said = crowd.do(store.url, "create", count=COUNT)
-    refused = [text for text in said if text == "refused: there is a model 'shared' already; "
-               "names are unique."]  # fmt: skip
+    message = "refused: a model named 'shared' already exists."
+    refused = [text for text in said if text == message]
     assert len(refused) == COUNT - 1
     assert [model.name for model in store.database.list_models()] == ["shared"]
 

@@ -105,7 +105,7 @@ def test_errors_for_unknown_ids_list_the_known_ones(store: Store) -> None:
 def test_an_empty_database_says_how_to_fill_it(places: Places) -> None:
     with (
         Database.open(places.new()) as database,
-        pytest.raises(NotFoundError, match=r"none yet in .*\nStart one: detcore run CONFIG.yaml"),
+        pytest.raises(NotFoundError, match=r"no experiments yet in .*\nStart an experiment: "),
     ):
         database.get_experiment(1)
 
@@ -229,9 +229,9 @@ def test_checkpoints_are_found_by_the_beginning_of_their_uuid(store: Store) -> N
     assert database.get_checkpoint("aa11").uuid == "aa11"
     assert database.get_checkpoint("ab").uuid == "ab"
     assert database.get_checkpoint("x_").uuid == "x_y"
-    with pytest.raises(NotFoundError, match="'aa' is the beginning of 2 checkpoints: aa11, aa12"):
+    with pytest.raises(NotFoundError, match="'aa' is a prefix of 2 checkpoints: aa11, aa12"):
         database.get_checkpoint("aa")
-    with pytest.raises(NotFoundError, match=r"no checkpoint 'q' is recorded.\nThe newest are: x"):
+    with pytest.raises(NotFoundError, match=r"'q' is recorded.\nNewest checkpoints: x"):
         database.get_checkpoint("q")
     with pytest.raises(NotFoundError, match="no checkpoint 'a' is recorded"):
         store.commit("a")
@@ -239,7 +239,7 @@ def test_checkpoints_are_found_by_the_beginning_of_their_uuid(store: Store) -> N
         database.add_checkpoint_metadata("a", {})
     for number in range(12):
         store.begin(f"many{number}")
-    with pytest.raises(NotFoundError, match="beginning of 10 or more checkpoints: many0, "):
+    with pytest.raises(NotFoundError, match="prefix of 10 or more checkpoints: many0, "):
         database.get_checkpoint("many")
 
 
@@ -267,7 +267,7 @@ def test_a_checkpoint_is_recorded_once(store: Store) -> None:
     store.begin("a")
     with pytest.raises(DatabaseError, match="cannot record checkpoint a of trial 1"):
         store.begin("a")
-    with pytest.raises(DatabaseError, match="there is no such trial"):
+    with pytest.raises(DatabaseError, match="the trial does not exist"):
         store.database.record_checkpoint(
             CheckpointStarted(uuid="z", storage_url="s", steps_completed=1), trial_id=77
         )

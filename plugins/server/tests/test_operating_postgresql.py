@@ -55,7 +55,7 @@ def session(client: Determined, tmp_path: Path) -> None:
     assert (folder / "toy.json").is_file()
     model = client.create_model("a/b", metadata={"x": 1})
     assert model.register_version(best.uuid).model_version == 1
-    with pytest.raises(DatabaseError, match="there is a model 'a/b' already"):
+    with pytest.raises(DatabaseError, match="a model named 'a/b' already exists"):
         client.create_model("a/b")
     assert list(trial.logs()) == []  # this trial prints nothing
 

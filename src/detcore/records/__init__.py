@@ -1,4 +1,4 @@
-"""Where records live: experiments, trials, metrics, checkpoints."""
+"""The record store: experiments, trials, metrics, checkpoints and models in a database."""
 
 from detcore.records.connections import DatabaseUnavailableError, mask_url
 from detcore.records.curve_queries import MetricCurve

@@ -1,7 +1,7 @@
-"""How columns keep values.
+"""Column types: portable strings, JSON, times, and paths relative to DETCORE_HOME.
 
-Times are seconds since 1970 (UTC). JSON is kept as text that `detcore.log.lines` writes and reads,
-so that every database holds the same bytes and NaN survives.
+Times are seconds since 1970 (UTC). JSON is stored as a string that `detcore.log.lines` writes and
+reads, so that every database stores the same bytes and preserves NaN.
 """
 
 from __future__ import annotations
@@ -18,47 +18,48 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from detcore.contract.errors import DatabaseError
 from detcore.log.lines import decode_document, decode_metrics, encode_document, encode_metrics
 
-# Characters of a text in an index; PostgreSQL's indices hold 2,700 bytes, a character up to four.
+# Maximum length of an indexed string. PostgreSQL indexes 2,700 bytes, and a character has up to 4.
 MAX_INDEXED = 512
 PATH_PREFIX = "home:"
 URL_PREFIX = "home+file:"
 
 
 class PlainText(TypeDecorator[str]):
-    """Text in which NUL and lone surrogates, which are not valid Unicode, become U+FFFD.
+    """String in which NUL and lone surrogates, which databases reject, become U+FFFD.
 
-    A message of a crash may hold anything, and recording it must not fail. JSON needs none of
-    this, because it is written in ASCII.
+    A crash message may contain any bytes, and recording it must not fail. JSON does not need this,
+    because it is written in ASCII.
     """
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Return a text that can be kept."""
-        return plain_text(value) if isinstance(value, str) else value
+        """Return a string that the database accepts."""
+        return replace_unstorable(value) if isinstance(value, str) else value
 
 
-def plain_text(value: str) -> str:
-    """Return a text as `PlainText` keeps it."""
+def replace_unstorable(value: str) -> str:
+    """Return a string as `PlainText` stores it."""
     if value.isascii() and "\0" not in value:
         return value
-    whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return whole.replace("\0", "\ufffd")
+    text = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text.replace("\0", "\ufffd")
 
 
 class HomePath(PlainText):
-    """A path or ``file://`` URL; below the folder of an SQLite database it is kept relative to it.
+    """A path or ``file://`` URL, stored relative to the directory of the SQLite database.
 
-    So a home can be moved, copied, restored elsewhere or mounted under another path. Records see
-    absolute paths. A database server has no folder, and keeps all paths as they are.
+    So DETCORE_HOME can be moved, copied, restored elsewhere or mounted under another path. Records
+    contain absolute paths. Paths outside the directory, and all paths on a database server, are
+    stored unchanged.
     """
 
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """Return the stored form of a path."""
-        home = home_of(dialect)
+        home = get_home(dialect)
         if home is not None and value is not None:
             for prefix, root in ((PATH_PREFIX, str(home)), (URL_PREFIX, home.as_uri())):
                 if value == root or value.startswith(f"{root.rstrip('/')}/"):
@@ -67,8 +68,8 @@ class HomePath(PlainText):
         return super().process_bind_param(value, dialect)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        """Return the path that is meant."""
-        home = home_of(dialect)
+        """Return the absolute path."""
+        home = get_home(dialect)
         if home is None or value is None:
             return value
         for prefix, root in ((PATH_PREFIX, str(home)), (URL_PREFIX, home.as_uri())):
@@ -78,12 +79,12 @@ class HomePath(PlainText):
 
 
 class Converted(TypeDecorator[Any]):
-    """A value that its column keeps in another form; NULL is None.
+    """A value that is encoded in its column. NULL is None.
 
     Args:
-        encode: Returns the kept form of a value.
-        decode: Returns the value of its kept form.
-        kept_as: The type of the column.
+        encode: Returns the stored form of a value.
+        decode: Returns the value of a stored form.
+        column_type: The type of the column.
     """
 
     impl: Any = Text
@@ -93,22 +94,22 @@ class Converted(TypeDecorator[Any]):
         self,
         encode: Callable[[Any], Any],
         decode: Callable[[Any], Any],
-        kept_as: TypeEngine[Any] | None = None,
+        column_type: TypeEngine[Any] | None = None,
     ) -> None:
         super().__init__()
         self.encode = encode
         self.decode = decode
-        self.impl = kept_as or Text()
+        self.impl = column_type or Text()
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        """Return the kept form of a value."""
+        """Return the stored form of a value."""
         return None if value is None else self.encode(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        """Return the value of its kept form.
+        """Return the value of a stored form.
 
         Raises:
-            DatabaseError: If it cannot be read.
+            DatabaseError: If the value cannot be decoded.
         """
         if value is None:
             return None
@@ -117,12 +118,12 @@ class Converted(TypeDecorator[Any]):
         except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
             raise DatabaseError(
                 f"the records are damaged: {str(value)[:80]!r} cannot be read: {error}.\n"
-                "Restore a copy: detcore database restore FILE"
+                "Restore a backup: detcore database restore FILE"
             ) from error
 
 
 class EncodedJson(str):
-    """JSON text, for a column that would encode a value as this text."""
+    """A JSON string that its column must not encode again."""
 
     __slots__ = ()
 
@@ -135,8 +136,8 @@ def _decode_time(seconds: float) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
 
 
-def choice_of(kind: type[enum.Enum]) -> Converted:
-    """Return the type of a column with a member of an enumeration."""
+def make_enum_type(kind: type[enum.Enum]) -> Converted:
+    """Return the type of a column that stores members of an enumeration."""
     return Converted(lambda value: kind(value).value, kind, String(16))
 
 
@@ -146,11 +147,11 @@ TIME = Converted(datetime.datetime.timestamp, _decode_time, Float(53))
 
 
 def set_home(engine: Engine, home: Path) -> None:
-    """Say which folder the paths of an SQLite database are relative to."""
-    # Types of columns learn nothing of an engine but its dialect, which no other engine shares.
+    """Set the directory that the paths in an SQLite database are relative to."""
+    # A column type only sees the engine's dialect, and each engine has its own dialect object.
     cast(Any, engine.dialect).detcore_home = home
 
 
-def home_of(dialect: Dialect) -> Path | None:
-    """Return the folder of an SQLite database; None for a database server."""
+def get_home(dialect: Dialect) -> Path | None:
+    """Return the directory of an SQLite database, or None for a database server."""
     return getattr(dialect, "detcore_home", None)

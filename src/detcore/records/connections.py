@@ -1,4 +1,4 @@
-"""Parts that connections to every database share: timeouts, forks, an unreachable server."""
+"""Connection handling that all databases share: timeouts, forks, unreachable servers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from detcore.contract.errors import DatabaseError
 
-# How long a writer waits for another one.
+# Maximum time that a writing transaction waits for another writing transaction.
 WAIT_S = 30.0
-# How long it waits for one that migrates, which copies tables.
+# Maximum time that a writing transaction waits for a migration, which may copy tables.
 MIGRATION_TIMEOUT_S = 600.0
 _SECRET = re.compile(r"pass|secret|token|key", re.IGNORECASE)
 _T = TypeVar("_T")
@@ -26,29 +26,29 @@ _MAX_BACKOFF_S = 1.0
 
 
 def mask_url(url: URL) -> str:
-    """Return a URL with its password, and what else may be secret in it, as ``***``."""
+    """Return a URL in which the password and other secrets are replaced by ``***``."""
     query = {name: "***" if _SECRET.search(name) else value for name, value in url.query.items()}
     return url.set(query=query).render_as_string().replace("%2A%2A%2A", "***")
 
 
 class ForkGuard:
-    """Gives a forked child its own connections.
+    """Opens new connections in a forked child.
 
-    SQLite's do not survive a fork, and a server's connection that two processes use is garbled;
-    closing it in the child would end the parent's.
+    SQLite connections do not survive a fork. If two processes share a server connection, the
+    protocol is corrupted, and closing it in the child would close it for the parent.
     """
 
     def __init__(self, engine: Engine) -> None:
         """Watch the connections of an engine."""
         self._engine = engine
         self._pid = os.getpid()
-        # Kept, so that they are not closed in the child.
+        # References to the parent's connections, so that the child does not close them.
         self._abandoned: list[object] = []
         event.listen(engine, "connect", self._on_connect)
         event.listen(engine, "checkout", self._on_checkout)
 
     def dispose(self) -> None:
-        """Close all connections; in a child, leave those of its parent alone."""
+        """Close all connections of this process. A child keeps its parent's connections open."""
         if os.getpid() == self._pid:
             self._engine.dispose()
             return
@@ -71,7 +71,7 @@ class ForkGuard:
 
 
 class DatabaseUnavailableError(DatabaseError):
-    """Raised when the server of the records cannot be reached; it may be back soon."""
+    """Raised when the database server is unreachable."""
 
 
 def call_until_available(
@@ -80,11 +80,11 @@ def call_until_available(
     notify: Callable[[str], None],
     should_stop: Callable[[], bool],
 ) -> _T:
-    """Return the result of a call, which is repeated while the server is unreachable.
+    """Return the result of a call, and repeat the call while the server is unreachable.
 
     Args:
         call: Called again while it raises `DatabaseUnavailableError`.
-        notify: Receives a message when a wait starts, and when it is over.
+        notify: Receives a message when a wait starts and when it ends.
         should_stop: Called between two calls. If it returns True, the error is raised.
 
     Raises:
@@ -108,5 +108,5 @@ def call_until_available(
         else:
             if is_waiting:
                 waited_s = time.monotonic() - since
-                notify(f"the records can be reached again, after {waited_s:.0f} s")
+                notify(f"the database is reachable again after {waited_s:.0f} s")
             return result

@@ -1,4 +1,4 @@
-"""The cursors of observers: how far each plugin received the events of each run."""
+"""Cursors of observers: the position up to which each plugin received the events of each run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 
 from sqlalchemy import select
 
-from detcore.records.queries import Queries, change_where
+from detcore.records.queries import Queries, update_rows
 from detcore.records.record_classes import ObserverCursor
 from detcore.records.schema import cursors, trials
 
@@ -24,9 +24,9 @@ class CursorQueries(Queries):
         """Return the cursors of unfinished runs, by trial and run.
 
         Args:
-            plugin: Only of this plugin.
-            experiment_id: Only of this experiment.
-            trial_id: Only of this trial.
+            plugin: Return only cursors of this plugin.
+            experiment_id: Return only cursors of this experiment.
+            trial_id: Return only cursors of this trial.
         """
         query = (
             select(cursors, trials.c.experiment_id)
@@ -44,15 +44,15 @@ class CursorQueries(Queries):
         return self._read_all(ObserverCursor, query)
 
     def move_cursor(self, cursor: ObserverCursor) -> None:
-        """Record a cursor's new position; the caller holds the lock of its deliveries."""
+        """Record a cursor's new position. The caller holds the lock of its deliveries."""
         values = dataclasses.asdict(cursor)
         del values["experiment_id"]
         key = [cursors.c[name] == values.pop(name) for name in ("trial_id", "run_id", "plugin")]
-        with self._write() as connection:
-            change_where(connection, cursors, *key, **values)
+        with self._begin_write() as connection:
+            update_rows(connection, cursors, *key, **values)
 
     def reopen_cursors(self, trial_id: int, run_id: int) -> bool:
-        """Let the observers of a run receive further events; return whether it has observers."""
+        """Let the observers of a run receive further events. Return whether it has observers."""
         run = (cursors.c.trial_id == trial_id, cursors.c.run_id == run_id)
-        with self._write() as connection:
-            return change_where(connection, cursors, *run, is_finished=False)
+        with self._begin_write() as connection:
+            return update_rows(connection, cursors, *run, is_finished=False)

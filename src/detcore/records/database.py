@@ -1,4 +1,4 @@
-"""The record store."""
+"""`Database`, which joins the groups of queries into one record store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from detcore.records.checkpoint_queries import CheckpointQueries
 from detcore.records.connections import ForkGuard, call_until_available, mask_url
 from detcore.records.cursors import CursorQueries
 from detcore.records.curve_queries import CurveQueries
-from detcore.records.engine import READ_ONLY, bring_up_to_date, make_engine
+from detcore.records.engine import READ_ONLY, make_engine, migrate_tables
 from detcore.records.experiment_queries import ExperimentQueries
 from detcore.records.metric_queries import MetricQueries
 from detcore.records.model_queries import ModelQueries
@@ -41,9 +41,9 @@ class Database(
     are visible to every process and survive the death of this one. After a fork the child may
     continue to use it.
 
-    Every method may raise `DatabaseError` (it cannot be read or reached, or stayed locked for
-    30 s), and those that write `StorageFullError`. The next call tries again, with a new
-    connection if the server was gone.
+    Every method may raise `DatabaseError` if the database cannot be read or reached, or stayed
+    locked for 30 s. Methods that write may raise `StorageFullError`. The next call tries again,
+    with a new connection if the server closed the old connection.
 
     """
 
@@ -55,11 +55,11 @@ class Database(
 
     @classmethod
     def open(cls, url: str) -> Self:
-        """Open a database; create it, or bring its tables up to date, where needed.
+        """Open a database. Create it, or migrate its tables, if necessary.
 
         Args:
-            url: SQLAlchemy URL, such as ``sqlite:////home/me/detcore.db`` (folders are created) or
-                ``postgresql+psycopg://user@host/name``.
+            url: SQLAlchemy URL, such as ``sqlite:////home/me/detcore.db`` (missing directories are
+                created) or ``postgresql+psycopg://user@host/name``.
 
         Raises:
             DatabaseError: If it cannot be opened or written, is damaged, or was written by a
@@ -67,7 +67,7 @@ class Database(
         """
         engine, guard = make_engine(url)
         try:
-            bring_up_to_date(engine)
+            migrate_tables(engine)
         except BaseException:
             engine.dispose()
             raise
@@ -76,14 +76,14 @@ class Database(
     def with_retries(
         self, notify: Callable[[str], None], *, should_stop: Callable[[], bool] = lambda: False
     ) -> Self:
-        """Return the same records, for callers that wait while their server is unreachable.
+        """Return a view of these records that waits while the database server is unreachable.
 
-        A call fails nevertheless if the server becomes unreachable after its transaction has
-        started: whether it was done is not known. The returned object shares these connections, and
-        need not be closed.
+        A call still fails if the server becomes unreachable after the transaction has started,
+        because the outcome is unknown then. The returned object shares these connections. The
+        caller does not have to close it.
 
         Args:
-            notify: Receives a message when a wait starts, and when it is over.
+            notify: Receives a message when a wait starts and when it ends.
             should_stop: Called while waiting. If it returns True, the call fails.
         """
         begin = functools.partial(call_until_available, notify=notify, should_stop=should_stop)
@@ -91,16 +91,16 @@ class Database(
 
     @property
     def url(self) -> str:
-        """The URL it was opened with; secrets in it are shown as ``***``."""
+        """URL that the database was opened with. Secrets are masked with ``***``."""
         return mask_url(self._engine.url)
 
     @property
     def is_read_only(self) -> bool:
-        """Whether it lies in a read-only place: it can be read, and not changed."""
+        """Whether the database is in a read-only directory, so that it cannot be changed."""
         return bool(self._engine.get_execution_options().get(READ_ONLY))
 
     def close(self) -> None:
-        """Close all connections. Calling it again is fine."""
+        """Close all connections. Further calls have no effect."""
         self._guard.dispose()
 
     def __enter__(self) -> Self:

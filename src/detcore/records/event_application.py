@@ -1,9 +1,9 @@
-"""Apply the events of a trial's log to the records: the one place where they become state.
+"""Apply the events of a trial's log to the records.
 
-Events may be late by days, and may come from a worker that is not to be trusted. An event changes
-only what belongs to its own trial, and never takes back a later decision: a checkpoint that was
-deleted, damaged or settled meanwhile keeps that state. Commands that change a checkpoint by hand
-go through the same transitions.
+Events may be late by days, and may come from an untrusted worker. An event changes only records of
+its own trial, and never reverts a later decision: a checkpoint that was deleted, damaged or
+recovered in the meantime keeps its state. Commands that change a checkpoint use the same
+transitions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PARTIALLY_DELETED, DELETING, DELETED = "PARTIALLY_DELETED", "DELETING", "DELETED
 _LISTED = 10
 _GONE = frozenset({DELETING, DELETED})
 _ALL = frozenset({ACTIVE, COMPLETED, DAMAGED, PARTIALLY_DELETED, DELETING, DELETED})
-# Seconds since 1970 that every calendar has; a record with another time could not be read again.
+# Upper bound in seconds since 1970. A record with a later time could not be read again.
 _MAX_TIME = 2.0**35
 # Kinds of events that change more than the table of events.
 APPLIED = frozenset(event.KIND for event in (*get_args(events.CheckpointEvent), events.TrialFailed))
@@ -42,73 +42,71 @@ def apply_event(
     """Apply an event to the records.
 
     Args:
-        connection: The transaction that takes the event in.
-        owner: The trial and run whose log it is in.
+        connection: The transaction that ingests the event.
+        owner: Trial and run of the log that contains the event.
         event: The event.
-        at: When it happened.
+        at: Time of the event.
 
     Returns:
-        Whether the records took it. Those that they refuse are kept as events: an event must
-        never hold up its log.
+        Whether the event was applied. Rejected events are stored unchanged, because an event must
+        never block the ingestion of its log.
     """
     if not 0 <= at.timestamp() < _MAX_TIME:
         return False
     if isinstance(event, events.CheckpointStarted):
-        return _start(connection, owner, event, at)
+        return _start_checkpoint(connection, owner, event, at)
     if isinstance(event, events.TrialFailed):
-        return _fail(connection, owner, event, at)
+        return _fail_trial(connection, owner, event, at)
     if not isinstance(event, CheckpointChange):
         return False
-    found = connection.execute(
+    row = connection.execute(
         select(checkpoints)
         .where(checkpoints.c.uuid == event.uuid, checkpoints.c.trial_id == owner[0])
         .with_for_update()
     ).fetchone()
-    if found is None:
+    if row is None:
         return False
     deletes = isinstance(event, events.CheckpointDeleting | events.CheckpointDeleted)
-    if deletes and registrations(connection, checkpoints.c.uuid == event.uuid):
+    if deletes and list_registrations(connection, checkpoints.c.uuid == event.uuid):
         return False
     try:
-        change_checkpoint(connection, found, event, at)
-    except (RecursionError, ValueError):  # metadata nested deeper than any real one
+        change_checkpoint(connection, row, event, at)
+    except (RecursionError, ValueError):  # metadata nested too deep
         return False
     return True
 
 
 def change_checkpoint(
     connection: Connection,
-    found: Row[Any],
+    row: Row[Any],
     event: CheckpointChange,
     at: datetime,
     *,
     is_late: bool = True,
 ) -> None:
-    """Move a checkpoint to the state that an event leads to, where its state allows that.
+    """Move a checkpoint to the state that an event leads to, if its current state allows that.
 
     Args:
-        connection: A transaction that writes.
-        found: The checkpoint's row.
-        event: The change that was reported.
+        connection: A writing transaction.
+        row: The checkpoint's row.
+        event: The reported change.
         at: Time of the change.
-        is_late: Whether others may have decided about the checkpoint since; False for a process
-            that has just seen its files.
+        is_late: Whether other processes may have changed the checkpoint since the event. False for
+            a process that has just read its files.
     """
-    allowed, state, columns = _transition(event, at, is_late=is_late)
-    if found.committed_at is not None:  # users may have added to its metadata
+    allowed, state, columns = _plan_transition(event, at, is_late=is_late)
+    if row.committed_at is not None:  # users may have added metadata
         columns.pop("metadata", None)
-    if found.state in allowed:
+    if row.state in allowed:
         connection.execute(
-            update(checkpoints)
-            .where(checkpoints.c.uuid == found.uuid)
-            .values(state=state, **columns)
+            update(checkpoints).where(checkpoints.c.uuid == row.uuid).values(state=state, **columns)
         )
 
 
-def _transition(
+def _plan_transition(
     event: CheckpointChange, at: datetime, *, is_late: bool
 ) -> tuple[frozenset[str], str, dict[str, object]]:
-    """Return from which states an event leads on, to which state, and what changes with it."""
+    """Return the states in which an event applies, the new state, and changed columns."""
     if isinstance(event, events.CheckpointCommitted):
         committed: dict[str, object] = {
             "metadata": event.metadata,
@@ -122,10 +120,10 @@ def _transition(
         return _ALL - _GONE, DAMAGED, {}
     if isinstance(event, events.CheckpointDeleting):
         return _ALL - _GONE, DELETING, {"resources": {}, "deleted_at": at}
-    left: dict[str, object] = {"resources": event.resources, "deleted_at": at}
+    deletion: dict[str, object] = {"resources": event.resources, "deleted_at": at}
     if event.resources:
-        return _ALL - _GONE - {ACTIVE}, PARTIALLY_DELETED, left
-    return _ALL - {DELETED}, DELETED, left
+        return _ALL - _GONE - {ACTIVE}, PARTIALLY_DELETED, deletion
+    return _ALL - {DELETED}, DELETED, deletion
 
 
 def insert_checkpoint(
@@ -134,7 +132,7 @@ def insert_checkpoint(
     """Insert a checkpoint that is being written.
 
     Raises:
-        IntegrityError: If it is recorded already, or there is no such trial.
+        IntegrityError: If the checkpoint is already recorded, or the trial does not exist.
     """
     owner = select(trials.c.experiment_id).where(trials.c.id == trial_id).scalar_subquery()
     connection.execute(
@@ -152,21 +150,21 @@ def insert_checkpoint(
     )
 
 
-def _start(
+def _start_checkpoint(
     connection: Connection, owner: tuple[int, int], event: events.CheckpointStarted, at: datetime
 ) -> bool:
-    found = connection.execute(
+    trial_id = connection.execute(
         select(checkpoints.c.trial_id).where(checkpoints.c.uuid == event.uuid)
     ).scalar()
-    if found is None:
+    if trial_id is None:
         insert_checkpoint(connection, event, at, trial_id=owner[0])
-    return found in (None, owner[0])
+    return trial_id in (None, owner[0])
 
 
-def _fail(
+def _fail_trial(
     connection: Connection, owner: tuple[int, int], event: events.TrialFailed, at: datetime
 ) -> bool:
-    """Record that a trial failed, while it is recorded as running and no later run has begun."""
+    """Record that a trial failed, if it is recorded as running and no later run has started."""
     trial_id, run_id = owner
     newest = connection.execute(
         select(func.max(runs.c.run_id)).where(runs.c.trial_id == trial_id)
@@ -183,25 +181,25 @@ def _fail(
 def refuse_registered(
     connection: Connection, what: str, *which: ColumnElement[bool], remedy: str
 ) -> None:
-    """Raise CheckpointStateError if some of the checkpoints are in the model registry.
+    """Raise CheckpointStateError if some checkpoints are in the model registry.
 
     Args:
-        connection: The transaction that is about to delete files.
+        connection: The transaction that deletes files.
         what: Subject and verb of the message.
         which: Conditions on `checkpoints`.
         remedy: Last line of the message.
     """
-    used = [name for names in registrations(connection, *which).values() for name in names]
+    used = [name for names in list_registrations(connection, *which).values() for name in names]
     if used:
         listed = ", ".join(used[:_LISTED]) + (", ..." if len(used) > _LISTED else "")
         raise CheckpointStateError(
             f"{what} in the model registry: {listed}.\n"
-            f"A model would lose its files. Nothing was deleted.\n{remedy}"
+            f"The model would lose its files. Nothing was deleted.\n{remedy}"
         )
 
 
-def registrations(connection: Connection, *which: ColumnElement[bool]) -> dict[str, list[str]]:
-    """Return the registrations, by UUID, of checkpoints of which conditions are true."""
+def list_registrations(connection: Connection, *which: ColumnElement[bool]) -> dict[str, list[str]]:
+    """Return the list_registrations, by UUID, of checkpoints of which conditions are true."""
     query = (
         select(model_versions.c.checkpoint_uuid, models.c.name, model_versions.c.number)
         .join(models, models.c.id == model_versions.c.model_id)
@@ -209,7 +207,7 @@ def registrations(connection: Connection, *which: ColumnElement[bool]) -> dict[s
         .where(*which)
         .order_by(models.c.id, model_versions.c.number)
     )
-    found: dict[str, list[str]] = {}
+    versions: dict[str, list[str]] = {}
     for row in connection.execute(query):
-        found.setdefault(row.checkpoint_uuid, []).append(f"{row.name} version {row.number}")
-    return found
+        versions.setdefault(row.checkpoint_uuid, []).append(f"{row.name} version {row.number}")
+    return versions

@@ -1,4 +1,4 @@
-"""Experiments."""
+"""Queries on experiments."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from detcore.records.event_application import refuse_registered
 from detcore.records.kept_secrets import hide_secrets
 from detcore.records.queries import (
     Queries,
-    change,
-    change_where,
-    find,
+    find_row,
     now,
-    require,
+    require_row,
+    update_row,
+    update_rows,
 )
 from detcore.records.record_classes import ExperimentRecord, read_rows
 from detcore.records.runner_lock import Runner, RunnerLock, find_runner
@@ -38,12 +38,12 @@ from detcore.records.schema import (
 )
 
 SERVER_QUEUE = 0
-"""The number of the lock of a server's queue, which starts the runners of its experiments."""
+"""Number of the lock that a server holds while it starts the runners of its experiments."""
 _CLAIMED = (ExperimentState.PAUSED, ExperimentState.ERROR)
 
 
 class ExperimentQueries(Queries):
-    """Create, read, move on and delete experiments."""
+    """Create, read, update and delete experiments."""
 
     def create_experiment(
         self,
@@ -57,22 +57,22 @@ class ExperimentQueries(Queries):
     ) -> int:
         """Record a new experiment, in state RUNNING.
 
-        Secrets in the configuration and in the file are starred out; see `save_secrets`.
+        Secrets in the configuration and in the file are masked; see `save_secrets`.
 
         Args:
-            config: The configuration, defaults applied; JSON values.
-            config_text: The experiment file as it was written, or None.
-            model_dir: Folder of the user's code.
-            name: Its name in lists.
-            place: Called in the transaction with the new id, before other processes see the record:
-                returns `model_dir`. If it raises, nothing is recorded.
-            script_start: Identifies the process of a script by itself.
+            config: The configuration with defaults; JSON values.
+            config_text: Content of the experiment file, or None.
+            model_dir: Directory of the user's code.
+            name: Name in lists.
+            place: Called in the transaction with the new id, before other processes see the record.
+                Returns `model_dir`. If it raises, nothing is recorded.
+            script_start: Identifies the process of a standalone script.
 
         Returns:
-            Its id, from 1.
+            The id, from 1.
         """
         hidden, text = hide_secrets(config, config_text)
-        with self._write() as connection:
+        with self._begin_write() as connection:
             created = connection.execute(
                 experiments.insert().values(
                     name=name,
@@ -93,7 +93,7 @@ class ExperimentQueries(Queries):
                 replace_labels(connection, number, texts)
             if place is not None:
                 folder = place(connection, number)
-                change(connection, experiments, number, model_dir=folder)
+                update_row(connection, experiments, number, model_dir=folder)
             return number
 
     def change_config(
@@ -103,22 +103,22 @@ class ExperimentQueries(Queries):
         config: Mapping[str, object],
         changes: Mapping[str, Sequence[object]],
     ) -> None:
-        """Replace the configuration of an experiment; each of its trials gets an event of it.
+        """Replace the configuration of an experiment, and add an event to each of its trials.
 
-        Secrets in the configuration are starred out; see `save_secrets`.
+        Secrets in the configuration are masked; see `save_secrets`.
 
         Args:
-            experiment_id: Which one.
-            config: The whole new configuration; JSON values.
-            changes: Old and new values by dotted names, without secrets: the payload of the
-                events, whose kind is "config".
+            experiment_id: The experiment.
+            config: The complete new configuration; JSON values.
+            changes: Old and new values by dotted name, without secrets. They are the payload of the
+                events, which have the kind "config".
 
         Raises:
-            NotFoundError: If no experiment has that id.
+            NotFoundError: If no experiment has this id.
         """
         hidden, _ = hide_secrets(config, None)
-        with self._write() as connection:
-            change(connection, experiments, experiment_id, config=hidden)
+        with self._begin_write() as connection:
+            update_row(connection, experiments, experiment_id, config=hidden)
             last = select(func.max(runs.c.run_id)).where(runs.c.trial_id == trials.c.id)
             row = {
                 "trial_id": trials.c.id,
@@ -134,10 +134,12 @@ class ExperimentQueries(Queries):
         """Return an experiment.
 
         Raises:
-            NotFoundError: If no experiment has that id; the message lists the known ones.
+            NotFoundError: If no experiment has this id; the message lists the valid ids.
         """
-        with self._read() as connection:
-            return read_rows(ExperimentRecord, [find(connection, experiments, experiment_id)])[0]
+        with self._begin_read() as connection:
+            return read_rows(ExperimentRecord, [find_row(connection, experiments, experiment_id)])[
+                0
+            ]
 
     def list_experiments(
         self,
@@ -154,21 +156,21 @@ class ExperimentQueries(Queries):
         """Return experiments.
 
         Args:
-            states: Only those in one of these states; None = all.
-            archived: Only those that are archived, or that are not; None = all.
-            labels: Only those that have all of these in their configuration.
-            name: Only those with this in their name, in capitals or not.
-            where: Only those of which this is true: a condition on the table of experiments.
-            newest_first: Whether the newest is the first one, instead of the oldest.
+            states: Return only experiments in one of these states; None = all.
+            archived: True for archived experiments, False for the others; None = all.
+            labels: Return only experiments with all these labels in their configuration.
+            name: Return only experiments whose name contains this string, ignoring case.
+            where: Return only experiments that satisfy this condition on the table `experiments`.
+            newest_first: Whether to sort from the newest to the oldest.
             limit: Maximum number of results; None = all.
-            offset: How many are left out at the beginning.
+            offset: Number of results to skip.
         """
-        which = _filters(states, archived, labels, where)
+        which = _make_conditions(states, archived, labels, where)
         order = experiments.c.id.desc() if newest_first else experiments.c.id
         query = select(experiments).where(*which).order_by(order)
-        with self._read() as connection:
+        with self._begin_read() as connection:
             if name:
-                ids = _named(connection, which, name)[:: -1 if newest_first else 1]
+                ids = _find_by_name(connection, which, name)[:: -1 if newest_first else 1]
                 page = ids[offset:] if limit is None else ids[offset : offset + limit]
                 query = select(experiments).where(experiments.c.id.in_(page)).order_by(order)
             else:
@@ -184,45 +186,45 @@ class ExperimentQueries(Queries):
         name: str = "",
         where: ColumnElement[bool] | None = None,
     ) -> int:
-        """Return how many experiments `list_experiments` has, all pages together."""
-        which = _filters(states, archived, labels, where)
-        with self._read() as connection:
+        """Return the number of experiments that `list_experiments` selects without a limit."""
+        which = _make_conditions(states, archived, labels, where)
+        with self._begin_read() as connection:
             if name:
-                return len(_named(connection, which, name))
+                return len(_find_by_name(connection, which, name))
             query = select(func.count()).select_from(experiments).where(*which)
             return int(connection.execute(query).scalar() or 0)
 
     def set_experiment_state(
         self, experiment_id: int, state: ExperimentState, *, error: str | None = None
     ) -> None:
-        """Record where an experiment stands.
+        """Record the state of an experiment.
 
         Args:
-            experiment_id: Which.
+            experiment_id: The experiment.
             state: The new state.
-            error: The reason for a failure, in one line; None removes an earlier one.
+            error: Reason for a failure, in one line; None removes an earlier reason.
 
         Raises:
-            NotFoundError: If no experiment has that id.
+            NotFoundError: If no experiment has this id.
         """
         ended_at = None if state == ExperimentState.RUNNING else now()
-        self._change(experiments, experiment_id, state=state, error=error, ended_at=ended_at)
+        self._update_row(experiments, experiment_id, state=state, error=error, ended_at=ended_at)
 
     def open_lock(self, experiment_id: int, home: Path) -> RunnerLock:
-        """Return the lock of an experiment, which is not acquired yet; the caller closes it.
+        """Return the lock of an experiment, not yet acquired. The caller closes it.
 
         Args:
-            experiment_id: Which.
-            home: Holds the file of the lock where the records are on a server.
+            experiment_id: The experiment.
+            home: Directory of the lock file if the records are on a server.
         """
         return RunnerLock(self._engine, experiment_id, home)
 
     def find_runner(self, experiment_id: int) -> Runner | None:
-        """Return the process that runs an experiment; None if none does."""
+        """Return the process that runs an experiment, or None."""
         return find_runner(self._engine, experiment_id)
 
     def is_experiment_alive(self, experiment_id: int) -> bool:
-        """Return whether a process runs an experiment, or a server will."""
+        """Return whether a process runs an experiment, or a server will start it."""
         if self.find_runner(experiment_id) is not None:
             return True
         here = submissions.c.experiment_id == experiment_id
@@ -230,13 +232,13 @@ class ExperimentQueries(Queries):
         return self._read_value(query) is not None and self.find_runner(SERVER_QUEUE) is not None
 
     def observe_experiment(self, experiment_id: int) -> tuple[ExperimentRecord, bool]:
-        """Return an experiment, and whether it is RUNNING and a process runs it, or a server will.
+        """Return an experiment, and whether it is RUNNING and alive; see `is_experiment_alive`.
 
-        One that ends just now is not taken for one that was killed: how it ended is recorded
-        before its runner releases the lock, so that is read once more.
+        An experiment that ends during the call is not reported as killed. Its runner records the
+        final state before it releases the lock, so the record is read again.
 
         Raises:
-            NotFoundError: If no experiment has that id.
+            NotFoundError: If no experiment has this id.
         """
         record = self.get_experiment(experiment_id)
         while record.state is ExperimentState.RUNNING:
@@ -254,18 +256,18 @@ class ExperimentQueries(Queries):
         also: Callable[[Connection], object] | None = None,
         script_start: str | None = None,
     ) -> bool:
-        """Take over an experiment that has ended: it is RUNNING then.
+        """Claim an experiment that has ended, and set its state to RUNNING.
 
-        Of several processes that try at once, on whatever machines, one does.
+        If several processes claim it concurrently, exactly one succeeds, even across machines.
 
         Args:
-            experiment_id: Which.
+            experiment_id: The experiment.
             states: The states in which it can be claimed.
-            also: Called in the transaction if this process did; writes further records.
+            also: Called in the transaction if the claim succeeds; writes further records.
             script_start: As for `create_experiment`.
 
         Returns:
-            Whether this process did. False also if no experiment has that id.
+            Whether the claim succeeded. False also if no experiment has this id.
         """
         ended = experiments.c.state.in_(states)
         which = (experiments.c.id == experiment_id, ended)
@@ -276,22 +278,22 @@ class ExperimentQueries(Queries):
         }
         if script_start is not None:
             changed["script_start"] = script_start
-        with self._write() as connection:
-            claimed = change_where(connection, experiments, *which, **changed)
+        with self._begin_write() as connection:
+            claimed = update_rows(connection, experiments, *which, **changed)
             if claimed and also is not None:
                 also(connection)
             return claimed
 
     def list_script_runs(self, *, start: str) -> list[ExperimentRecord]:
-        """Return the experiments that a start of a script has opened, in the order of its calls."""
+        """Return the experiments that a run of a script has opened, in the order of its calls."""
         query = select(experiments).where(experiments.c.script_start == start)
-        found = self._read_all(ExperimentRecord, query)
-        return sorted(found, key=lambda record: record.script_call)
+        records = self._read_all(ExperimentRecord, query)
+        return sorted(records, key=lambda record: record.script_call)
 
     def list_runs_after(self, first: ExperimentRecord) -> list[ExperimentRecord]:
-        """Return an experiment and those of later calls of the script, in the order of the calls.
+        """Return an experiment and the experiments of later calls, in the order of the calls.
 
-        Starts of the script that continued the start of the first one have added to them.
+        They include experiments of script runs that continued the run of `first`.
         """
         query = select(experiments).where(experiments.c.id >= first.id)
         return sorted(
@@ -304,46 +306,46 @@ class ExperimentQueries(Queries):
         )
 
     def finish_script(self, start: str) -> None:
-        """Record that a script has ended as its author intended.
+        """Record that a script has finished.
 
-        Without effect unless all experiments that it opened are COMPLETED. They belong to no start
-        afterwards, so that the next start of the script does not continue this one.
+        Has no effect unless all experiments that the script opened are COMPLETED. The next run of
+        the script does not continue them.
         """
-        found = self.list_script_runs(start=start)
-        if all(record.state is ExperimentState.COMPLETED for record in found):
-            with self._write() as connection:
-                mine = experiments.c.script_start == start
-                change_where(connection, experiments, mine, script_start=None)
+        records = self.list_script_runs(start=start)
+        if all(record.state is ExperimentState.COMPLETED for record in records):
+            with self._begin_write() as connection:
+                of_script = experiments.c.script_start == start
+                update_rows(connection, experiments, of_script, script_start=None)
 
     def delete_experiment(self, experiment_id: int) -> None:
-        """Remove an experiment and all records that belong to it; files are the caller's business.
+        """Delete an experiment and all its records. The caller deletes the files.
 
-        Its id, and those of its trials, are not given again.
+        Its id and the ids of its trials are never reused.
 
         Raises:
-            NotFoundError: If no experiment has that id.
+            NotFoundError: If no experiment has this id.
             CheckpointStateError: If one of its checkpoints is in the model registry.
         """
-        mine = trials.c.experiment_id == experiment_id
-        with self._write() as connection:
-            require(connection, experiments, experiment_id)
+        of_experiment = trials.c.experiment_id == experiment_id
+        with self._begin_write() as connection:
+            require_row(connection, experiments, experiment_id)
             refuse_registered(
                 connection,
                 f"checkpoints of experiment {experiment_id} are",
                 checkpoints.c.experiment_id == experiment_id,
-                remedy="Delete those versions first.",
+                remedy="Delete these versions first: detcore model delete MODEL --version N",
             )
             values = validation_values
             connection.execute(delete(values).where(values.c.experiment_id == experiment_id))
-            numbers = select(trials.c.id).where(mine)
-            for own in (metrics, events, event_logs, cursors, runs):
-                connection.execute(delete(own).where(own.c.trial_id.in_(numbers)))
-            for own in (checkpoints, search_events, experiment_labels, submissions, trials):
-                connection.execute(delete(own).where(own.c.experiment_id == experiment_id))
+            numbers = select(trials.c.id).where(of_experiment)
+            for table in (metrics, events, event_logs, cursors, runs):
+                connection.execute(delete(table).where(table.c.trial_id.in_(numbers)))
+            for table in (checkpoints, search_events, experiment_labels, submissions, trials):
+                connection.execute(delete(table).where(table.c.experiment_id == experiment_id))
             connection.execute(delete(experiments).where(experiments.c.id == experiment_id))
 
 
-def _filters(
+def _make_conditions(
     states: Iterable[ExperimentState] | None,
     archived: bool | None,
     labels: Iterable[str],
@@ -364,20 +366,20 @@ def _filters(
     return which
 
 
-def _named(connection: Connection, which: list[ColumnElement[bool]], name: str) -> list[int]:
-    """Return ids, oldest first, of those with a text in their name.
+def _find_by_name(connection: Connection, which: list[ColumnElement[bool]], name: str) -> list[int]:
+    """Return the ids of experiments whose name contains a string, oldest first.
 
-    Databases differ in how they compare letters beyond ASCII; Python does it one way.
+    The comparison is done in Python, because databases differ for letters beyond ASCII.
     """
     query = select(experiments.c.id, experiments.c.name).where(*which).order_by(experiments.c.id)
-    wanted = name.casefold()
-    return [row.id for row in connection.execute(query) if wanted in row.name.casefold()]
+    part = name.casefold()
+    return [row.id for row in connection.execute(query) if part in row.name.casefold()]
 
 
 def replace_labels(connection: Connection, experiment_id: int, labels: Iterable[str]) -> None:
-    """Write the labels by which an experiment is found."""
-    mine = experiment_labels.c.experiment_id == experiment_id
-    connection.execute(delete(experiment_labels).where(mine))
+    """Replace the labels in the index of an experiment."""
+    of_experiment = experiment_labels.c.experiment_id == experiment_id
+    connection.execute(delete(experiment_labels).where(of_experiment))
     for label in sorted({label[:MAX_INDEXED] for label in labels}):
         connection.execute(
             experiment_labels.insert().values(label=label, experiment_id=experiment_id)

@@ -1,7 +1,7 @@
-"""Secrets of experiments: not among the records, but in a file beside them, for their owner only.
+"""Secrets of experiments, stored in a private file instead of the records.
 
-``experiments/<id>/secrets.json`` in the folder of records holds what `MASK` hides in the recorded
-configuration. Resuming an experiment on this machine finds them there.
+``experiments/<id>/secrets.json`` in DETCORE_HOME contains the values that `MASK` hides in the
+recorded configuration. Resuming an experiment on this machine reads them from there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from detcore.contract.errors import StorageError
 from detcore.masking import MASK, find_hidden, hide_lines, mask_code, mask_config, secret_values
 
-# Trials' hyperparameters are recorded as they are; they are no place for secrets.
+# Hyperparameters are recorded unchanged. They must not contain secrets.
 _OPEN = "hyperparameters"
 _STORAGE = "checkpoint_storage"
 
@@ -28,10 +28,10 @@ class RestoredConfig:
     """A recorded configuration with its secrets.
 
     Attributes:
-        config: The configuration. Settings of the checkpoint storage whose secret is not known
-            are left out, so that the environment's credentials are used.
-        missing: Names of those settings, such as ``"secret_key"``.
-        path: Where the secrets are kept.
+        config: The configuration. Storage settings with an unknown secret are left out, so that
+            credentials from the environment are used.
+        missing: Names of the settings that were left out, such as ``"secret_key"``.
+        path: File that contains the secrets.
     """
 
     config: dict[str, Any]
@@ -40,32 +40,32 @@ class RestoredConfig:
 
 
 def hide_secrets(config: Mapping[str, Any], text: str | None) -> tuple[dict[str, Any], str | None]:
-    """Return a configuration and its file's text with every secret starred out."""
-    hidden = _masked(config)
+    """Return a configuration and its file's text with all secrets masked."""
+    hidden = _mask_secrets(config)
     if text is None:
         return hidden, None
-    # A secret may be where its name is not: behind an anchor, or in a list.
-    shown = mask_code(text, secret_values(config, hidden))
-    shown = "\n".join(hide_lines(shown.split("\n")))
-    return hidden, shown
+    # A secret may be far from its key: behind an anchor, or in a list.
+    masked = mask_code(text, secret_values(config, hidden))
+    masked = "\n".join(hide_lines(masked.split("\n")))
+    return hidden, masked
 
 
 def save_secrets(home: Path, experiment_id: int, config: Mapping[str, Any]) -> None:
-    """Write what `hide_secrets` hides of a new experiment to a file that its owner may read.
+    """Write the secrets of a new experiment to a file that only its owner can read.
 
     Args:
-        home: The folder of records.
-        experiment_id: Whose they are.
+        home: DETCORE_HOME.
+        experiment_id: The experiment.
         config: The configuration with its secrets.
 
     Raises:
         StorageError: If the file cannot be written.
     """
-    path = _path(home, experiment_id)
-    secrets = list(find_hidden(config, _masked(config)))
+    path = _get_path(home, experiment_id)
+    secrets = list(find_hidden(config, _mask_secrets(config)))
     try:
         with contextlib.suppress(FileNotFoundError):
-            path.unlink()  # of an experiment of another database
+            path.unlink()  # left by an experiment of another database
         if not secrets:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,8 +77,8 @@ def save_secrets(home: Path, experiment_id: int, config: Mapping[str, Any]) -> N
     except OSError as error:
         raise StorageError(
             f"the secrets of experiment {experiment_id} cannot be written to {path}: {error}.\n"
-            "They are not kept among the records, and resuming the experiment needs them.\n"
-            "Make room there, or give credentials by the environment instead of the file."
+            "They are not stored in the records, and resuming the experiment needs them.\n"
+            "Free some space, or pass credentials by environment variables instead of the file."
         ) from error
 
 
@@ -86,13 +86,13 @@ def restore_secrets(home: Path, experiment_id: int, config: Mapping[str, Any]) -
     """Put the secrets of an experiment back into its recorded configuration.
 
     Args:
-        home: The folder of records.
-        experiment_id: Whose it is.
-        config: As recorded.
+        home: DETCORE_HOME.
+        experiment_id: The experiment.
+        config: The recorded configuration.
     """
-    path = _path(home, experiment_id)
+    path = _get_path(home, experiment_id)
     full = copy.deepcopy(dict(config))
-    for place, secret in _read(path):
+    for place, secret in _read_secrets(path):
         _put_back(full, place, secret)
     storage = full.get(_STORAGE)
     missing: tuple[str, ...] = ()
@@ -102,16 +102,16 @@ def restore_secrets(home: Path, experiment_id: int, config: Mapping[str, Any]) -
     return RestoredConfig(full, missing, path)
 
 
-def _path(home: Path, experiment_id: int) -> Path:
+def _get_path(home: Path, experiment_id: int) -> Path:
     return home / "experiments" / str(experiment_id) / "secrets.json"
 
 
-def _masked(config: Mapping[str, Any]) -> dict[str, Any]:
+def _mask_secrets(config: Mapping[str, Any]) -> dict[str, Any]:
     hidden: Any = mask_config(dict(config))
     return {**hidden, **{name: config[name] for name in (_OPEN,) if name in config}}
 
 
-def _read(path: Path) -> list[tuple[list[str | int], Any]]:
+def _read_secrets(path: Path) -> list[tuple[list[str | int], Any]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return [(place, secret) for place, secret in content["secrets"]]
@@ -120,13 +120,13 @@ def _read(path: Path) -> list[tuple[list[str | int], Any]]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StorageError(
             f"the secrets in {path} cannot be read: {error}.\n"
-            "They were in the experiment file, and are not kept among the records.\n"
-            "Remove the file to use the environment's credentials instead."
+            "They were in the experiment file, and are not stored in the records.\n"
+            f"Remove the file to use credentials from the environment instead: rm {path}"
         ) from error
 
 
 def _put_back(config: Any, place: Sequence[str | int], secret: Any) -> None:
-    """Put a secret where it was, if something hidden is there still."""
+    """Put a secret back, if its place still contains a masked value."""
     holder = config
     try:
         for key in place[:-1]:
@@ -134,4 +134,4 @@ def _put_back(config: Any, place: Sequence[str | int], secret: Any) -> None:
         if "*" in str(holder[place[-1]]):
             holder[place[-1]] = secret
     except (KeyError, IndexError, TypeError):
-        return  # the record was changed since then: there is nothing to restore
+        return  # the record has changed since then, so its place is missing

@@ -1,4 +1,4 @@
-"""Metrics, and the other records of an event log."""
+"""Queries on metrics and on the other records of an event log."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sqlalchemy.sql.expression import FromClause
 from detcore.contract.errors import DatabaseError
 from detcore.log import events as log_events
 from detcore.log.lines import encode_metrics
-from detcore.records.column_types import MAX_INDEXED, EncodedJson, plain_text
-from detcore.records.queries import Queries, now, require
+from detcore.records.column_types import MAX_INDEXED, EncodedJson, replace_unstorable
+from detcore.records.queries import Queries, now, require_row
 from detcore.records.record_classes import EventRecord, MetricRecord, read_rows
 from detcore.records.schema import checkpoints, events, metrics, trials, validation_values
 
-# Of a join: the validation of a checkpoint's trial at its own step.
+# Join condition of a checkpoint and the validation of its trial at the checkpoint's step.
 AT_ITS_STEP = and_(
     metrics.c.trial_id == checkpoints.c.trial_id,
     metrics.c.steps_completed == checkpoints.c.steps_completed,
@@ -31,17 +31,17 @@ _VALUES_AT_ONCE = 1000
 
 
 class MetricQueries(Queries):
-    """Write and read metrics. Workers write through a `EventLog` instead."""
+    """Write and read metrics. Workers write to an event log instead."""
 
     def add_metrics(self, rows: Iterable[MetricRecord]) -> None:
         """Record reports of metrics, all or none.
 
         Raises:
             NotFoundError: If a trial does not exist.
-            DatabaseError: If a report of that run and sequence number is recorded already.
+            DatabaseError: If a report with the same run and sequence number is already recorded.
         """
-        plain = [
-            metric_row(
+        table_rows = [
+            make_metric_row(
                 record,
                 trial_id=record.trial_id,
                 run_id=record.run_id,
@@ -52,12 +52,12 @@ class MetricQueries(Queries):
             for record in rows
         ]
         try:
-            with self._write() as connection:
-                for trial_id in {row["trial_id"] for row in plain}:
-                    require(connection, trials, trial_id)
-                insert_metrics(connection, plain)
+            with self._begin_write() as connection:
+                for trial_id in {row["trial_id"] for row in table_rows}:
+                    require_row(connection, trials, trial_id)
+                insert_metrics(connection, table_rows)
         except IntegrityError as error:
-            raise DatabaseError(f"these metrics are recorded already: {error.orig}") from error
+            raise DatabaseError(f"these metrics are already recorded: {error.orig}") from error
 
     def metrics(
         self,
@@ -70,22 +70,23 @@ class MetricQueries(Queries):
     ) -> list[MetricRecord]:
         """Return the reports of a trial, in the order of steps.
 
-        Where several runs of the trial reported the same step, only the last run's are returned.
+        If several runs of the trial reported the same step, only the reports of the last run are
+        returned.
 
         Args:
-            trial_id: Which trial.
+            trial_id: The trial.
             kind: "training" or "validation".
             with_batches: Whether to read `MetricRecord.batch_metrics`, which may be long.
-            newest: Maximum number, those of the most steps; None = all.
-            run_id: Only those of this run; None = of all.
+            newest: Maximum number of reports, with the most steps; None = all.
+            run_id: Return only reports of this run; None = all.
 
         Raises:
-            NotFoundError: If there is no such trial.
+            NotFoundError: If no trial has this id.
         """
         columns = [
             column for column in metrics.c if with_batches or column is not metrics.c.batch_metrics
         ]
-        with self._read() as connection:
+        with self._begin_read() as connection:
             query = select(*columns).where(
                 metrics.c.trial_id == trial_id, metrics.c.kind == kind, is_current()
             )
@@ -98,25 +99,25 @@ class MetricQueries(Queries):
                 query = query.order_by(steps, number).limit(newest)
             rows = connection.execute(query).fetchall()
             if not rows:
-                require(connection, trials, trial_id)
+                require_row(connection, trials, trial_id)
         if newest is not None:
             rows = rows[::-1]
         return read_rows(MetricRecord, rows)
 
     def count_metrics(self, trial_id: int, kind: str) -> int:
-        """Return how many reports `metrics` would return."""
+        """Return the number of reports that `metrics` would return."""
         owner = and_(metrics.c.trial_id == trial_id, metrics.c.kind == kind)
         run, step = metrics.c.run_id, metrics.c.steps_completed
         ends = [
             select(end(run)).where(metrics.c.trial_id == trial_id).scalar_subquery()
             for end in (func.min, func.max)
         ]
-        with self._read() as connection:
+        with self._begin_read() as connection:
             total = connection.execute(select(func.count()).where(owner)).scalar_one()
             first_run, last_run = connection.execute(select(*ends)).one()
             if first_run == last_run:
                 return total
-            # Only steps that a later run has reached can be reported again.
+            # Only the steps that a later run has reached can be reported twice.
             reached = select(func.min(step)).where(owner, run > first_run).scalar_subquery()
             replaced = select(func.count()).where(
                 owner, run < last_run, step >= reached, ~is_current()
@@ -124,7 +125,7 @@ class MetricQueries(Queries):
             return total - connection.execute(replaced).scalar_one()
 
     def validation_at(self, trial_id: int, steps_completed: int) -> MetricRecord | None:
-        """Return the validation of a trial at a step, by its last run, or None."""
+        """Return the validation of a trial at a step, from the last run, or None."""
         query = select(metrics).where(
             metrics.c.trial_id == trial_id,
             metrics.c.kind == "validation",
@@ -138,13 +139,14 @@ class MetricQueries(Queries):
     ) -> MetricRecord | None:
         """Return the validation with the best value of a metric, over all trials.
 
-        Reports without that metric, or with NaN, do not count; of equal values the one of fewer
-        steps is returned. Validations that a later run of the trial repeated do not count.
+        Reports without the metric, or with NaN, do not count. Among equal values, the validation
+        with fewer steps is returned. Validations that a later run of the trial repeated do not
+        count.
 
         Returns:
             None if no validation counts.
         """
-        return self._best(
+        return self._find_best(
             validation_values.c.experiment_id == experiment_id, metric, smaller_is_better
         )
 
@@ -152,7 +154,7 @@ class MetricQueries(Queries):
         self, trial_id: int, metric: str, *, smaller_is_better: bool
     ) -> MetricRecord | None:
         """Return the best validation of one trial; see `best_validation`."""
-        return self._best(validation_values.c.trial_id == trial_id, metric, smaller_is_better)
+        return self._find_best(validation_values.c.trial_id == trial_id, metric, smaller_is_better)
 
     def events(self, trial_id: int, kind: str | None = None) -> list[EventRecord]:
         """Return the records of a trial's event logs other than metrics, oldest first."""
@@ -161,7 +163,7 @@ class MetricQueries(Queries):
             query = query.where(events.c.kind == kind)
         return self._read_all(EventRecord, query.order_by(events.c.id))
 
-    def _best(
+    def _find_best(
         self, owner: ColumnElement[bool], metric: str, smaller_is_better: bool
     ) -> MetricRecord | None:
         query = select_best(select(metrics), owner, metric, smaller_is_better)
@@ -196,8 +198,8 @@ def is_current(report: FromClause = metrics, *, is_last: bool = False) -> Column
     """Return the condition that no later run reported the same step.
 
     Args:
-        report: The table `metrics`, or an alias of it.
-        is_last: Whether the same run must not have reported it later, either.
+        report: The table `metrics` or an alias.
+        is_last: Whether to exclude steps that the same run reported again later.
     """
     later = metrics.alias("later")
     after = later.c.run_id > report.c.run_id
@@ -212,7 +214,7 @@ def is_current(report: FromClause = metrics, *, is_last: bool = False) -> Column
     )
 
 
-def metric_row(
+def make_metric_row(
     report: log_events.TrainingReport | log_events.ValidationReport | MetricRecord,
     *,
     trial_id: int,
@@ -221,10 +223,10 @@ def metric_row(
     kind: str,
     reported_at: datetime.datetime,
 ) -> dict[str, Any]:
-    """Return a report as its row; "values" has the numbers of a validation.
+    """Return the row of a report. The key "values" contains the numbers of a validation.
 
     Raises:
-        RecursionError: If it is nested too deep.
+        RecursionError: If the report is nested too deep.
     """
     batches = report.batch_metrics
     return {
@@ -242,25 +244,25 @@ def metric_row(
 
 
 def select_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the metrics that can be compared."""
+    """Return the metrics that can be ranked."""
     numbers = {}
     for name, value in metrics.items():
         try:
             number = float(value)
         except (TypeError, ValueError, OverflowError):
-            continue  # an array, a text, a nested metric: recorded, but never the best
+            continue  # an array, a string, a nested metric: recorded, but not ranked
         if not (isinstance(value, str) or math.isnan(number)) and len(name) <= MAX_INDEXED:
-            numbers[plain_text(name)] = number  # two names may be one there
+            numbers[replace_unstorable(name)] = number  # two names may become equal
     return numbers
 
 
 def insert_metrics(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert rows of `metric_row`."""
-    plain = [{key: row[key] for key in row if key != "values"} for row in rows]
-    single = [row for row, full in zip(plain, rows, strict=True) if not full["values"]]
+    """Insert rows of `make_metric_row`."""
+    table_rows = [{key: row[key] for key in row if key != "values"} for row in rows]
+    single = [row for row, full in zip(table_rows, rows, strict=True) if not full["values"]]
     if single:
         connection.execute(insert(metrics), single)
-    for row, full in zip(plain, rows, strict=True):
+    for row, full in zip(table_rows, rows, strict=True):
         if full["values"]:
             _insert_validation(connection, row, full["values"])
 

@@ -1,4 +1,4 @@
-"""The model registry: named models, and checkpoints as their numbered versions."""
+"""Queries on the model registry: named models with checkpoints as numbered versions."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _SORT_KEYS: dict[ModelSortBy, Any] = {
 
 
 class ModelQueries(Queries):
-    """Models and their versions.
+    """Create, read, update and delete models and their versions.
 
-    A model is named by its name, or by its id. Every change is one transaction, whatever other
-    processes do at the same time.
+    A model is identified by its name or its id. Every change is one transaction, also if other
+    processes change the model concurrently.
     """
 
     def create_model(
@@ -50,19 +50,19 @@ class ModelQueries(Queries):
         """Add a model.
 
         Args:
-            name: Unique; not empty.
+            name: Unique name; not empty.
             description: A short description.
-            metadata: The user's own; JSON values.
-            labels: Words to find it by.
+            metadata: Custom metadata; JSON values.
+            labels: Labels for searching.
 
         Raises:
-            ConfigError: If the name is empty, or something is of the wrong kind.
-            DatabaseError: If there is a model of that name.
+            ConfigError: If the name is empty, or an argument has the wrong type.
+            DatabaseError: If another model has this name.
         """
         _check_name(name)
         moment = now()
         try:
-            with self._write() as connection:
+            with self._begin_write() as connection:
                 created = connection.execute(
                     models.insert().values(
                         name=name,
@@ -79,7 +79,7 @@ class ModelQueries(Queries):
                 return _read_model(connection, model_id)
         except IntegrityError as error:
             raise DatabaseError(
-                f"there is a model {name!r} already; names are unique.\n"
+                f"a model named {name!r} already exists.\n"
                 "Register a new version of it, or choose another name."
             ) from error
 
@@ -87,9 +87,9 @@ class ModelQueries(Queries):
         """Return a model.
 
         Raises:
-            NotFoundError: If no model has that name or id; the message lists the known ones.
+            NotFoundError: If no model has this name or id; the message lists the models.
         """
-        with self._read() as connection:
+        with self._begin_read() as connection:
             return _read_model(connection, model)
 
     def list_models(
@@ -107,28 +107,28 @@ class ModelQueries(Queries):
         """Return models.
 
         Args:
-            sort_by: The sort key; case is ignored.
-            order_by: In which direction.
-            name: Only those with this in their name, in capitals or not.
-            description: Only those with this in their description, in capitals or not.
-            labels: Only those that have all of these.
-            archived: Only those that are archived, or that are not; None = all.
+            sort_by: Sort key; case is ignored.
+            order_by: Sort direction.
+            name: Return only models whose name contains this string, ignoring case.
+            description: Return only models whose description contains this string, ignoring case.
+            labels: Return only models with all these labels.
+            archived: True for archived models, False for the others; None = all.
             limit: Maximum number of results; None = all.
-            offset: How many are left out at the beginning.
+            offset: Number of results to skip.
         """
-        wanted = set(check_strings("labels", labels))
-        # Databases differ in how they compare letters beyond ASCII; Python does it one way.
-        found = [
+        required_labels = set(check_strings("labels", labels))
+        # Filtered in Python, because databases differ for letters beyond ASCII.
+        records = [
             model
             for model in self._read_all(ModelRecord, _MODELS)
             if name.casefold() in model.name.casefold()
             and description.casefold() in model.description.casefold()
             and archived in (None, model.archived)
-            and wanted <= set(model.labels)
+            and required_labels <= set(model.labels)
         ]
         descending = ModelOrderBy(order_by) is ModelOrderBy.DESCENDING
-        found.sort(key=_SORT_KEYS[ModelSortBy(sort_by)], reverse=descending)
-        return found[offset : None if limit is None else offset + limit]
+        records.sort(key=_SORT_KEYS[ModelSortBy(sort_by)], reverse=descending)
+        return records[offset : None if limit is None else offset + limit]
 
     def update_model(
         self,
@@ -139,81 +139,83 @@ class ModelQueries(Queries):
         labels: Iterable[str] | None = None,
         metadata: Mapping[str, object] | None = None,
     ) -> ModelRecord:
-        """Change a model's name, description, labels or metadata; None keeps a value.
+        """Change a model's name, description, labels or metadata. None keeps a value.
 
         Args:
-            model: Which.
+            model: Name or id of the model.
             name: The new name.
             description: A short description.
-            labels: Replace all that it has.
-            metadata: Replaces all that it has.
+            labels: Replace all labels of the model.
+            metadata: Replaces all metadata of the model.
 
         Raises:
-            NotFoundError: If there is no such model.
+            NotFoundError: If the model does not exist.
             DatabaseError: If it is archived, or another model has the new name.
         """
-        changed: dict[str, object] = {}
+        changes: dict[str, object] = {}
         if name is not None:
             _check_name(name)
-            changed["name"] = name
+            changes["name"] = name
         if description is not None:
-            changed["description"] = description
+            changes["description"] = description
         if labels is not None:
-            changed["labels"] = check_strings("labels", labels)
+            changes["labels"] = check_strings("labels", labels)
         if metadata is not None:
-            changed["metadata"] = check_json_metadata(metadata)
+            changes["metadata"] = check_json_metadata(metadata)
         try:
-            with self._write() as connection:
+            with self._begin_write() as connection:
                 row = _open_row(connection, model)
-                return _change_model(connection, row.id, changed)
+                return _change_model(connection, row.id, changes)
         except IntegrityError as error:
-            raise DatabaseError(f"there is a model {name!r} already; names are unique") from error
+            raise DatabaseError(
+                f"a model named {name!r} already exists; choose another name"
+            ) from error
 
     def set_model_archived(self, model: str | int, archived: bool) -> ModelRecord:
-        """Put a model away, or bring it back; doing so again is fine.
+        """Archive or unarchive a model. Repeating the call has no effect.
 
         Raises:
-            NotFoundError: If there is no such model.
+            NotFoundError: If the model does not exist.
         """
-        with self._write() as connection:
+        with self._begin_write() as connection:
             row = _locked_row(connection, model)
             return _change_model(connection, row.id, {"archived": archived})
 
     def add_model_metadata(self, model: str | int, metadata: Mapping[str, object]) -> ModelRecord:
-        """Add to a model's metadata; of keys that are there already the values are replaced.
+        """Add to a model's metadata. Values of existing keys are replaced.
 
         Raises:
-            NotFoundError: If there is no such model.
-            ConfigError: If `metadata` is no dictionary of JSON values.
+            NotFoundError: If the model does not exist.
+            ConfigError: If `metadata` is not a dictionary of JSON values.
             DatabaseError: If the model is archived.
         """
         added = check_json_metadata(metadata)
-        with self._write() as connection:
+        with self._begin_write() as connection:
             row = _open_row(connection, model)
             merged = {**row.metadata, **added}
             return _change_model(connection, row.id, {"metadata": merged})
 
     def remove_model_metadata(self, model: str | int, keys: Iterable[str]) -> ModelRecord:
-        """Remove top-level keys from a model's metadata; those that are not there are skipped.
+        """Remove top-level keys from a model's metadata. Missing keys are ignored.
 
         Raises:
-            NotFoundError: If there is no such model.
-            ConfigError: If `keys` is not a list of texts.
+            NotFoundError: If the model does not exist.
+            ConfigError: If `keys` is not a list of strings.
             DatabaseError: If the model is archived.
         """
-        gone = set(check_strings("keys", keys))
-        with self._write() as connection:
+        removed = set(check_strings("keys", keys))
+        with self._begin_write() as connection:
             row = _open_row(connection, model)
-            left = {key: value for key, value in row.metadata.items() if key not in gone}
-            return _change_model(connection, row.id, {"metadata": left})
+            metadata = {key: value for key, value in row.metadata.items() if key not in removed}
+            return _change_model(connection, row.id, {"metadata": metadata})
 
     def delete_model(self, model: str | int) -> None:
-        """Delete a model and its versions; the checkpoints stay, and are exempt no more.
+        """Delete a model and its versions. Its checkpoints stay, but retention may delete them.
 
         Raises:
-            NotFoundError: If there is no such model.
+            NotFoundError: If the model does not exist.
         """
-        with self._write() as connection:
+        with self._begin_write() as connection:
             row = _locked_row(connection, model)
             connection.execute(delete(model_versions).where(model_versions.c.model_id == row.id))
             connection.execute(delete(models).where(models.c.id == row.id))
@@ -228,18 +230,18 @@ class ModelQueries(Queries):
         notes: str = "",
         metadata: Mapping[str, object] | None = None,
     ) -> ModelVersionRecord:
-        """Make a checkpoint the next version of a model.
+        """Register a checkpoint as the next version of a model.
 
-        From now on it is exempt from retention, and deleting it is refused.
+        A registered checkpoint is exempt from retention and cannot be deleted.
 
         Raises:
-            NotFoundError: If there is no such model or checkpoint.
-            CheckpointStateError: If the checkpoint is not whole: being saved, damaged, deleted.
+            NotFoundError: If the model or the checkpoint does not exist.
+            CheckpointStateError: If the checkpoint is not COMPLETED.
             DatabaseError: If the model is archived.
         """
         moment = now()
         document = check_json_metadata(metadata or {})
-        with self._write() as connection:
+        with self._begin_write() as connection:
             row = _open_row(connection, model)
             _require_whole(connection, checkpoint_uuid)
             number = row.last_number + 1
@@ -263,35 +265,35 @@ class ModelQueries(Queries):
         """Return a version of a model.
 
         Args:
-            model: Which.
-            number: Which version; 0 or -1 means the latest.
+            model: Name or id of the model.
+            number: Version number; 0 or -1 means the latest version.
 
         Returns:
-            None if there is no such version, or none at all.
+            The version, or None if it does not exist.
 
         Raises:
-            NotFoundError: If there is no such model.
+            NotFoundError: If the model does not exist.
         """
-        with self._read() as connection:
+        with self._begin_read() as connection:
             row = _model_row(connection, model)
             query = select(model_versions).where(model_versions.c.model_id == row.id)
             if number not in (0, -1):
                 query = query.where(model_versions.c.number == number)
             newest = connection.execute(query.order_by(model_versions.c.number.desc()).limit(1))
-            found = read_rows(ModelVersionRecord, newest)
-        return found[0] if found else None
+            records = read_rows(ModelVersionRecord, newest)
+        return records[0] if records else None
 
     def list_versions(
         self, model: str | int, *, order_by: ModelOrderBy = ModelOrderBy.DESCENDING
     ) -> list[ModelVersionRecord]:
-        """Return the versions of a model by number, the newest first unless told otherwise.
+        """Return the versions of a model sorted by number, by default the newest first.
 
         Raises:
-            NotFoundError: If there is no such model.
+            NotFoundError: If the model does not exist.
         """
         number = model_versions.c.number
         descending = ModelOrderBy(order_by) is ModelOrderBy.DESCENDING
-        with self._read() as connection:
+        with self._begin_read() as connection:
             row = _model_row(connection, model)
             rows = connection.execute(
                 select(model_versions)
@@ -310,43 +312,43 @@ class ModelQueries(Queries):
         notes: str | None = None,
         metadata: Mapping[str, object] | None = None,
     ) -> ModelVersionRecord:
-        """Change a version's name, comment, notes or metadata; None keeps a value.
+        """Change a version's name, comment, notes or metadata. None keeps a value.
 
         Args:
-            model: Which model.
-            number: Which version.
+            model: Name or id of the model.
+            number: Version number.
             name: The new name.
-            comment: A line about it.
-            notes: More about it.
-            metadata: Replaces all of its metadata.
+            comment: One-line description.
+            notes: Longer notes.
+            metadata: Replaces all metadata of the version.
 
         Raises:
-            NotFoundError: If there is no such model or version.
+            NotFoundError: If the model or the version does not exist.
             DatabaseError: If the model is archived.
         """
-        given = {"name": name, "comment": comment, "notes": notes}
-        changed: dict[str, object] = {k: v for k, v in given.items() if v is not None}
+        texts = {"name": name, "comment": comment, "notes": notes}
+        changes: dict[str, object] = {k: v for k, v in texts.items() if v is not None}
         if metadata is not None:
-            changed["metadata"] = check_json_metadata(metadata)
-        with self._write() as connection:
+            changes["metadata"] = check_json_metadata(metadata)
+        with self._begin_write() as connection:
             row = _open_row(connection, model)
             connection.execute(
                 update(model_versions)
                 .where(model_versions.c.model_id == row.id, model_versions.c.number == number)
-                .values(**changed, updated_at=now())
+                .values(**changes, updated_at=now())
             )
             record = _read_version(connection, row, number)
             _change_model(connection, row.id, {})
             return record
 
     def delete_version(self, model: str | int, number: int) -> None:
-        """Delete a version; its number is not given again, and its checkpoint stays.
+        """Delete a version. Its number is never reused, and its checkpoint stays.
 
         Raises:
-            NotFoundError: If there is no such model or version.
+            NotFoundError: If the model or the version does not exist.
             DatabaseError: If the model is archived.
         """
-        with self._write() as connection:
+        with self._begin_write() as connection:
             row = _open_row(connection, model)
             _read_version(connection, row, number)
             connection.execute(
@@ -359,11 +361,11 @@ class ModelQueries(Queries):
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name.strip():
-        raise ConfigError(f"a model needs a name; it is {name!r}")
+        raise ConfigError(f"model name must be a non-empty string, got {name!r}")
     if len(name) > _MAX_LETTERS:
         raise ConfigError(
-            f"the name of a model has {len(name)} characters, which is more than {_MAX_LETTERS}: "
-            f"{name[:40]!r}...\nPut what is long into its description."
+            f"model name has {len(name)} characters; expected at most {_MAX_LETTERS}: "
+            f"{name[:40]!r}...\nUse a shorter name, and put details into the description."
         )
 
 
@@ -376,21 +378,21 @@ def _model_row(connection: Connection, model: str | int, *, lock: bool = False) 
     names = connection.execute(select(models.c.name).order_by(models.c.id.desc())).scalars().all()
     more = ", ..." if len(names) > _LISTED else ""
     listed = ", ".join(repr(name) for name in names[:_LISTED]) + more if names else "none yet"
-    raise NotFoundError(f"no model {model!r} is registered.\nModels there: {listed}.")
+    raise NotFoundError(f"no model {model!r} is registered.\nRegistered models: {listed}.")
 
 
 def _locked_row(connection: Connection, model: str | int) -> Row[Any]:
-    """Return a model's row; on servers it is locked until the transaction ends."""
+    """Return a model's row. On a database server, it is locked until the transaction ends."""
     return _model_row(connection, model, lock=True)
 
 
 def _open_row(connection: Connection, model: str | int) -> Row[Any]:
-    """Return a locked row of a model that may be changed."""
+    """Return a locked row of a model that is not archived."""
     row = _locked_row(connection, model)
     if row.archived:
         raise DatabaseError(
-            f"the model {row.name!r} is archived, so it is not changed any more.\n"
-            "Bring it back first (unarchive)."
+            f"model {row.name!r} is archived and cannot be changed.\n"
+            f"Unarchive it first: detcore model unarchive {row.name}"
         )
     return row
 
@@ -400,43 +402,43 @@ def _read_model(connection: Connection, model: str | int) -> ModelRecord:
 
 
 def _read_version(connection: Connection, row: Row[Any], number: int) -> ModelVersionRecord:
-    found = connection.execute(
+    rows = connection.execute(
         select(model_versions).where(
             model_versions.c.model_id == row.id, model_versions.c.number == number
         )
     ).fetchall()
-    if found:
-        return read_rows(ModelVersionRecord, found)[0]
+    if rows:
+        return read_rows(ModelVersionRecord, rows)[0]
     numbers = connection.execute(
         select(model_versions.c.number)
         .where(model_versions.c.model_id == row.id)
         .order_by(model_versions.c.number)
     ).scalars()
     listed = ", ".join(map(str, numbers)) or "none yet"
-    raise NotFoundError(f"the model {row.name!r} has no version {number}; versions: {listed}")
+    raise NotFoundError(f"model {row.name!r} has no version {number}; versions: {listed}")
 
 
 def _change_model(
-    connection: Connection, model_id: int, changed: Mapping[str, object]
+    connection: Connection, model_id: int, changes: Mapping[str, object]
 ) -> ModelRecord:
     connection.execute(
-        update(models).where(models.c.id == model_id).values(**changed, updated_at=now())
+        update(models).where(models.c.id == model_id).values(**changes, updated_at=now())
     )
     return _read_model(connection, model_id)
 
 
 def _require_whole(connection: Connection, uuid: str) -> None:
-    """Refuse a checkpoint that is not COMPLETED; it stays so until the transaction ends."""
+    """Reject a checkpoint that is not COMPLETED, and lock it until the transaction ends."""
     row = connection.execute(
         select(checkpoints.c.state).where(checkpoints.c.uuid == uuid).with_for_update()
     ).fetchone()
     if row is None:
         raise NotFoundError(
-            f"no checkpoint {uuid!r} is recorded, so it cannot become a version of a model.\n"
-            "List them: detcore checkpoint list"
+            f"no checkpoint {uuid!r} is recorded, so it cannot be registered.\n"
+            "List checkpoints: detcore checkpoint list"
         )
     if row.state != "COMPLETED":
         raise CheckpointStateError(
-            f"checkpoint {uuid} is {row.state}; only one that is COMPLETED can become a version "
-            "of a model.\nChoose another one: detcore checkpoint list"
+            f"checkpoint {uuid} is {row.state}; only COMPLETED checkpoints can be registered.\n"
+            "Choose another checkpoint: detcore checkpoint list"
         )

@@ -1,4 +1,4 @@
-"""The output of a trial's workers: lines in a file of the trial's folder."""
+"""Output log of a trial's workers: lines in a file of the trial's directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OutputLog:
     def __init__(self, trial_dir: Path, run: int) -> None:
         self._run = run
         self._path = trial_dir / _NAME
-        self._file: LineFile | None = None  # made for the first line
+        self._file: LineFile | None = None  # opened for the first line
 
     def append(self, stream: str, text: str, *, rank: int = 0) -> None:
         """Add a line; see `LogLine`."""
@@ -38,15 +38,16 @@ class OutputLog:
 def read_output_log(
     trial_dir: Path, position: int = 0, *, limit: int | None = None
 ) -> tuple[list[LogLine], int]:
-    """Return lines of a trial's output log from a place on, and the place behind them.
+    """Return lines of a trial's output log from a position on, and the position after them.
 
     Args:
-        trial_dir: The trial's folder.
-        position: Where to begin, in bytes: 0, or the place that an earlier call returned.
+        trial_dir: The trial's directory.
+        position: Start in bytes: 0, or the position that an earlier call returned.
         limit: Maximum number of lines.
 
     Returns:
-        Whole lines, oldest first (none while there is no log), and where the next page begins.
+        Complete lines, oldest first, and the start of the next page. Without a log file, the list
+        is empty.
     """
     lines: list[LogLine] = []
     path = trial_dir / _NAME
@@ -55,27 +56,28 @@ def read_output_log(
     with path.open("rb") as file:
         file.seek(position)
         for line in file:
-            if not line.endswith(b"\n") or len(lines) == limit:  # the rest is still to come
+            if not line.endswith(b"\n") or len(lines) == limit:  # an incomplete line
                 break
             position += len(line)
-            lines.extend(_parse(line))
+            lines.extend(_parse_line(line))
     return lines, position
 
 
-def _parse(line: bytes) -> Iterator[LogLine]:
+def _parse_line(line: bytes) -> Iterator[LogLine]:
     try:
         yield LogLine(**json.loads(line))
     except (ValueError, TypeError):
-        return  # cut by a crash of the machine
+        return  # truncated by a machine crash
 
 
 class LineFile:
-    """Appends lines to a file; each is one write, so that a kill loses none before it.
+    """Appends lines to a file. Each line is one write, so a kill loses no earlier lines.
 
-    Behind a line that a full disk, or a crash of the machine, has cut the next begins a new one.
+    After a line that was truncated by a full disk or a machine crash, the next line starts on a new
+    line.
 
     Args:
-        path: The file; it and its folder are made if they are not there.
+        path: The file. It and its directory are created if they do not exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -84,10 +86,10 @@ class LineFile:
         self._is_cut = not _ends_whole(path)
 
     def append(self, line: bytes) -> None:
-        """Add a line, given without its end.
+        """Add a line, passed without its line end.
 
         Raises:
-            OSError: If nothing of it could be written.
+            OSError: If no part of the line could be written.
         """
         data = b"\n" * self._is_cut + line + b"\n"
         self._is_cut = os.write(self._descriptor, data) < len(data)

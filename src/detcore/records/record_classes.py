@@ -1,4 +1,4 @@
-"""The records, as `Database` returns them. Their columns are in `detcore.records.schema`."""
+"""Records as `Database` returns them. Their columns are in `detcore.records.schema`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _T = TypeVar("_T")
 
 
 def read_length(recorded: Any) -> Length | None:
-    """Return a length of a recorded configuration, or None; a bare number counts batches.
+    """Return a length of a recorded configuration, or None. A bare number counts batches.
 
-    Anything may be recorded there: other programs write records, too.
+    The argument may be of any type, because other programs write records, too.
     """
     lengths = recorded if isinstance(recorded, Mapping) else {Unit.BATCHES.value: recorded}
     for unit in Unit:
@@ -30,7 +30,7 @@ def read_length(recorded: Any) -> Length | None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSearcher:
-    """The section ``searcher`` of a recorded configuration; a script by itself may have none.
+    """The section ``searcher`` of a recorded configuration. Standalone scripts may have none.
 
     Attributes:
         metric: The metric that ranks the trials, or None.
@@ -45,7 +45,7 @@ class RecordedSearcher:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> RecordedSearcher:
-        """Read the section of a configuration."""
+        """Read the section from a configuration."""
         section: Mapping[str, Any] = config.get("searcher") or {}
         metric = section.get("metric") or None
         return cls(
@@ -62,15 +62,15 @@ class ExperimentRecord:
     """An experiment.
 
     Attributes:
-        config: The configuration, defaults applied.
-        config_text: The experiment file as it was written, or None.
-        script_start: Identifies the process of a script by itself, the last one that ran it. None:
-            it is no such script, or the script has ended as its author intended.
+        config: The configuration with defaults.
+        config_text: Content of the experiment file, or None.
+        script_start: Identifies the last process that ran a standalone script. None if this is not
+            a standalone script, or if the script has finished.
         control: The request to its runner, or None.
-        progress: How much of its search is done, 0 to 1, or None.
+        progress: Completed fraction of the search, 0 to 1, or None.
         archived: Whether lists leave it out.
-        notes: A longer text about it, or "".
-        ended_at: When it last stopped running; None while its state is RUNNING.
+        notes: Longer notes, or "".
+        ended_at: Time when it last stopped running; None while its state is RUNNING.
     """
 
     id: int
@@ -95,7 +95,7 @@ class ExperimentRecord:
 
     @property
     def script_call(self) -> int:
-        """Which call of `core.init` in its script it belongs to, from 1."""
+        """Number of the call of `core.init` in the script that created it, from 1."""
         return int((self.config.get("script_start") or {}).get("call", 1))
 
 
@@ -114,17 +114,16 @@ class TrialRecord:
 
     Attributes:
         state: PAUSED until it is first started.
-        trial_dir: Folder of the trial's files, or None.
-        current_run: Its newest start, or None.
-        search_index: Its number in the experiment's search, from 0, or None.
-        length: How far the search wants it trained, in the unit of ``searcher.max_length``, or
-            None.
-        rung: On which rung of a halving search it is, from 0, or None.
-        num_restarts: How often it was started again after a crash.
-        ended_at: When it last stopped running; None while its state is RUNNING.
-        control: How it was asked to end, alone of its search, or None.
-        labels: Words to find it by, sorted.
-        notes: A longer text about it, or "".
+        trial_dir: Directory of the trial's files, or None.
+        current_run: The newest run, or None.
+        search_index: Index in the experiment's search, from 0, or None.
+        length: Length that the search requests, in the unit of ``searcher.max_length``, or None.
+        rung: Rung in a halving search, from 0, or None.
+        num_restarts: Number of restarts after a crash.
+        ended_at: Time when it last stopped running; None while its state is RUNNING.
+        control: Request to end this trial only, or None.
+        labels: Labels for searching, sorted.
+        notes: Longer notes, or "".
     """
 
     id: int
@@ -147,7 +146,7 @@ class TrialRecord:
 
     @property
     def run_id(self) -> int:
-        """Number of the newest start; 0 if it was never started."""
+        """Number of the newest run; 0 if the trial was never started."""
         return self.current_run.run_id if self.current_run else 0
 
 
@@ -159,8 +158,8 @@ class MetricRecord:
         kind: "training" or "validation".
         metrics: Values by name; NaN and the infinities are floats.
         batch_metrics: Values of each batch since the last report, oldest first, or None.
-        n_records: Over how many records they are, all workers together, or None.
-        reported_at: When it was reported; None lets `Database.add_metrics` take the time.
+        n_records: Number of records that the metrics cover, over all workers, or None.
+        reported_at: Time of the report; None means the time of `Database.add_metrics`.
         seq: Number in the run's event log, or None.
     """
 
@@ -179,7 +178,7 @@ class MetricRecord:
 class EventRecord:
     """A record of an event log other than metrics, such as progress.
 
-    An event of kind "damaged" stands for a line whose checksum was wrong.
+    An event of kind "damaged" replaces a line with a wrong checksum.
     """
 
     trial_id: int
@@ -197,8 +196,8 @@ class CheckpointRecord:
     Attributes:
         state: ACTIVE (being written), COMPLETED, DAMAGED, PARTIALLY_DELETED, DELETING or
             DELETED.
-        metadata: Saved with it, or added by users.
-        resources: Its files and their sizes in bytes.
+        metadata: Metadata saved with the checkpoint or added by users.
+        resources: File sizes in bytes by file name.
     """
 
     uuid: str
@@ -215,7 +214,7 @@ class CheckpointRecord:
 
     @property
     def size_bytes(self) -> int:
-        """Sum of its files."""
+        """Total size of the files."""
         return sum(self.resources.values())
 
 
@@ -224,11 +223,11 @@ class ModelRecord:
     """A model.
 
     Attributes:
-        name: Unique.
-        metadata: The user's own; JSON values.
-        archived: Whether it is put away: shown, but not changed any more.
-        num_versions: How many versions it has.
-        updated_at: When it, or one of its versions, was changed last.
+        name: Unique name.
+        metadata: Custom metadata; JSON values.
+        archived: Whether it is archived. An archived model cannot be changed.
+        num_versions: Number of versions.
+        updated_at: Time of the last change of the model or of a version.
     """
 
     id: int
@@ -247,13 +246,13 @@ class ModelVersionRecord:
     """A checkpoint in the registry.
 
     Attributes:
-        model_id: Whose version it is.
-        number: From 1 within the model, never given twice.
+        model_id: The model.
+        number: Version number within the model, from 1, never reused.
         checkpoint_uuid: The checkpoint.
-        name: Its name, or "".
-        comment: A line about it, or "".
-        notes: A longer text about it, or "".
-        metadata: The user's own; JSON values.
+        name: Name of the version, or "".
+        comment: One-line description, or "".
+        notes: Longer notes, or "".
+        metadata: Custom metadata; JSON values.
     """
 
     model_id: int
@@ -272,10 +271,10 @@ class LogLine:
     """A line that a worker printed.
 
     Attributes:
-        at: When, in seconds since 1970 (UTC).
-        run: The trial's run, from 1.
-        rank: The worker.
-        stream: "stdout", "stderr", or "detcore" for messages of the runner about it.
+        at: Time in seconds since 1970 (UTC).
+        run: Number of the trial's run, from 1.
+        rank: Rank of the worker.
+        stream: "stdout", "stderr", or "detcore" for messages of the runner.
         text: The line without its end.
     """
 
@@ -288,10 +287,10 @@ class LogLine:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ObserverCursor:
-    """How far a plugin received the events of a run.
+    """Position up to which a plugin received the events of a run.
 
     Attributes:
-        byte_offset: Byte of the event log behind the last delivered event.
+        byte_offset: Offset in the event log after the last delivered event.
         trying: Later events up to this number may have been delivered, too; 0 = none.
         is_finished: Whether the plugin received all events of the run.
     """
@@ -310,8 +309,8 @@ def read_rows(record: Callable[..., _T], rows: Iterable[Row[Any]]) -> list[_T]:
 
     Args:
         record: Class of the records.
-        rows: The rows. Columns that are not fields are left out, and a field without a column has
-            its default.
+        rows: The rows. Columns without a field are ignored. Fields without a column have their
+            default.
     """
     names = {field.name for field in dataclasses.fields(record)}  # type: ignore[arg-type]
     return [

@@ -1,4 +1,4 @@
-"""Choose the checkpoints of an experiment to keep."""
+"""Retention: choose which checkpoints of an experiment to keep."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from detcore.records.record_classes import CheckpointRecord, ExperimentRecord
 
 
-# If the newest one turns out to be damaged, a trial resumes from the one before it.
-_TO_GO_ON_FROM = 2
+# If the newest checkpoint is damaged, a trial resumes from the previous checkpoint.
+_NUM_RESUME_CHECKPOINTS = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class RetentionPolicy:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCheckpoint:
-    """A complete checkpoint, as the rules see it.
+    """A complete checkpoint, as the retention rules use it.
 
     Attributes:
         steps_completed: Batches completed when it was saved.
@@ -73,8 +73,8 @@ class RetentionPlan:
     """Decision about the checkpoints of an experiment.
 
     Attributes:
-        kept: Reasons to keep each one, by UUID.
-        deleted: UUIDs of the others, in the order of deletion.
+        kept: Reasons to keep each checkpoint, by UUID.
+        deleted: UUIDs of the other checkpoints, in the order of deletion.
     """
 
     kept: Mapping[str, tuple[str, ...]]
@@ -103,30 +103,33 @@ def choose_checkpoints(
         unfinished: Trials that may continue; their two latest checkpoints are always kept.
     """
     everything = sorted(saved, key=_oldest_first)
-    kept: dict[str, list[str]] = defaultdict(list)
+    reasons: dict[str, list[str]] = defaultdict(list)
 
-    def keep(items: Iterable[SavedCheckpoint], reason: str) -> None:
+    def keep_items(items: Iterable[SavedCheckpoint], reason: str) -> None:
         for item in items:
-            kept[item.uuid].append(reason)
+            reasons[item.uuid].append(reason)
 
     sign = 1.0 if smaller_is_better else -1.0
     ranked = sorted(
         (item for item in everything if item.metric is not None and not math.isnan(item.metric)),
         key=lambda item: sign * (item.metric or 0.0),  # sorted() is stable
     )
-    keep(ranked[: policy.save_experiment_best], "best of the experiment")
+    keep_items(ranked[: policy.save_experiment_best], "best of the experiment")
     for trial_id in dict.fromkeys(item.trial_id for item in everything):
         best = [item for item in ranked if item.trial_id == trial_id]
-        keep(best[: policy.save_trial_best], "best of its trial")
+        keep_items(best[: policy.save_trial_best], "best of its trial")
         newest = _newest_first(item for item in everything if item.trial_id == trial_id)
-        keep(newest[: policy.save_trial_latest], "latest of its trial")
+        keep_items(newest[: policy.save_trial_latest], "latest of its trial")
         if trial_id in unfinished:
-            keep(newest[policy.save_trial_latest : _TO_GO_ON_FROM], "its trial may resume from it")
+            keep_items(
+                newest[policy.save_trial_latest : _NUM_RESUME_CHECKPOINTS],
+                "its trial may resume from it",
+            )
     for item in everything:
         if exempt and item.uuid in exempt:
-            kept[item.uuid].append(exempt[item.uuid])
-    deleted = tuple(item.uuid for item in everything if item.uuid not in kept)
-    return RetentionPlan({uuid: tuple(reasons) for uuid, reasons in kept.items()}, deleted)
+            reasons[item.uuid].append(exempt[item.uuid])
+    deleted = tuple(item.uuid for item in everything if item.uuid not in reasons)
+    return RetentionPlan({uuid: tuple(texts) for uuid, texts in reasons.items()}, deleted)
 
 
 def plan_retention(
@@ -139,12 +142,12 @@ def plan_retention(
 ) -> RetentionPlan:
     """Choose which checkpoints of an experiment to keep, without changing anything.
 
-    Only COMPLETED checkpoints count and are deleted: those that are being saved, are damaged, or
-    were partially deleted by a user are left alone. Interrupted deletions are included in the
+    Only COMPLETED checkpoints count and are deleted. Checkpoints that are being saved, are damaged,
+    or were partially deleted by a user are left alone. Interrupted deletions are included in the
     deletions.
 
-    A checkpoint of a trial that may continue is kept until a later report of the trial is recorded:
-    before that, the validation that decides how good it is may still be on its way.
+    A checkpoint of a trial that may continue is kept until a later report of the trial is recorded.
+    Before that, its validation may not be recorded yet.
 
     Args:
         database: The records; call `detcore.records.ingest_event_logs` first.
@@ -160,23 +163,24 @@ def plan_retention(
     metric = experiment.searcher.metric
     records = database.list_checkpoints(experiment_id=experiment_id)
     metrics = database.checkpoint_metrics(experiment_id, metric) if metric else {}
-    unfinished = _unfinished(database, experiment)
-    saved = [
-        _saved(record, metrics)
+    unfinished = _find_unfinished(database, experiment)
+    complete = [
+        _make_saved(record, metrics)
         for record in records
         if record.state == "COMPLETED" and record.uuid not in missing
     ]
     plan = choose_checkpoints(
-        saved,
+        complete,
         policy or RetentionPolicy.from_config(experiment.config),
         smaller_is_better=bool(experiment.searcher.smaller_is_better),
-        exempt=_exempt(database) | _not_judged(database, experiment_id, saved, unfinished),
+        exempt=_find_exempt(database)
+        | _find_unjudged(database, experiment_id, complete, unfinished),
         unfinished=unfinished,
     )
-    begun = [record.uuid for record in records if record.state == "DELETING"]
-    there = {record.uuid for record in records if storage_url in (None, record.storage_url)}
+    interrupted = [record.uuid for record in records if record.state == "DELETING"]
+    stored = {record.uuid for record in records if storage_url in (None, record.storage_url)}
     return RetentionPlan(
-        plan.kept, tuple(uuid for uuid in (*begun, *plan.deleted) if uuid in there)
+        plan.kept, tuple(uuid for uuid in (*interrupted, *plan.deleted) if uuid in stored)
     )
 
 
@@ -185,11 +189,11 @@ def _oldest_first(item: SavedCheckpoint) -> tuple[int, int, float, str]:
 
 
 def _newest_first(items: Iterable[SavedCheckpoint]) -> list[SavedCheckpoint]:
-    """Sort as `Database.latest_checkpoint` does: a trial resumes from the first."""
+    """Sort as `Database.latest_checkpoint` does: a trial resumes from the first checkpoint."""
     return sorted(items, key=lambda item: (-item.steps_completed, -item.saved_at, item.uuid))
 
 
-def _saved(record: CheckpointRecord, metrics: Mapping[str, float]) -> SavedCheckpoint:
+def _make_saved(record: CheckpointRecord, metrics: Mapping[str, float]) -> SavedCheckpoint:
     return SavedCheckpoint(
         uuid=record.uuid,
         trial_id=record.trial_id,
@@ -199,8 +203,8 @@ def _saved(record: CheckpointRecord, metrics: Mapping[str, float]) -> SavedCheck
     )
 
 
-def _exempt(database: Database) -> dict[str, str]:
-    """Return the checkpoints that other objects need, with the reason."""
+def _find_exempt(database: Database) -> dict[str, str]:
+    """Return checkpoints that experiments or models need, with the reason."""
     exempt = {}
     for experiment in database.list_experiments():
         uuid = experiment.searcher.source_checkpoint_uuid
@@ -211,13 +215,13 @@ def _exempt(database: Database) -> dict[str, str]:
     return exempt
 
 
-def _not_judged(
+def _find_unjudged(
     database: Database,
     experiment_id: int,
     saved: Iterable[SavedCheckpoint],
     unfinished: Collection[int],
 ) -> dict[str, str]:
-    """Return the checkpoints whose validation may not be recorded yet, with the reason."""
+    """Return checkpoints whose validation may not be recorded yet, with the reason."""
     if not unfinished:
         return {}
     summaries = database.summarize_trials(experiment_id, metric=None)
@@ -229,11 +233,10 @@ def _not_judged(
     }
 
 
-def _unfinished(database: Database, experiment: ExperimentRecord) -> set[int]:
+def _find_unfinished(database: Database, experiment: ExperimentRecord) -> set[int]:
     """Return trials that may continue: running, interrupted, or failed in an open experiment."""
-    over = {"COMPLETED", "CANCELED"}
-    if experiment.state.value in over:
-        over.add("ERROR")
-    return {
-        trial.id for trial in database.list_trials(experiment.id) if trial.state.value not in over
-    }
+    final_states = {"COMPLETED", "CANCELED"}
+    if experiment.state.value in final_states:
+        final_states.add("ERROR")
+    trials = database.list_trials(experiment.id)
+    return {trial.id for trial in trials if trial.state.value not in final_states}

@@ -1,8 +1,8 @@
-"""The lock of an experiment: its holder runs the experiment, and nothing else says who does.
+"""The lock of an experiment, whose holder runs the experiment.
 
-It is the lock of a file, which the chief worker inherits, so that it outlives a killed runner until
-that worker is gone. In PostgreSQL, which machines share, a session of the server holds an advisory
-lock as well.
+It is a file lock. The chief worker inherits it, so the lock of a killed runner is held until that
+worker has exited. In PostgreSQL, which several machines may share, a server session also holds an
+advisory lock.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Runner(NamedTuple):
     """The process that holds the lock of an experiment.
 
     Attributes:
-        host: Name of its machine.
-        pid: Its number there; 0 if it cannot be read.
+        host: Host name of its machine.
+        pid: Process id; 0 if it cannot be read.
     """
 
     host: str
@@ -39,40 +39,40 @@ class Runner(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Runner:
-        """Read a number and a host name."""
+        """Parse a process id and a host name."""
         pid, _, host = text.strip().partition(" ")
         return cls(host or "?", int(pid) if pid.isdigit() else 0)
 
     @property
     def is_here(self) -> bool:
-        """Whether it is a process of this machine."""
-        return socket.gethostname().startswith(self.host)  # a long name is cut
+        """Whether the process is on this machine."""
+        return socket.gethostname().startswith(self.host)  # a long name is truncated
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process exists, as far as can be seen from this machine."""
+        """Whether the process exists, or is on another machine."""
         try:
             if self.is_here and self.pid:
                 os.kill(self.pid, 0)
         except ProcessLookupError:
             return False
         except PermissionError:
-            pass  # it exists, under another user
+            pass  # the process exists and belongs to another user
         return True
 
 
 class RunnerLock:
-    """The lock of an experiment, not yet held; see `Database.open_lock`.
+    """The lock of an experiment, initially not held; see `Database.open_lock`.
 
     Args:
         engine: The records.
-        experiment_id: Which experiment.
-        home: Holds the file of the lock where the records are on a server.
+        experiment_id: The experiment.
+        home: Directory of the lock file if the records are on a server.
 
     Attributes:
-        fd: The file of the lock, for workers to inherit.
-        is_lost: Whether another process took or settled the experiment while the server of the
-            records was unreachable. This one writes nothing about it any more.
+        fd: File descriptor of the lock file, for workers to inherit.
+        is_lost: Whether another process took over or ended the experiment while the database server
+            was unreachable. If so, this process must not write to its records any more.
     """
 
     def __init__(self, engine: Engine, experiment_id: int, home: Path) -> None:
@@ -91,15 +91,15 @@ class RunnerLock:
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def acquire(self) -> bool:
-        """Take the lock, unless a process has it; return whether this one holds it now.
+        """Acquire the lock, unless another process holds it. Return whether this process holds it.
 
         Raises:
-            DatabaseError: If the server of the records cannot be asked.
+            DatabaseError: If the database server cannot be queried.
         """
         if not self._lock_file():
             return False
         me = f"{os.getpid()} {socket.gethostname()}"
-        if self._session is not None and not self._ask(self._session.acquire, me):
+        if self._session is not None and not self._query_server(self._session.acquire, me):
             fcntl.flock(self.fd, fcntl.LOCK_UN)
             return False
         os.ftruncate(self.fd, os.pwrite(self.fd, me.encode(), 0))
@@ -107,26 +107,26 @@ class RunnerLock:
         return True
 
     def is_held(self) -> bool:
-        """Whether this process still holds the lock; a lost session of the server is renewed.
+        """Return whether this process still holds the lock, and renew a lost server session.
 
         Raises:
-            DatabaseError: If the server of the records cannot be asked.
+            DatabaseError: If the database server cannot be queried.
         """
         if self._session is not None and not self.is_lost:
-            self.is_lost = not self._ask(self._session.renew)
+            self.is_lost = not self._query_server(self._session.renew)
         return not self.is_lost
 
     def find_holder(self) -> Runner:
-        """Return the process that holds the lock, or held it last."""
+        """Return the process that holds the lock, or the last process that held it."""
         runner = find_runner(self._engine, self._experiment_id)
         return runner or Runner.parse(os.pread(self.fd, 256, 0).decode(errors="replace"))
 
     def keep(self) -> None:
-        """Hold the lock until this process ends; `close` has no effect then."""
+        """Hold the lock until this process exits. `close` has no effect afterwards."""
         self._is_kept = True
 
     def close_in_children(self) -> None:
-        """Close what forks copy: the children of a killed process do not hold its lock."""
+        """Close the lock in forked children, so that they do not hold a killed parent's lock."""
         os.register_at_fork(after_in_child=self._close_in_child)
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class RunnerLock:
             self._session.close_in_child()
 
     def _close_file(self) -> None:
-        if self.fd >= 0:  # a child forks, too, and then the number is that of another file
+        if self.fd >= 0:  # after a second fork, the number may belong to another file
             number, self.fd = self.fd, -1
             os.close(number)
 
@@ -151,12 +151,12 @@ class RunnerLock:
             try:
                 fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                time.sleep(_PAUSE_S)  # a process that looks has it for a moment
+                time.sleep(_PAUSE_S)  # a process that checks the lock holds it for a moment
             else:
                 return True
         return False
 
-    def _ask(self, question: Callable[..., bool], *arguments: str) -> bool:
+    def _query_server(self, question: Callable[..., bool], *arguments: str) -> bool:
         try:
             return question(*arguments)
         except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
@@ -164,7 +164,7 @@ class RunnerLock:
 
 
 def find_runner(engine: Engine, experiment_id: int) -> Runner | None:
-    """Return the process that holds the lock of an experiment; None if none does."""
+    """Return the process that holds the lock of an experiment, or None."""
     path = _find_file(engine, experiment_id)
     if path is None:
         with transaction(engine) as connection:
@@ -176,7 +176,7 @@ def find_runner(engine: Engine, experiment_id: int) -> Runner | None:
 
 
 def _find_file(engine: Engine, experiment_id: int) -> Path | None:
-    """Return the file of a lock beside the database; None if that is on a server."""
+    """Return the lock file next to the database, or None if the database is on a server."""
     if engine.dialect.name == "postgresql":
         return None
     return Path(f"{os.path.realpath(str(engine.url.database))}-locks", str(experiment_id))

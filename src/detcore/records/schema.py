@@ -1,4 +1,4 @@
-"""The tables. A column with the name of a record's field is that field.
+"""The tables. A column has the name of the record field that it stores.
 
 Once 0.1.0 is published, a change here needs a file in ``migrations/versions``. Until then, delete
 the database.
@@ -28,7 +28,7 @@ from detcore.records.column_types import (
     TIME,
     HomePath,
     PlainText,
-    choice_of,
+    make_enum_type,
 )
 
 metadata = MetaData(
@@ -40,14 +40,14 @@ metadata = MetaData(
     }
 )
 
-# Ids of experiments, trials and models are not given again (`sqlite_autoincrement`): folders,
-# scripts and objects of clients name them.
+# Ids of experiments, trials and models are never reused (`sqlite_autoincrement`), because
+# directories, scripts and client objects refer to them.
 experiments = Table(
     "experiments",
     metadata,
     Column("id", Integer, primary_key=True),
     Column("name", PlainText, nullable=False),
-    Column("state", choice_of(ExperimentState), nullable=False),
+    Column("state", make_enum_type(ExperimentState), nullable=False),
     Column("error", PlainText),
     Column("config", DOCUMENT, nullable=False),
     Column("config_text", PlainText),
@@ -57,12 +57,12 @@ experiments = Table(
     Column("progress", Float(53)),
     Column("created_at", TIME, nullable=False),
     Column("ended_at", TIME),
-    Column("control", choice_of(Control)),
+    Column("control", make_enum_type(Control)),
     Column("notes", PlainText, nullable=False),
     sqlite_autoincrement=True,
 )
 
-# The labels of each experiment's configuration once more, to find it by.
+# Index of the labels in the configuration of each experiment.
 experiment_labels = Table(
     "experiment_labels",
     metadata,
@@ -75,7 +75,7 @@ trials = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("experiment_id", ForeignKey("experiments.id"), nullable=False, index=True),
-    Column("state", choice_of(TrialState), nullable=False),
+    Column("state", make_enum_type(TrialState), nullable=False),
     Column("error", PlainText),
     Column("hparams", DOCUMENT, nullable=False),
     Column("seed", BigInteger, nullable=False),
@@ -86,22 +86,22 @@ trials = Table(
     Column("search_index", Integer),
     Column("length", BigInteger),
     Column("rung", Integer),
-    Column("control", choice_of(Control)),
+    Column("control", make_enum_type(Control)),
     Column("labels", DOCUMENT, nullable=False),
     Column("notes", PlainText, nullable=False),
-    # An index rather than a constraint: SQLite adds the one without copying the table.
+    # An index instead of a constraint, because SQLite can add an index without copying the table.
     Index(None, "experiment_id", "search_index", unique=True),
-    # A runner looks for requests about twice a second, among perhaps 100,000 trials.
+    # A runner looks for requests about twice per second, possibly among 100,000 trials.
     Index(None, "experiment_id", "control"),
     sqlite_autoincrement=True,
 )
 
-# The events of each search, in order: its whole state; see `detcore.search`.
+# Events of each search in order. They are the complete state of a search; see `detcore.search`.
 search_events = Table(
     "search_events",
     metadata,
     Column("experiment_id", ForeignKey("experiments.id"), primary_key=True),
-    # From 0, which is the search's beginning and has no event.
+    # Starts at 0, which marks the start of the search and has no event.
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("event", DOCUMENT),
     Column("created_at", TIME, nullable=False),
@@ -132,8 +132,8 @@ metrics = Table(
     Index(None, "trial_id", "kind", "steps_completed", "run_id"),
 )
 
-# The numbers of validations once more, one per row, so that the best is an index look-up: in the
-# order of an index, and of equal values that of the earlier trial first.
+# One row per validation metric, so that the best value is an index look-up. Among equal values, the
+# index puts the earlier trial first.
 validation_values = Table(
     "validation_values",
     metadata,
@@ -159,7 +159,7 @@ events = Table(
     Index(None, "trial_id", "kind"),
 )
 
-# How far each log has been ingested; moved in the transaction that adds its records.
+# Ingested part of each log. The transaction that adds records of a log also updates its row.
 event_logs = Table(
     "event_logs",
     metadata,
@@ -169,7 +169,7 @@ event_logs = Table(
     Column("last_seq", BigInteger, nullable=False),
 )
 
-# How far each observer received the events of each run; rows are added when the run starts.
+# Delivered events of each run and observer. Rows are added when the run starts.
 cursors = Table(
     "cursors",
     metadata,
@@ -179,7 +179,7 @@ cursors = Table(
     Column("byte_offset", BigInteger, nullable=False),
     Column("trying", BigInteger, nullable=False),
     Column("is_finished", Boolean, nullable=False),
-    # Observers look for the few unfinished runs every two seconds.
+    # Observers look for unfinished runs every two seconds.
     Index(None, "is_finished", "trial_id"),
 )
 
@@ -212,7 +212,7 @@ models = Table(
     Column("archived", Boolean, nullable=False),
     Column("created_at", TIME, nullable=False),
     Column("updated_at", TIME, nullable=False),
-    # The number that the newest version got; numbers of deleted versions are not given again.
+    # Number of the newest version. Numbers of deleted versions are never reused.
     Column("last_number", Integer, nullable=False),
     UniqueConstraint("name"),
     sqlite_autoincrement=True,
@@ -238,7 +238,7 @@ users = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("name", PlainText, nullable=False),
-    # The hash that the server made of the password; NULL: this user cannot log in.
+    # Hash of the password, or NULL if the user cannot log in.
     Column("password_hash", Text),
     Column("is_admin", Boolean, nullable=False),
     Column("is_active", Boolean, nullable=False),
@@ -246,7 +246,7 @@ users = Table(
     UniqueConstraint("name"),
 )
 
-# Tokens that authenticate users: the SHA-256 of each token, never the token.
+# Tokens that authenticate users. Only the SHA-256 of each token is stored.
 tokens = Table(
     "tokens",
     metadata,
@@ -256,13 +256,13 @@ tokens = Table(
     Column("expires_at", Float(53), nullable=False, index=True),
 )
 
-# The user of each submitted experiment, and the work left for the server.
+# User of each submitted experiment, and whether the server has started it.
 submissions = Table(
     "submissions",
     metadata,
     Column("experiment_id", ForeignKey("experiments.id"), primary_key=True, autoincrement=False),
     Column("user_id", ForeignKey("users.id"), nullable=False),
-    # Made by the client, so that a repeated submission is recognized.
+    # Created by the client, so that the server recognizes a repeated submission.
     Column("submission_id", String(64), nullable=False),
     # "QUEUED", "STARTED" or "ENDED".
     Column("phase", String(16), nullable=False, index=True),

@@ -1,4 +1,4 @@
-"""Searches: the log of their events, what follows from it, and what their runners are asked."""
+"""Queries on searches: their event log, its effects on trials, and requests to their runners."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from sqlalchemy import Connection, delete, func, select, update
 
 from detcore.contract.errors import DatabaseError
 from detcore.contract.values import Control, ExperimentState, TrialState
-from detcore.records.queries import Queries, change, find, now, require
+from detcore.records.queries import Queries, find_row, now, require_row, update_row
 from detcore.records.schema import experiments, search_events, trials
 from detcore.records.trial_queries import insert_trial
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialDraft:
-    """A trial that a search wants created.
+    """A trial that a search creates.
 
     Attributes:
-        search_index: Its number in the search, from 0.
+        search_index: Index in the search, from 0.
     """
 
     search_index: int
@@ -31,7 +31,7 @@ class TrialDraft:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialTarget:
-    """How far a search wants a trial trained: the trial's `search_index`, length and rung."""
+    """The length and the rung that a search sets for a trial."""
 
     search_index: int
     length: int
@@ -39,7 +39,7 @@ class TrialTarget:
 
 
 class SearchQueries(Queries):
-    """Log what happens in searches, with the trials that follow, and pass on requests."""
+    """Log the events of searches, update their trials, and store requests to their runners."""
 
     def add_search_event(
         self,
@@ -52,29 +52,29 @@ class SearchQueries(Queries):
         progress: float | None = None,
         folder: Path | None = None,
     ) -> dict[int, int]:
-        """Log an event of a search and record what follows from it, in one transaction.
+        """Log an event of a search and record its effects, in one transaction.
 
         Args:
-            experiment_id: Which experiment.
-            number: Its place in the log: the number of events logged before it.
-            event: The event, JSON values; None at the search's beginning, number 0.
+            experiment_id: The experiment.
+            number: Number of events logged before this event.
+            event: The event, JSON values; None for number 0, the start of the search.
             created: New trials.
-            targets: Trials, new ones among them, that are to be trained further.
-            progress: How much of the search is done, 0 to 1.
-            folder: The folder in which trials have their folders; each is named after its id.
+            targets: Trials to train further, including new trials.
+            progress: Completed fraction of the search, 0 to 1.
+            folder: Parent of the trials' directories, which are named after the trials' ids.
 
         Returns:
             The ids of the new trials, by `search_index`.
 
         Raises:
-            NotFoundError: If there is no such experiment.
-            DatabaseError: If another process logged an event of the search meanwhile.
+            NotFoundError: If no experiment has this id.
+            DatabaseError: If another process logged an event of the search in the meantime.
         """
-        with self._write() as connection:
+        with self._begin_write() as connection:
             if progress is None:
-                require(connection, experiments, experiment_id)
+                require_row(connection, experiments, experiment_id)
             else:
-                change(connection, experiments, experiment_id, progress=progress)
+                update_row(connection, experiments, experiment_id, progress=progress)
             _append_event(connection, experiment_id, number, event)
             ids = {
                 draft.search_index: _add_trial(connection, experiment_id, draft, folder)
@@ -90,26 +90,26 @@ class SearchQueries(Queries):
             return ids
 
     def restart_search(self, experiment_id: int) -> None:
-        """Remove the events of a search but for its beginning; its trials stay as they are."""
+        """Delete all events of a search except its start. The trials are not changed."""
         which = (search_events.c.experiment_id == experiment_id, search_events.c.number > 0)
-        with self._write() as connection:
+        with self._begin_write() as connection:
             connection.execute(delete(search_events).where(*which))
 
     def set_search_progress(self, experiment_id: int, progress: float) -> None:
-        """Record how much of a search is done between two of its events.
+        """Record the progress of a search between two of its events.
 
         Args:
-            experiment_id: Which experiment.
-            progress: 0 to 1.
+            experiment_id: The experiment.
+            progress: Completed fraction, 0 to 1.
 
         Raises:
-            NotFoundError: If there is no such experiment.
+            NotFoundError: If no experiment has this id.
         """
-        self._change(experiments, experiment_id, progress=progress)
+        self._update_row(experiments, experiment_id, progress=progress)
 
     def list_search_events(self, experiment_id: int) -> list[Mapping[str, Any] | None]:
-        """Return the log of a search, oldest first; the first entry, its beginning, is None."""
-        with self._read() as connection:
+        """Return the events of a search, oldest first. The first entry, its start, is None."""
+        with self._begin_read() as connection:
             rows = connection.execute(
                 select(search_events.c.event)
                 .where(search_events.c.experiment_id == experiment_id)
@@ -118,60 +118,60 @@ class SearchQueries(Queries):
             return list(rows.scalars())
 
     def count_restart(self, trial_id: int) -> int:
-        """Note that a trial is started again after a crash.
+        """Record that a trial is restarted after a crash.
 
         Returns:
-            How often that was so by now, from 1.
+            The number of restarts, from 1.
 
         Raises:
-            NotFoundError: If no trial has that id.
+            NotFoundError: If no trial has this id.
         """
-        with self._write() as connection:
+        with self._begin_write() as connection:
             more = trials.c.num_restarts + 1
-            change(connection, trials, trial_id, num_restarts=more)
-            return int(find(connection, trials, trial_id).num_restarts)
+            update_row(connection, trials, trial_id, num_restarts=more)
+            return int(find_row(connection, trials, trial_id).num_restarts)
 
     def request_control(self, experiment_id: int, control: Control | None) -> bool:
-        """Ask the runner of an experiment to do something; None takes it back.
+        """Record a request to the runner of an experiment. None withdraws it.
 
         Returns:
-            Whether that is recorded. Nothing can be asked of one that is not RUNNING.
+            Whether the request was recorded. It is not if the experiment is not RUNNING.
 
         Raises:
-            NotFoundError: If no experiment has that id.
+            NotFoundError: If no experiment has this id.
         """
         if control is None:
-            return self._change(experiments, experiment_id, control=None)
+            return self._update_row(experiments, experiment_id, control=None)
         is_running = experiments.c.state == ExperimentState.RUNNING
-        return self._change(experiments, experiment_id, is_running, control=control)
+        return self._update_row(experiments, experiment_id, is_running, control=control)
 
     def request_trial_control(self, trial_id: int, control: Control) -> bool:
-        """Ask the runner of a search to end one of its trials for good.
+        """Record a request to end a trial of a search for good.
 
         Args:
-            trial_id: Which trial.
-            control: CANCEL lets it checkpoint first; KILL does not.
+            trial_id: The trial.
+            control: CANCEL lets the trial save a checkpoint first; KILL does not.
 
         Returns:
-            Whether that is recorded. Nothing can be asked of one that is over.
+            Whether the request was recorded. It is not if the trial has ended.
 
         Raises:
-            NotFoundError: If no trial has that id.
+            NotFoundError: If no trial has this id.
         """
         is_open = trials.c.state.in_([TrialState.RUNNING, TrialState.PAUSED])
-        return self._change(trials, trial_id, is_open, control=control)
+        return self._update_row(trials, trial_id, is_open, control=control)
 
     def get_trial_control_requests(self, experiment_id: int) -> dict[int, Control]:
-        """Return how trials of an experiment were asked to end, by their index in its search."""
-        with self._read() as connection:
-            found = connection.execute(
+        """Return the requests to end trials of an experiment, by their index in its search."""
+        with self._begin_read() as connection:
+            rows = connection.execute(
                 select(trials.c.search_index, trials.c.control).where(
                     trials.c.experiment_id == experiment_id,
                     trials.c.control.is_not(None),
                     trials.c.search_index.is_not(None),
                 )
             )
-            return {row.search_index: row.control for row in found}
+            return {row.search_index: row.control for row in rows}
 
     def get_control_request(self, experiment_id: int) -> Control | None:
         """Return the request to the runner of an experiment, or None."""
@@ -189,21 +189,21 @@ class SearchQueries(Queries):
     ) -> bool:
         """Record how an experiment ended, unless the request to its runner has changed.
 
-        This clears the request: a later caller finds the experiment ended.
+        This also clears the request.
 
         Args:
-            experiment_id: Which.
-            state: How it ended.
-            asked: The request that was known when that was decided.
-            error: The reason for a failure, in one line; None removes an earlier one.
+            experiment_id: The experiment.
+            state: The final state.
+            asked: The request on which the decision was based.
+            error: Reason for a failure, in one line; None removes an earlier reason.
 
         Returns:
-            Whether it was recorded.
+            Whether the state was recorded.
 
         Raises:
-            NotFoundError: If no experiment has that id.
+            NotFoundError: If no experiment has this id.
         """
-        return self._change(
+        return self._update_row(
             experiments,
             experiment_id,
             experiments.c.control.is_not_distinct_from(asked),
@@ -214,19 +214,19 @@ class SearchQueries(Queries):
         )
 
     def set_experiment_archived(self, experiment_id: int, archived: bool) -> None:
-        """Leave an experiment out of lists, or bring it back.
+        """Archive an experiment, so that lists leave it out, or unarchive it.
 
         Raises:
-            NotFoundError: If no experiment has that id.
+            NotFoundError: If no experiment has this id.
         """
-        self._change(experiments, experiment_id, archived=archived)
+        self._update_row(experiments, experiment_id, archived=archived)
 
 
 def _append_event(
     connection: Connection, experiment_id: int, number: int, event: Mapping[str, Any] | None
 ) -> None:
-    """Append an event to the log of a search; refuse one that is not the next."""
-    # Numbers have no gaps, and the last one is a look-up in an index.
+    """Append an event to the log of a search. Reject an event that is not the next."""
+    # Numbers have no gaps. Reading the last number is an index look-up.
     last = connection.execute(
         select(func.max(search_events.c.number)).where(
             search_events.c.experiment_id == experiment_id
@@ -236,8 +236,8 @@ def _append_event(
     if logged != number:
         raise DatabaseError(
             f"the search of experiment {experiment_id} has {logged} events, but this "
-            f"process knows of {number}.\n"
-            "Another runner is at work on it, which must not be: end one of them."
+            f"process has seen {number}.\n"
+            "Another runner is working on this experiment. End one of the two runners."
         )
     connection.execute(
         search_events.insert().values(
@@ -252,7 +252,7 @@ def _append_event(
 def _add_trial(
     connection: Connection, experiment_id: int, draft: TrialDraft, folder: Path | None
 ) -> int:
-    """Create a trial of a search, with its place in the folder of trials; return its id."""
+    """Create a trial of a search with its directory, and return its id."""
     trial_id = insert_trial(
         connection,
         experiment_id,
@@ -261,5 +261,5 @@ def _add_trial(
         search_index=draft.search_index,
     )
     if folder is not None:
-        change(connection, trials, trial_id, trial_dir=str(folder / str(trial_id)))
+        update_row(connection, trials, trial_id, trial_dir=str(folder / str(trial_id)))
     return trial_id

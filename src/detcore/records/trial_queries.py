@@ -1,4 +1,4 @@
-"""Trials and their runs."""
+"""Queries on trials and their runs."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ from detcore.log.reading import event_log_path
 from detcore.records.metric_queries import select_best
 from detcore.records.queries import (
     Queries,
-    among,
-    change,
     check_strings,
-    find,
+    find_row,
+    make_in_conditions,
     now,
-    require,
+    require_row,
+    update_row,
 )
 from detcore.records.record_classes import RunRecord, TrialRecord, read_rows
 from detcore.records.schema import cursors, experiments, metrics, runs, trials, validation_values
 
 
 class TrialQueries(Queries):
-    """Create, read, start and move on trials; compare their best metrics."""
+    """Create, read, start and update trials, and compare their best metrics."""
 
     def create_trial(self, *, experiment_id: int, hparams: Mapping[str, object], seed: int) -> int:
         """Record a new trial, in state PAUSED until it is started.
 
         Returns:
-            Its id, from 1, unique over all experiments.
+            The id, from 1, unique across all experiments.
 
         Raises:
-            NotFoundError: If there is no such experiment.
+            NotFoundError: If no experiment has this id.
         """
-        with self._write() as connection:
-            require(connection, experiments, experiment_id)
+        with self._begin_write() as connection:
+            require_row(connection, experiments, experiment_id)
             return insert_trial(connection, experiment_id, hparams=hparams, seed=seed)
 
     def get_trial(self, trial_id: int) -> TrialRecord:
         """Return a trial.
 
         Raises:
-            NotFoundError: If no trial has that id; the message lists the known ones.
+            NotFoundError: If no trial has this id; the message lists the valid ids.
         """
-        with self._read() as connection:
-            found = read_trials(connection, trials.c.id == trial_id)
-            if not found:
-                require(connection, trials, trial_id)
-            return found[0]
+        with self._begin_read() as connection:
+            records = read_trials(connection, trials.c.id == trial_id)
+            if not records:
+                require_row(connection, trials, trial_id)
+            return records[0]
 
     def get_trials(self, trial_ids: Iterable[int]) -> dict[int, TrialRecord]:
-        """Return trials by id; unknown ones are left out."""
-        with self._read() as connection:
+        """Return trials by id. Unknown ids are left out."""
+        with self._begin_read() as connection:
             return {
                 trial.id: trial
-                for condition in among(trials.c.id, list(trial_ids))
+                for condition in make_in_conditions(trials.c.id, list(trial_ids))
                 for trial in read_trials(connection, condition)
             }
 
@@ -74,31 +74,31 @@ class TrialQueries(Queries):
         """Return the trials of an experiment.
 
         Args:
-            experiment_id: Which experiment.
-            states: Only those in one of these states; None = all.
-            newest_first: Whether the newest is the first one, instead of the oldest.
+            experiment_id: The experiment.
+            states: Return only trials in one of these states; None = all.
+            newest_first: Whether to sort from the newest to the oldest.
             limit: Maximum number of results; None = all.
-            offset: How many are left out at the beginning.
+            offset: Number of results to skip.
 
         Raises:
-            NotFoundError: If there is no such experiment.
+            NotFoundError: If no experiment has this id.
         """
         which = trials.c.experiment_id == experiment_id
         if states is not None:
             which = and_(which, trials.c.state.in_(states))
         order = trials.c.id.desc() if newest_first else trials.c.id
-        with self._read() as connection:
+        with self._begin_read() as connection:
             if limit is not None or offset:
                 page = select(trials.c.id).where(which).order_by(order).limit(limit).offset(offset)
                 which = trials.c.id.in_(connection.execute(page).scalars().all())
-            found = read_trials(connection, which, newest_first=newest_first)
-            if not found:
-                require(connection, experiments, experiment_id)
-            return found
+            records = read_trials(connection, which, newest_first=newest_first)
+            if not records:
+                require_row(connection, experiments, experiment_id)
+            return records
 
     def count_trials(self) -> dict[int, int]:
-        """Return how many trials each experiment has that has any."""
-        with self._read() as connection:
+        """Return the number of trials by experiment id. Experiments without trials are left out."""
+        with self._begin_read() as connection:
             rows = connection.execute(
                 select(trials.c.experiment_id, func.count()).group_by(trials.c.experiment_id)
             )
@@ -107,18 +107,18 @@ class TrialQueries(Queries):
     def set_trial_state(
         self, trial_id: int, state: TrialState, *, error: str | None = None
     ) -> None:
-        """Record where a trial stands.
+        """Record the state of a trial.
 
         Args:
-            trial_id: Which.
+            trial_id: The trial.
             state: The new state.
-            error: The reason for a failure, in one line; None removes an earlier one.
+            error: Reason for a failure, in one line; None removes an earlier reason.
 
         Raises:
-            NotFoundError: If no trial has that id.
+            NotFoundError: If no trial has this id.
         """
         running = state == TrialState.RUNNING
-        self._change(
+        self._update_row(
             trials,
             trial_id,
             state=state,
@@ -127,12 +127,12 @@ class TrialQueries(Queries):
         )
 
     def set_trial_dir(self, trial_id: int, path: str) -> None:
-        """Record the folder of a trial's files; do so before its first `start_run`.
+        """Record the directory of a trial's files. Call this before the first `start_run`.
 
         Raises:
-            NotFoundError: If no trial has that id.
+            NotFoundError: If no trial has this id.
         """
-        self._change(trials, trial_id, trial_dir=path)
+        self._update_row(trials, trial_id, trial_dir=path)
 
     def update_trial(
         self,
@@ -143,52 +143,52 @@ class TrialQueries(Queries):
         add_labels: Iterable[str] = (),
         remove_labels: Iterable[str] = (),
     ) -> TrialRecord:
-        """Change a trial's notes or labels; None keeps a value.
+        """Change a trial's notes or labels. None keeps a value.
 
         Args:
-            trial_id: Which.
-            notes: A longer text about it.
-            labels: Replace all that it has.
-            add_labels: It has these afterwards.
-            remove_labels: It does not have these afterwards.
+            trial_id: The trial.
+            notes: The new notes.
+            labels: Replace all labels of the trial.
+            add_labels: Labels to add.
+            remove_labels: Labels to remove.
 
         Raises:
-            NotFoundError: If no trial has that id.
-            ConfigError: If the labels are no list of texts.
+            NotFoundError: If no trial has this id.
+            ConfigError: If the labels are not a list of strings.
         """
         added = set(check_strings("labels", add_labels))
         removed = set(check_strings("labels", remove_labels))
-        given = None if labels is None else check_strings("labels", labels)
-        changed: dict[str, object] = {} if notes is None else {"notes": notes}
-        with self._write() as connection:
-            if given is None and (added or removed):
+        new_labels = None if labels is None else check_strings("labels", labels)
+        changes: dict[str, object] = {} if notes is None else {"notes": notes}
+        with self._begin_write() as connection:
+            if new_labels is None and (added or removed):
                 query = select(trials.c.labels).where(trials.c.id == trial_id).with_for_update()
-                given = connection.execute(query).scalar() or []
-            if given is not None:
-                changed["labels"] = sorted({*given, *added} - removed)
-            if changed:
-                change(connection, trials, trial_id, **changed)
+                new_labels = connection.execute(query).scalar() or []
+            if new_labels is not None:
+                changes["labels"] = sorted({*new_labels, *added} - removed)
+            if changes:
+                update_row(connection, trials, trial_id, **changes)
             else:
-                require(connection, trials, trial_id)
+                require_row(connection, trials, trial_id)
             return read_trials(connection, trials.c.id == trial_id)[0]
 
     def start_run(self, trial_id: int, *, observers: Iterable[str] = ()) -> int:
-        """Record that the calling process starts a trial; its state becomes RUNNING.
+        """Record that the calling process starts a trial, and set its state to RUNNING.
 
         Args:
-            trial_id: Which trial.
+            trial_id: The trial.
             observers: Names of the plugins that receive the events of this run.
 
         Returns:
-            The number of this start, from 1. Numbers whose event log lies in the trial's folder
-            already are left out: such an event log belongs to another database (or to this one
-            before it was deleted), and its records must not be mixed with these.
+            The number of this run, from 1. A number is skipped if the trial's directory already
+            contains its event log. Such a log belongs to another or a deleted database, and its
+            records must not be mixed with the records of this run.
 
         Raises:
-            NotFoundError: If no trial has that id.
+            NotFoundError: If no trial has this id.
         """
-        with self._write() as connection:
-            trial_dir = find(connection, trials, trial_id).trial_dir
+        with self._begin_write() as connection:
+            trial_dir = find_row(connection, trials, trial_id).trial_dir
             last = connection.execute(
                 select(func.max(runs.c.run_id)).where(runs.c.trial_id == trial_id)
             ).scalar()
@@ -208,7 +208,7 @@ class TrialQueries(Queries):
             return run_id
 
     def list_runs(self, trial_id: int) -> list[RunRecord]:
-        """Return the starts of a trial, oldest first."""
+        """Return the runs of a trial, oldest first."""
         query = select(runs).where(runs.c.trial_id == trial_id)
         return self._read_all(RunRecord, query.order_by(runs.c.run_id))
 
@@ -218,30 +218,31 @@ class TrialQueries(Queries):
         """Return the best value of a validation metric over the other trials of an experiment.
 
         Args:
-            trial_id: The trial that is left out.
+            trial_id: The trial to leave out.
             metric: Name of the metric.
             smaller_is_better: Whether a smaller value is better.
 
         Returns:
-            The value; None if no other trial has reported one.
+            The value, or None if no other trial has reported the metric.
         """
         values = validation_values.c
-        mine = select(trials.c.experiment_id).where(trials.c.id == trial_id).scalar_subquery()
-        others = and_(values.experiment_id == mine, values.trial_id != trial_id)
-        best = select(values.value).select_from(metrics)
-        found = self._read_value(select_best(best, others, metric, smaller_is_better))
-        return None if found is None else float(found)
+        owner = select(trials.c.experiment_id).where(trials.c.id == trial_id).scalar_subquery()
+        is_other_trial = and_(values.experiment_id == owner, values.trial_id != trial_id)
+        query = select(values.value).select_from(metrics)
+        best = self._read_value(select_best(query, is_other_trial, metric, smaller_is_better))
+        return None if best is None else float(best)
 
     def get_best_value_until(
         self, trial_id: int, settings: TrialSettings, steps_completed: int
     ) -> float | None:
         """Return the best value of the searcher's metric that a trial reported until a step.
 
-        Of steps that several runs reported, all count: each was the truth when it was acted on.
+        If several runs reported a step, all their values count, because each of them was used for
+        decisions.
 
         Args:
             trial_id: The trial.
-            settings: They name the metric.
+            settings: The settings that name the metric.
             steps_completed: The last step that counts.
         """
         if settings.metric is None:
@@ -258,8 +259,8 @@ class TrialQueries(Queries):
                 metrics.c.steps_completed <= steps_completed,
             )
         )
-        found = self._read_value(query)
-        return None if found is None else float(found)
+        value = self._read_value(query)
+        return None if value is None else float(value)
 
 
 def insert_trial(
@@ -270,7 +271,7 @@ def insert_trial(
     seed: int,
     search_index: int | None = None,
 ) -> int:
-    """Add a trial, in state PAUSED; return its id."""
+    """Add a trial in state PAUSED, and return its id."""
     created = connection.execute(
         trials.insert().values(
             experiment_id=experiment_id,
@@ -290,7 +291,7 @@ def insert_trial(
 def read_trials(
     connection: Connection, which: ColumnElement[bool], *, newest_first: bool = False
 ) -> list[TrialRecord]:
-    """Return the trials of which a condition is true, with their newest runs, by id."""
+    """Return the trials that satisfy a condition, with their newest runs, sorted by id."""
     newest = (
         select(runs.c.trial_id, func.max(runs.c.run_id).label("run_id"))
         .join(trials, trials.c.id == runs.c.trial_id)

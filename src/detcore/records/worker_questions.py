@@ -1,4 +1,4 @@
-"""Questions of workers about records."""
+"""Answers to workers' questions about records."""
 
 from __future__ import annotations
 
@@ -46,9 +46,13 @@ def answer_question(
             url = fields["storage_url"]
             return {
                 "checkpoints": [
-                    {"uuid": found.uuid, "state": found.state, "resources": dict(found.resources)}
-                    for found in database.list_checkpoints(trial_id=trial_id, states=_UNSETTLED)
-                    if found.storage_url == url
+                    {
+                        "uuid": record.uuid,
+                        "state": record.state,
+                        "resources": dict(record.resources),
+                    }
+                    for record in database.list_checkpoints(trial_id=trial_id, states=_UNSETTLED)
+                    if record.storage_url == url
                 ]
             }
     except DatabaseError:
@@ -58,13 +62,13 @@ def answer_question(
 
 def _describe_checkpoint(database: Database, uuid: str) -> Mapping[str, Any]:
     try:
-        found = database.get_checkpoint(uuid)
+        record = database.get_checkpoint(uuid)
     except NotFoundError:
         return {"state": None}
-    if found.uuid != uuid:
+    if record.uuid != uuid:
         return {"state": None}
     return {
-        "state": found.state,
-        "trial_id": found.trial_id,
+        "state": record.state,
+        "trial_id": record.trial_id,
         "models": database.list_registered_checkpoints().get(uuid, []),
     }

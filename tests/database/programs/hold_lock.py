@@ -6,6 +6,6 @@ import sys
 
 from detcore.records import Database
 
-with Database.open(sys.argv[1]) as database, database._write() as connection:
+with Database.open(sys.argv[1]) as database, database._begin_write() as connection:
     print("held", flush=True)
     sys.stdin.read()

@@ -352,7 +352,7 @@ def test_model_life_cycle(client: Client, filled: Filled) -> None:
     assert message["elsewhere"] == []
     assert message["labels"] == ["figures"]
     assert message["taken"][0] == "APIException"
-    assert "there is a model 'digits' already" in message["taken"][1]
+    assert "a model named 'digits' already exists" in message["taken"][1]
     assert "Choose another name" in message["digits alone"][1]
     assert [kind for kind, _ in message["missing"]] == ["NotFoundException"] * 2
     assert message["unfit"][0] == "NotFoundException"
